@@ -21,7 +21,7 @@ from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
 from cascade.money import PriceTable
 from cascade.policies.scope import failed_with
-from cascade.types import ACT, ALONE, Answer, Call, Completion, Request, Step, Token, Usage
+from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
 SCHEMA_VERSION = 4
 """2 added `walk` and `confidence`, 3 `segment`, 4 `parents`. A row of an earlier version has null there."""
@@ -154,25 +154,27 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
         columns: what the answer itself does not know: `dataset`, `split`, `group`, `segment`, `gold`, `walk`,
             `episode_id`. The segment is the question's own where they do not say.
     """
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    head = {
-        "episode_id": question_id(answer.question.text, answer.question.context),
-        "question": answer.question.text,
-        "context": answer.question.context,
-        "segment": answer.question.segment,
-        "horizon": horizon,
-        "created_at": now,
-        "schema_version": SCHEMA_VERSION,
-    } | columns
-    blank, failed = dict.fromkeys(COLUMNS), _failed(answer)
+    head, failed = _head(answer.question) | {"horizon": horizon} | columns, _failed(answer)
     placed = [(step, call) for step in answer.steps for call in step.calls]
     placed += [(_unfinished(call), call) for call in answer.loose_calls]
     for step, call in placed:
         if call.completion is not None:
-            row: dict[str, Any] = blank | head | _call_columns(step, call, call.completion)
+            row: dict[str, Any] = head | _call_columns(step, call, call.completion)
             if failed:
                 row["signals"]["replay"][FAILED] = failed
             yield row
+
+
+def _head(question: Question) -> dict[str, Any]:
+    """Return a row of every column, with what a question says of it; the others are null."""
+    return dict.fromkeys(COLUMNS) | {
+        "episode_id": question_id(question.text, question.context),
+        "question": question.text,
+        "context": question.context,
+        "segment": question.segment,
+        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "schema_version": SCHEMA_VERSION,
+    }
 
 
 def _failed(answer: Answer) -> list[list[Any]]:
@@ -183,16 +185,7 @@ def _failed(answer: Answer) -> list[list[Any]]:
 
 def call_row(call: Call, completion: Completion) -> dict[str, Any]:
     """Return the row of one call by itself, before its step is made: no candidate, no truth, no signals."""
-    question = call.request.question
-    head = {
-        "episode_id": question_id(question.text, question.context),
-        "question": question.text,
-        "context": question.context,
-        "segment": question.segment,
-        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "schema_version": SCHEMA_VERSION,
-    }
-    return dict.fromkeys(COLUMNS) | head | _call_columns(_unfinished(call), call, completion)
+    return _head(call.request.question) | _call_columns(_unfinished(call), call, completion)
 
 
 def said_text(completion: Completion) -> str:

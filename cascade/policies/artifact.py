@@ -103,7 +103,7 @@ class PolicyArtifact:
         """Return the policy that these settings describe with the certified thresholds.
 
         Args:
-            policy: as `building.policy_of` makes it of the settings.
+            policy: as `factory.policy_of` makes it of the settings.
 
         Raises:
             UsageError: there is no certificate.
