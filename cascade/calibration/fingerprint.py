@@ -194,7 +194,7 @@ def _of_table(table: EpisodeTable) -> MadeFor:
     return {
         "strategy": None,
         "horizon": table.arrays.horizon,
-        "models": {role: {"name": _one(names)} | unknown for role, names in table.models.items()} or None,
+        "models": {role: {"name": " or ".join(names)} | unknown for role, names in table.models.items()} or None,
         "step_models": list(table.step_models) if any(table.step_models) else None,
         "prices": None,
         "prompts_sha256": None,
@@ -202,10 +202,6 @@ def _of_table(table: EpisodeTable) -> MadeFor:
         "echoes": {model: list(names) for model, names in table.echoes.items()} or None,
         "most_nano_usd": None,
     }
-
-
-def _one(names: tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else " or ".join(names)
 
 
 def _price(price: Price | None) -> dict[str, Any] | None:

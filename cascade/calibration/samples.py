@@ -36,8 +36,9 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
     first = tables[0]
     if len(tables) == 1:
         return first
-    parents = {table.parents for table in tables}
-    if len({_cascade(table) for table in tables}) > 1 or _reordered(tables) or len(parents) > 1:
+    parents, answering = {table.parents for table in tables}, _at_each_step(tables)
+    reordered = any(len(names) > 1 for names in answering)
+    if len({_cascade(table) for table in tables}) > 1 or reordered or len(parents) > 1:
         listed = "; ".join(f"{table.dataset}: {_cascade(table)}{_in_order(table)}" for table in tables)
         advice = "Choose data sets of one with --where dataset=NAME"
         raise UsageError(
@@ -65,7 +66,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         tokens=np.concatenate([table.tokens for table in tables]),
         paid=np.concatenate([table.paid for table in tables]),
         texts_known=np.concatenate([table.texts_known for table in tables]),
-        step_models=_step_models(tables),
+        step_models=tuple([next(iter(names), None) for names in answering]),
         segments=tuple([segment for table in tables for segment in table.segments]),
         spelled=tuple([name for table in tables for name in table.spelled]),
         kinds=tuple([kind for table in tables for kind in table.kinds]),
@@ -123,16 +124,6 @@ def _in_order(table: EpisodeTable) -> str:
     return said + (f", with the parents {needs}" if needs else "")
 
 
-def _step_models(tables: Sequence[EpisodeTable]) -> tuple[str | None, ...]:
-    """Return the model that answered each step of a ladder, as far as any data set says."""
-    return tuple([next(iter(names), None) for names in _at_each_step(tables)])
-
-
-def _reordered(tables: Sequence[EpisodeTable]) -> bool:
-    """Whether one data set was answered by another model than another in some step of a ladder."""
-    return any(len(names) > 1 for names in _at_each_step(tables))
-
-
 def _echoes(tables: Sequence[EpisodeTable]) -> dict[str, tuple[str, ...]]:
     """Return the names that the replies of each model bore, in any data set."""
     found: dict[str, set[str]] = {}
@@ -143,8 +134,9 @@ def _echoes(tables: Sequence[EpisodeTable]) -> dict[str, tuple[str, ...]]:
 
 
 def _at_each_step(tables: Sequence[EpisodeTable]) -> list[set[str]]:
+    """Return the models that answered each step of a ladder, in any data set."""
     known = [table.step_models for table in tables if table.step_models]
-    return [{name for name in names if name is not None} for names in zip(*known, strict=True)]
+    return [{name for name in names if name is not None} for names in zip(*known, strict=False)]
 
 
 def _stacked(names: Sequence[str], parts: Sequence[Any]) -> Iterator[NDArray[Any]]:

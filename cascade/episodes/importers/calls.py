@@ -203,14 +203,11 @@ def _fill(store: sqlite3.Connection, calls: Iterable[LoggedCall], dropped: Dropp
     for number, call in enumerate(calls):
         # JSON keeps half a pair of surrogates, which SQLite's texts cannot hold.
         trace = json.dumps(call.trace or call.call_id or call.place)
-        row = (number, _id(call), trace, call.at_s, call.place, json.dumps(call.columns), json.dumps(call.names))
+        name = None if call.call_id is None else json.dumps(call.call_id)
+        row = (number, name, trace, call.at_s, call.place, json.dumps(call.columns), json.dumps(call.names))
         if not store.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)", row).rowcount:
             dropped.drop("the same call a second time", call.place)
     store.execute("CREATE INDEX by_trace ON calls (trace, number)")
-
-
-def _id(call: LoggedCall) -> str | None:
-    return None if call.call_id is None else json.dumps(call.call_id)
 
 
 _Found = tuple[str, dict[str, Any], list[str]]

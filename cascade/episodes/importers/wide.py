@@ -181,7 +181,8 @@ def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layo
             settle what the names leave open.
     """
     chosen = dict(given or {})
-    if NOT_WIDE.intersection(map(_plain, names)) or not _wide_mapping(chosen):
+    of_wide = all(name in OF_QUESTION or _MAPPED_TO_MODEL.fullmatch(name) for name in chosen)
+    if NOT_WIDE.intersection(map(_plain, names)) or not of_wide:
         return None
     question, problems, ignored = _of_question(names, chosen)
     taken = {*chosen.values(), *question.values()}
@@ -206,11 +207,6 @@ def _open_call(name: str, models: Sequence[ModelColumns]) -> str:
         f"{name} stands beside columns of {beside}: add --map gold={name} if it is the accepted answer, or "
         f"--map NAME.{what}={name} if it is of another model"
     )
-
-
-def _wide_mapping(given: Mapping[str, str]) -> bool:
-    """Whether a mapping names only columns of the question and of models."""
-    return all(name in OF_QUESTION or _MAPPED_TO_MODEL.fullmatch(name) for name in given)
 
 
 def _of_question(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[str, str], list[str], dict[str, str]]:

@@ -51,7 +51,11 @@ def fit_lookahead(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
     gains = [_gain(problem, stage, penalty) for stage in problem.stages[:-1]]
     include = None if problem.inclusion is None else per_price(problem.inclusion)
     scores = _scores(problem, gains)
-    price = price_of_loss(problem, lambda one: _brings(problem, scores, 1.0 / one))
+
+    def brings(price: float) -> Outcome:
+        return backward(problem.loss, problem.cost.values, lambda t, _: scores[:, t] >= 1.0 / price)
+
+    price = price_of_loss(problem, brings)
     return policy_of(problem, "index2", gains, include, kappa=1.0 / price)
 
 
@@ -121,7 +125,3 @@ def _scores(problem: Problem, gains: list[Gain | None]) -> Floats:
         if gain is not None:
             found[stage.rows[stage.deciding], t] = gain.values(stage.raw[stage.deciding])
     return found
-
-
-def _brings(problem: Problem, scores: Floats, kappa: float) -> Outcome:
-    return backward(problem.loss, problem.cost.values, lambda t, _: scores[:, t] >= kappa)
