@@ -44,7 +44,7 @@ def shown(table: EpisodeTable) -> list[dict[str, Any]]:
     known = {name: ~np.isnan(values) for name, values in sorted(table.signals.items())}
     found = list[dict[str, Any]]()
     for t in range(table.arrays.horizon):
-        there = table.arrays.steps > t
+        there = table.has(t + 1)
         step = dict[str, Any]()
         for many in np.unique(answers[there, t]).tolist():
             rows = there & (answers[:, t] == many)
@@ -62,7 +62,7 @@ def odd(table: EpisodeTable, scope: Scope) -> Bools:
     found = np.zeros(table.n, dtype=np.bool_)
     answers = table.arrays.present.sum(axis=2)
     for t, at in enumerate((scope.shown or ())[: table.arrays.horizon]):
-        there = table.arrays.steps > t
+        there = table.has(t + 1)
         for name, kind in at.items():
             rows = there & (answers[:, t] == int(name))
             if int(name) < usual(at):
@@ -91,7 +91,7 @@ def outside(table: EpisodeTable, scope: Scope) -> Bools:
     answers = table.arrays.present.sum(axis=2)
     for t in range(table.arrays.horizon):
         held = scope.shown[t] if t < len(scope.shown) else {}
-        there = table.arrays.steps > t
+        there = table.has(t + 1)
         for many in np.unique(answers[there, t]).tolist():
             rows = there & (answers[:, t] == many)
             kind = held.get(str(many))

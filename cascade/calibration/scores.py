@@ -107,11 +107,15 @@ def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArra
 
 
 def _walked(table: EpisodeTable, bought: Bools) -> EpisodeTable:
-    """Return a log as a policy walks that leaves steps out; its walk ends, incomplete, before what is not there."""
-    last = np.where(bought.any(axis=1), bought.shape[1] - bought[:, ::-1].argmax(axis=1), 1)
+    """Return a log as a policy walks that leaves steps out.
+
+    A walk that would buy what is not on record ends there, incomplete, behind the last step that it bought: where its
+    threshold stops it at that step, what it serves is known.
+    """
+    many, walked = bought.shape[1], table.as_bought(bought)
+    last = np.where(bought.any(axis=1), many - bought[:, ::-1].argmax(axis=1), 0)
     whole = bought[:, -1]
-    walked = table.as_bought(bought)
-    steps = np.where(whole, walked.arrays.steps, last)
+    steps = np.where(whole, walked.arrays.steps, np.minimum(last + 1, many))
     return replace(walked, arrays=replace(walked.arrays, steps=steps, complete=walked.arrays.complete & whole))
 
 

@@ -169,6 +169,11 @@ class EpisodeTable:
         """The number of questions."""
         return self.arrays.n
 
+    def has(self, step: int) -> Bools:
+        """Return whether a step, numbered from 1, is on record, bool (n,)."""
+        there = self.arrays.steps >= step
+        return there if self.bought is None else there & self.bought[:, step - 1]
+
     @property
     def graph(self) -> StepArrays:
         """The steps as nodes, each bought where its parents are and its own score says so (`conformal.rollout`)."""

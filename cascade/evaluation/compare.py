@@ -148,7 +148,7 @@ def compare(
         raise UsageError(f"alpha is a share of questions between 0 and 1, such as 0.1, not {alpha:g}.")
     if count < 1:
         raise UsageError("There must be at least 1 split.")
-    asked, whole = table.n, _questions(table)
+    asked, whole = table.n, _questions(table.as_listed())
     table = whole.costed()
     playing = [*methods(table), *methods_by_hand(table), *others]
     against = _reference(table, [one.name for one in playing], reference)

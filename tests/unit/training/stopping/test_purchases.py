@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.calibration.fingerprint import outside, shown
 from cascade.calibration.scores import play, sample_of
 from cascade.conformal.arrays import Parents
 from cascade.engine import drive, run
@@ -25,6 +26,7 @@ from cascade.policies.base import Policy, Takes
 from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.estimators import Best, Constant
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.scope import Scope
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers
@@ -231,6 +233,12 @@ def test_a_log_of_its_own_walks_is_read_as_the_log_of_all_offers(
     whole, part = (play(one.table, one.scores, served.threshold) for one in samples)
     for name in ("right", "cost", "length"):
         assert np.array_equal(getattr(part, name), getattr(whole, name)), name
+    if audit:  # the reference is on record
+        lost, known = (Guarantee("regret", 0.1, 0.1).rules.losses(one).at(0.0) for one in samples)
+        assert np.array_equal(lost, known)
+        assert not outside(
+            own, Scope(shown=tuple(shown(table)))
+        ).any()  # what was left out is no step of a strange kind
 
 
 def test_a_step_that_was_left_out_is_unknown_to_what_buys_in_the_listed_order(
