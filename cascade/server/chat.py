@@ -132,7 +132,7 @@ class ChatEndpoint:
             trace_id=exchange.trace_id,
             key=exchange.key,
             deadline_s=self._left_s(asked, exchange),
-            traced=turn is None or turn.row is None,
+            traced=turn is None or not turn.completed_later,
         )
         async with aclosing(events):
             async for event in events:

@@ -72,6 +72,16 @@ class Turn:
     audits: bool = False
     answer: Answer | None = None
 
+    @property
+    def passed(self) -> bool:
+        """Whether the guide serves in the policy's place: nothing can differ, and no further call is made."""
+        return self.audits and not self.asked.route.cascaded
+
+    @property
+    def completed_later(self) -> bool:
+        """Whether the calls that were left out are made after the response; then the whole is put on record."""
+        return self.row is not None and not self.passed
+
 
 class Modes:
     """The modes of one cascade.
@@ -218,7 +228,7 @@ class Modes:
         if turn.answer is None:
             await self._settle(row, failed or "it was not answered", None, differs=True)
             return
-        if turn.audits and not turn.asked.route.cascaded:  # the guide served in the policy's place
+        if turn.passed:
             await self._settle(row, None, 0, differs=False)
             return
         whole, why, request = None, None, turn.asked.request

@@ -16,6 +16,7 @@ import pytest
 
 from cascade.api.promoting import plan_promotion, promote
 from cascade.config import load
+from cascade.episodes.store import Store
 from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.modes.state import CascadeState
 from cascade.modes.store import ModeStore
@@ -218,6 +219,8 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
         assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "fallback")
         shown = (await client.get("/v1/cascades")).json()["data"][0]
         assert 'cascade_mode{mode="fallback"} 1' in (await client.get("/metrics")).text
+    with Store.open(f"sqlite:///{tmp_path}/traces.db", read_only=True) as traces:
+        assert traces.models_of(mixed.headers["x-cascade-trace-id"]) == ["large"]
     assert shown["mode"] == "fallback"
     assert shown["monitor"]["alarmed_after"] <= 20
     assert "audits found" in shown["alarm"]
