@@ -9,14 +9,17 @@ import pytest
 from unit.server.served import orchestrator
 
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server import switches
 from cascade.server.app import application
+from cascade.server.refusals import Refused
 
 schemathesis = pytest.importorskip("schemathesis")
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "50"))
 
 
-def test_schemathesis_finds_nothing(tmp_path: Any) -> None:
+@pytest.mark.parametrize("modes", [None, {}], ids=["plain", "modes"])
+def test_schemathesis_finds_nothing(tmp_path: Any, modes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from hypothesis import HealthCheck, Phase, given, seed, settings
     from schemathesis.specs.openapi import checks
 
@@ -34,7 +37,13 @@ def test_schemathesis_finds_nothing(tmp_path: Any) -> None:
         max_examples=EXAMPLES, deadline=None, database=None, print_blob=False, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    with orchestrator(provider, server={"any_address": True}, traces=f"sqlite:///{tmp_path}/traces.db") as served:
+
+    async def refused(*_: str) -> None:  # each look is a process of its own
+        raise Refused(409, "There is nothing to look at.")
+
+    monkeypatch.setattr(switches, "run_promote", refused)
+    traces = f"sqlite:///{tmp_path}/traces.db"
+    with orchestrator(provider, server={"any_address": True}, traces=traces, modes=modes) as served:
         schema = schemathesis.openapi.from_asgi("/openapi.json", application(served))
         for operation in [one.ok() for one in schema.get_all_operations()]:
             for mode in schemathesis.GenerationMode:
