@@ -6,6 +6,7 @@ threshold, and as the dearest request there can be.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,7 +130,15 @@ class Rows:
         return sum(bool(one.pairs()) for one in found.values()) / len(found) if found else 0.0
 
     def table(self) -> tuple[EpisodeTable, str]:
-        """Return all rows as a table, and the comparator. Raises UsageError where there is none to judge."""
+        """Return all rows as a table, and the comparator. Raises UsageError where there is none to judge.
+
+        A question that two conversations ask stands there as two: each is a draw from the traffic that is promised.
+        """
+        table, comparator = self._judged()
+        each = zip(table.groups, table.questions, strict=True)
+        return replace(table, questions=tuple([_name(group, question) for group, question in each])), comparator
+
+    def _judged(self) -> tuple[EpisodeTable, str]:
         if get(self._asked.guarantee).reviewed:
             compared = compare(lambda: iter(self._rows), self._asked.comparator)
             return judged(compared, self._drawn, self._asked.reviews), compared.comparator
@@ -138,6 +147,10 @@ class Rows:
         table = tables_from_rows(found.rows(dropped), dropped)[0]
         truth = found.truths[table.dataset]
         return replace(table, truth=truth), truth.comparator
+
+
+def _name(conversation: str | None, question: str) -> str:
+    return hashlib.sha256(f"{conversation}\x1f{question}".encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _nothing(one: Draw, models: Sequence[str]) -> dict[str, Any]:

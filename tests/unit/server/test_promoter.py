@@ -25,7 +25,7 @@ from cascade.server.refusals import Refused
 from unit.cli.documents import check_document
 
 from .served import CONFIG, orchestrator
-from .test_modes import Answers, ask, config_of, observed, serving, settings, state_of, store_of
+from .test_modes import Answers, ask, config_of, observed, serving, settings, state_of, store_of, text_of
 
 _STUCK = """
 import json, sys
@@ -83,6 +83,15 @@ async def test_of_two_replicas_one_promotes_and_both_serve_the_policy(observing:
     await stopped(*both)
     async with serving(observing, Answers()) as client:  # after a restart
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
+
+
+async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tmp_path: Path) -> None:
+    async with serving(tmp_path, Answers()) as client:
+        for number in range(150):  # 25 questions, each asked by six customers
+            await ask(client, text_of(number % 25), **{"x-cascade-group": f"customer {number}"})
+    found = promote(config_of(tmp_path))
+    assert found.promoted, found.page.get("why")
+    assert found.page["certifying_conversations"] + found.page["fit_rows"] == 150
 
 
 async def test_by_default_the_server_plans_and_does_not_look(observing: Path) -> None:
