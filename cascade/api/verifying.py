@@ -45,9 +45,9 @@ class VerificationResult(Result):
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The checks that do not hold, in words."""
+        """The checks that do not hold, each with what was seen."""
         said = (
-            f"{check.name} of {name}" if name else check.name
+            f"{check.name} of {name} ({check.said})" if name else f"{check.name} ({check.said})"
             for name, one in self.verdicts.items()
             for check in one.checks
             if not check.ok

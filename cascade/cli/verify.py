@@ -12,7 +12,7 @@ from cascade.errors import NotCertifiedError
 
 def _refuse_failed(found: VerificationResult, _: Mapping[str, Any]) -> None:
     if not found.ok:
-        raise NotCertifiedError(f"The certificate does not hold: {', '.join(found.failed)}.")
+        raise NotCertifiedError(f"The certificate does not hold. What failed: {'; '.join(found.failed)}.")
 
 
 verify_log = command(verify, "cascade verify policy episodes.parquet", after=_refuse_failed)

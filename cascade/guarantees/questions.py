@@ -35,6 +35,11 @@ class Truth(NamedTuple):
         """What a "right" answer does, in words."""
         return "answered as the reference does" if self.asked is None else "answered without loss"
 
+    @property
+    def right(self) -> str:
+        """What a "right" answer is, in words."""
+        return "equal to the reference's" if self.asked is None else "without loss"
+
     def assumptions(self) -> Iterator[str]:
         """Yield what a certificate rests on by the way "right" was found, a sentence each."""
         yield f"Whether an answer equals the reference's is judged by {self.comparator}."

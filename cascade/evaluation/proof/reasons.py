@@ -155,9 +155,10 @@ def _of_the_signals(proof: Proof) -> Iterator[Reason]:
         return
     best = proof.signals[0]
     between = f" [{best.auroc.low:.2f}, {best.auroc.high:.2f}]" if best.auroc.low is not None else ""
-    told = f"{best.name} tells a right first answer from a wrong one, with an AUROC of {best.auroc.mean:.2f}{between}"
+    right = "right" if proof.truth is None else proof.truth.right
+    told = f"{best.name} tells whether the first answer is {right}, with an AUROC of {best.auroc.mean:.2f}{between}"
     if (best.auroc.low or 0.0) <= _MOST or best.auroc.mean < _WEAK:
-        yield Reason("weak signals", f"The signals hardly tell where the first answer is right: at best {told}.")
+        yield Reason("weak signals", f"The signals tell little: at best, {told}.")
     else:
         yield Reason("signals", f"The signal {told} (0.5 is a coin, 1 is perfect).")
 
@@ -189,7 +190,7 @@ def _of_the_set(proof: Proof) -> Iterator[Reason]:
             f"is right on {share(policy.accuracy)}, against {share(reference.accuracy)} for {called(reference)}. If "
             "you serve one answer, ask for --guarantee regret.",
         )
-    elif gap is not None and gap.high is not None and gap.high < 0:
+    elif proof.truth is None and gap is not None and gap.high is not None and gap.high < 0:
         yield Reason(
             "less often right",
             f"The answer served is right less often than that of {called(reference)}: {points(gap)}. The promise "

@@ -82,7 +82,7 @@ def test_the_page_answers_in_one_sentence_and_says_why(cli: Cli, log: str) -> No
     assert "of what the last model alone costs, at this promise: $" in answer
     assert "instead of $10" in answer
     assert "The promise: with probability at least 95 % over a fresh question, for all but 10 % of calibrations" in said
-    assert "p_yes tells a right first answer from a wrong one, with an AUROC of 1.00" in said
+    assert "p_yes tells whether the first answer is right, with an AUROC of 1.00" in said
     assert next_command(ran.out) == [
         *("cascade", "fit", log, "--guarantee", "regret", "--alpha", "0.05", "--delta", "0.1"),
         *("--policy", "threshold", "-o", "policy"),
