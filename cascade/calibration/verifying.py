@@ -30,7 +30,7 @@ from cascade.factory import HeldPolicy, read_policy
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import expired
 from cascade.guarantees.found import Found
-from cascade.guarantees.laws import Told
+from cascade.guarantees.laws import Told, whom
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.cross import CrossPolicy, as_crossed
@@ -253,12 +253,12 @@ def _deviations(certificates: Sequence[Certificate], found: Sequence[Found]) -> 
     for one in certificates:
         now = mine[one.name]
         if now.refused is not None:
-            yield f"{_whom(one)}the data certify nothing: {now.refused}"
+            yield f"{whom(one)}the data certify nothing: {now.refused}"
             continue
         for name in ("n", "k", "kappa", "abstain_below", "keeps_everything"):
             then, again = getattr(one, name), getattr(now, name)
             if not _same(then, again):
-                yield f"{_whom(one)}{name} is {then} in the certificate, and the data give {again}"
+                yield f"{whom(one)}{name} is {then} in the certificate, and the data give {again}"
 
 
 def _same(one: float | None, other: float | None) -> bool:
@@ -271,10 +271,6 @@ def _unanswered(artifact: PolicyArtifact, table: EpisodeTable) -> Iterator[str]:
     now = int(np.count_nonzero(hopeless(table.arrays)))
     if artifact.unanswered not in {None, now}:
         yield f"no step answers {artifact.unanswered} questions rightly as it is written, and {now} in the data"
-
-
-def _whom(certificate: Certificate) -> str:
-    return "" if certificate.name is None else f"segment {certificate.name}: "
 
 
 def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Check:

@@ -54,11 +54,9 @@ def on_share(one: Certificate, seen: Misses) -> Told:
     """
     m, losses = int(np.count_nonzero(seen.counted)), int(np.count_nonzero(seen.surely & seen.counted))
     if not m:
-        return Told(ok=True, said=f"{_whom(one)}no fresh question counts")
+        return Told(ok=True, said=f"{whom(one)}no fresh question counts")
     low, high = lower_bound(losses, m, LEVEL), upper_bound(losses, m, LEVEL)
-    said = (
-        f"{_whom(one)}{losses} of {m} fresh questions lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"
-    )
+    said = f"{whom(one)}{losses} of {m} fresh questions lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"
     if one.pool:
         return Told(ok=True, said=f"{said}; small segments together, reported only")
     assert one.alpha is not None  # noqa: S101 - it promises a share
@@ -71,7 +69,7 @@ def on_share(one: Certificate, seen: Misses) -> Told:
 def on_losses(one: Certificate, losses: Floats, what: str) -> Told:
     """Test a promise about a mean of losses in 0..1, float64 (m,), on the questions that the promise is about."""
     assert one.alpha is not None  # noqa: S101 - it promises a mean
-    said = f"{_whom(one)}{losses.size} fresh questions {what.format(losses.mean())}"
+    said = f"{whom(one)}{losses.size} fresh questions {what.format(losses.mean())}"
     return _on_mean(said, f"alpha {one.alpha:g}", losses, one, one.alpha, 1.0)
 
 
@@ -79,9 +77,9 @@ def on_cost(one: Certificate, sample: Scored) -> Told:
     """Test a promise about a mean cost, and check the cap on which the promise rests."""
     budget, most = one.budget_nano_usd, one.made_for.get("most_nano_usd")
     if not sample.table.cost_known or budget is None or most is None:
-        return Told(ok=True, said=f"{_whom(one)}some costs are unknown: the budget is not tested")
+        return Told(ok=True, said=f"{whom(one)}some costs are unknown: the budget is not tested")
     found = played_at(one, sample).cost.astype(np.float64)
-    said = f"{_whom(one)}{found.size} fresh questions cost {found.mean() / 1e9:.6g} USD on average"
+    said = f"{whom(one)}{found.size} fresh questions cost {found.mean() / 1e9:.6g} USD on average"
     above = int(np.count_nonzero(found > most))
     if above:
         cap = f"the cap of {dollars(most)} that the promise rests on"
@@ -126,5 +124,6 @@ def _verdict(said: str, promised: str, p: float) -> Told:
     return Told(p > LEVEL, f"{said}; {promised} is {word} (p = {p:.3g})")
 
 
-def _whom(one: Certificate) -> str:
+def whom(one: Certificate) -> str:
+    """Return the start of a sentence that names a certificate's segment; "" where it has none."""
     return "" if one.name is None else f"segment {one.name}: "

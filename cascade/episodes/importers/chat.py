@@ -12,6 +12,7 @@ from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.episodes.importers.values import loaded, number, text, whole
 from cascade.episodes.lines import Dropped
+from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import CHAT, COLUMNS, SCHEMA_VERSION, token_row
 from cascade.errors import UsageError
 from cascade.policies.chat_signals import message_signals
@@ -309,7 +310,7 @@ def _of_parts(role: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     found: list[dict[str, Any]] = []
     for one in answers:
         held = next((one[name] for name in ("response", "result", "content") if one.get(name) is not None), "")
-        found.append({"role": "tool", "tool_call_id": one.get("id"), "content": _as_text(held)})
+        found.append({"role": "tool", "tool_call_id": one.get("id"), "content": shown(held)})
     if said or calls:
         message: dict[str, Any] = {"role": role, "content": "\n".join(said) if said else None}
         if calls:
@@ -323,7 +324,7 @@ def _openai_call(one: Mapping[str, Any], at: int) -> dict[str, Any]:
     inside = one.get("function")
     named = inside if isinstance(inside, Mapping) else one
     given: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
-    function = {"name": named.get("name"), "arguments": _as_text(given)}
+    function = {"name": named.get("name"), "arguments": shown(given)}
     return {"id": text(one.get("id")) or f"call_{at}", "type": "function", "function": function}
 
 
@@ -340,7 +341,3 @@ def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the tool that stands among the messages, as Langfuse's callback for LangChain writes it; else None."""
     held = loaded(message.get("content")) if message.get("role") == "tool" else None
     return held if isinstance(held, Mapping) and "tool_call_id" not in message and "function" in held else None
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

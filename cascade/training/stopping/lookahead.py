@@ -19,7 +19,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats, Ints
 from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.estimators.linear import Ridge, logistic
+from cascade.training.estimators.linear import Ridge, Weights, logistic
 from cascade.training.stopping.answers import PENALTY, logistic_of, per_price
 from cascade.training.stopping.problem import (
     Outcome,
@@ -28,7 +28,7 @@ from cascade.training.stopping.problem import (
     policy_of,
     price_of_loss,
 )
-from cascade.training.stopping.stages import Prior, Stage, prior_of, rule_before
+from cascade.training.stopping.stages import Stage, prior_of, rule_before
 
 _PRICE_PENALTY = 1.0
 """For each column and column: of features that explain half of what steps cost (`net_benefit.PENALTY`)."""
@@ -67,7 +67,7 @@ class _Shown(NamedTuple):
     columns: Floats
     penalty: Floats
 
-    def fit(self, y: Floats, weights: Floats, prior: Prior | None = None) -> Logistic:
+    def fit(self, y: Floats, weights: Floats, prior: Weights | None = None) -> Logistic:
         """Fit the probability of y, a share, on rows that count by their weights."""
         penalty = self.penalty
         counted = weights > 0
@@ -90,7 +90,7 @@ def _gain(problem: Problem, stage: Stage, penalty: float) -> Gain | None:
     rule = rule_before(problem.init, stage.step, problem.table.sources)
     before = rule.next if rule is not None and isinstance(rule.next, Gain) else None
 
-    def prior(one: Logistic | None) -> Prior | None:
+    def prior(one: Logistic | None) -> Weights | None:
         return prior_of(one, rule, stage, problem.table)
 
     loss = shown.fit(now, np.ones(rows.size), prior(None if before is None else before.loss))

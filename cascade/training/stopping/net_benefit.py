@@ -35,7 +35,7 @@ from cascade.training.stopping.problem import (
     policy_of,
     price_of_loss,
 )
-from cascade.training.stopping.stages import Prior, Stage, prior_of, rule_before
+from cascade.training.stopping.stages import Stage, prior_of, rule_before
 
 PENALTY = 9.0
 """For each column and column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more
@@ -90,7 +90,7 @@ class _Regression(NamedTuple):
     stage: Stage
     columns: Floats
     ridge: Ridge | None
-    prior: Prior | None
+    prior: Weights | None
 
     @classmethod
     def prepare(cls, stage: Stage, penalty: float, problem: Problem) -> _Regression:

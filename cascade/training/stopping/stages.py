@@ -20,7 +20,7 @@ from cascade.policies.features import FeatureSet, offered
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.estimators.design import make_design, with_products
-from cascade.training.estimators.linear import Ridge
+from cascade.training.estimators.linear import Ridge, Weights
 
 # --- What optimal stopping is fitted to: what is asked for, and what each step costs. What it loses says the guarantee
 # Everything here is as if every answer of the steps taken were kept. A record that ends before its question does is
@@ -220,17 +220,6 @@ def _stage(history: History, step: int, held: Bools, deciding: Bools) -> Stage:
     return Stage(step, features, rows, deciding[rows], raw, design, design.rows(raw))
 
 
-class Prior(NamedTuple):
-    """An earlier policy's score at a step, as weights (D,) of a stage's columns and an intercept."""
-
-    weights: Floats
-    intercept: float
-
-    def of(self, columns: Floats) -> Floats:
-        """Return its values, (k, D) -> (k,)."""
-        return np.asarray(columns @ self.weights + self.intercept)
-
-
 def rule_before(init: LearnedPolicy | None, step: int, sources: tuple[str, ...]) -> StepRule | None:
     """Return an earlier policy's rule of a step, where it is of the same sources and has one."""
     if init is None or init.sources != sources or step > init.horizon:
@@ -238,7 +227,7 @@ def rule_before(init: LearnedPolicy | None, step: int, sources: tuple[str, ...])
     return init.rules[step - 1]
 
 
-def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: EpisodeTable) -> Prior | None:
+def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: EpisodeTable) -> Weights | None:
     """Return the projection of an earlier rule's score on a stage's columns, as their weights.
 
     A linear form over features of the same names is represented as it is, whatever its scaling and clipping were but
@@ -257,5 +246,4 @@ def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: 
     if np.count_nonzero(finite) < _LEAST_PRIOR:
         return None
     columns = stage.columns[finite]
-    fit = Ridge.prepare(columns, 1e-6 * len(columns)).solve(values[finite])
-    return Prior(fit.weights, fit.intercept)
+    return Ridge.prepare(columns, 1e-6 * len(columns)).solve(values[finite])
