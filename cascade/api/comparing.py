@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cascade.api.logs import LogAsked, Models, Where
 from cascade.api.output import plain_text
+from cascade.api.policies import PolicyAsked, given_policy
 from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_judged
 from cascade.api.tables import compare_table, legend, rounds_table
@@ -22,7 +23,7 @@ from cascade.evaluation import compare as comparing
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.logs import Log
-from cascade.evaluation.methods import Method, Portfolio
+from cascade.evaluation.methods import Given, Method, Portfolio
 from cascade.evaluation.splits import Interval
 
 
@@ -82,6 +83,7 @@ def compare(
     alpha: float = 0.1,
     splits: int = 20,
     reference: str | None = None,
+    policy: PolicyAsked | Sequence[PolicyAsked] | None = None,
     fit: bool = False,
     networks: bool = False,
     steps: int | None = None,
@@ -102,6 +104,8 @@ def compare(
         alpha: the share of questions that may be missed.
         splits: number of random splits.
         reference: the row to compare with. By default what is paid today, as in `prove`.
+        policy: also compare this policy, given by its settings as in cascade.yaml, with its threshold calibrated. That
+            is how one of your own is compared. Repeatable.
         fit: also fit a policy, as `cascade fit` does.
         networks: also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra
             train.
@@ -129,7 +133,8 @@ def compare(
     )
     if plot is not None:
         _check_plot(opened.tables, Path(plot))
-    others = [_others(one, fit=fit, networks=networks, steps=steps) for one in opened.tables]
+    given = list(_given(policy))
+    others = [[*given, *_others(one, fit=fit, networks=networks, steps=steps)] for one in opened.tables]
     found = tuple(
         comparing.compare(one, alpha=alpha, count=splits, seed=seed, others=more, reference=reference)
         for one, more in zip(opened.tables, others, strict=True)
@@ -138,6 +143,29 @@ def compare(
     if plot is not None:
         result.plot(plot)
     return result
+
+
+def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]:
+    """Yield the rows of policies that are given by their settings.
+
+    Raises:
+        UsageError: one is a policy directory or a configuration, which may have learned from these very questions; or
+            two of one kind are given.
+    """
+    several = [asked] if isinstance(asked, str | Mapping) else asked or []
+    kinds = set[str]()
+    for one in several:
+        found = given_policy(one)
+        if found.held is not None or found.config is not None:
+            raise UsageError(
+                f"{one}: compare takes a policy by its settings, such as {{kind: threshold, keep: both}}. A policy "
+                f"directory may have learned from these questions: use cascade evaluate on others, or --fit."
+            )
+        row = Given(found.bare, found.section.kind)
+        if row.kind in kinds:
+            raise UsageError(f"--policy gives two policies of kind {row.kind}; a table has one row of each.")
+        kinds.add(row.kind)
+        yield row
 
 
 def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None) -> list[Method]:

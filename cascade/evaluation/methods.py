@@ -344,6 +344,28 @@ class Portfolio:
         return _served(choice_on(train, objective, seed=seed).chosen.fit(train), calibration, alpha)
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A policy set by hand or of one's own, with its threshold calibrated.
+
+    One whose scores depend on its threshold (`Policy.depends_on_kappa`) is played at the threshold that it has.
+    """
+
+    policy: Policy
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """The name, with its kind."""
+        return f"{self.kind}, given"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Set the threshold on the calibration questions."""
+        if not self.policy.depends_on_kappa:
+            return _served(self.policy, calibration, alpha)
+        return Ready(lambda table: played_at(table, scored(self.policy, table)[1], self.policy.kappa))
+
+
 def _served(policy: Policy, calibration: EpisodeTable, alpha: float) -> Ready:
     return calibrated(lambda table: scored(policy, table)[1], calibration, alpha)
 

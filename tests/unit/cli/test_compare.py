@@ -116,6 +116,31 @@ def test_the_same_seed_prints_the_same_bytes(cli: Cli, log: str) -> None:
     assert re.sub(r"0\.\d\d\d *\n", "", one) == re.sub(r"0\.\d\d\d *\n", "", other)  # but for the seconds
 
 
+def test_a_policy_given_by_its_settings_is_a_row(cli: Cli) -> None:
+    settings = "{kind: threshold, keep: both, when: reply_logprob}"
+    ran = cli("compare", "demo-ladder", "--splits", "2", "--policy", settings, "--policy", "{kind: fixed}", "--json")
+    rows = {one["policy"]: one for one in json.loads(ran.out)["datasets"][0]["rows"]}
+    given, built_in = rows["threshold, given"], rows["threshold on log-prob, conformal"]
+    assert [given[name] for name in ("coverage", "cost_usd", "set_size")] == [
+        built_in[name] for name in ("coverage", "cost_usd", "set_size")
+    ]
+    assert rows["fixed, given"]["cost_usd"] == pytest.approx(rows["base only"]["cost_usd"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["{kind: fixed}", "{kind: fixed, keep: both}"], "gives two policies of kind fixed"),
+        (["policy"], "compare takes a policy by its settings"),
+    ],
+)
+def test_a_policy_that_cannot_be_a_row_is_refused(cli: Cli, given: Sequence[str], said: str) -> None:
+    assert cli("calibrate", "demo-ladder", "--policy", "{kind: fixed}", "--alpha", "0.5", "-o", "policy").code == 0
+    ran = cli("compare", "demo-ladder", *[word for one in given for word in ("--policy", one)])
+    assert ran.code == 2
+    assert said in ran.err
+
+
 def test_several_data_sets_are_a_list_of_documents(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
     path = written([*log_rows(20, dataset="one"), *log_rows(25, dataset="two")])
     found = documents(cli("compare", path, "--splits", "2", "--json"))
