@@ -111,10 +111,11 @@ def _parameters(act: Callable[..., Any], flags: Mapping[str, Flag]) -> Iterator[
             told = _args(hints[name], "Attributes")
             for field, hint in fields.items():
                 flat = _flat(name, field)
-                yield _parameter(flat, hint, defaults[field], told[field], flags.get(flat, Flag()))
+                yield _parameter(flat, hint, defaults[field], told.get(field, field), flags.get(flat, Flag()))
             continue
         positional = one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        yield _parameter(name, hints[name], one.default, said[name], flags.get(name, Flag()), positional=positional)
+        text = said.get(name, name)  # `python -OO` has no docstrings
+        yield _parameter(name, hints[name], one.default, text, flags.get(name, Flag()), positional=positional)
 
 
 def _parameter(
