@@ -14,7 +14,7 @@ from cascade.evaluation.baselines import CLAIRVOYANT, label
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.proof.prices import CHANGE, CHEAPER, COLD, DEARER, UNCACHED
 from cascade.evaluation.proof.proving import LADDER, ROUNDS, Proof, Rivals
-from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, reasons, share
+from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, points, reasons, share
 from cascade.evaluation.proof.split_results import Way
 from cascade.evaluation.splits import Interval
 from cascade.guarantees.base import Guarantee
@@ -262,9 +262,7 @@ def _fitting(table: Rows, width: int) -> Rows:
 
 
 def _gap(found: Interval) -> str:
-    numbers = [found.mean, found.low, found.high]
-    mean, low, high = ("" if one is None else f"{100 * one:+.1f}".replace("-", "−") for one in numbers)
-    return f"{mean} [{low}, {high}]" if low else mean
+    return points(found).replace(" points", "")
 
 
 def _legend(proof: Proof, heads: Sequence[str]) -> str:

@@ -19,10 +19,10 @@ from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.methods import Uala
+from cascade.evaluation.methods import Depth, Uala, played_at
 from cascade.guarantees.base import Kind
 from cascade.guarantees.reference import MOSTLY, REFERENCES
-from cascade.policies.calibrated import EVERYTHING, Threshold
+from cascade.policies.calibrated import EVERYTHING
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.simple import PER_RUNG, rung_doubt, threshold_per_rung
 from cascade.training.stopping.stages import FitTarget
@@ -91,7 +91,7 @@ def walked(table: EpisodeTable, name: str) -> Baseline | None:
 def all_steps(table: EpisodeTable) -> Baseline:
     """Return the outcome of running every step and keeping every answer; one of them is served."""
     scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, np.inf))
-    return _stepped(table, ALL_STEPS, scores, EVERYTHING)
+    return _of_played(ALL_STEPS, play(table, scores, EVERYTHING))
 
 
 def first_step(table: EpisodeTable) -> Baseline:
@@ -101,13 +101,7 @@ def first_step(table: EpisodeTable) -> Baseline:
 
 def depth(table: EpisodeTable, steps: int, name: str = "depth") -> Baseline:
     """Return the outcome of a fixed number of steps, with all their answers kept."""
-    candidates, goes_on = np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, -np.inf)
-    goes_on[:, : steps - 1] = np.inf
-    return _stepped(table, name, ScoreArrays(candidates, goes_on), Threshold(0.0))
-
-
-def _stepped(table: EpisodeTable, name: str, scores: ScoreArrays, threshold: Threshold) -> Baseline:
-    return _of_played(name, play(table, scores, threshold))
+    return _of_played(name, Depth(steps).play(table))
 
 
 def _of_played(name: str, played: Played) -> Baseline:
@@ -170,7 +164,7 @@ def per_rung_along(
 ) -> Iterator[Baseline]:
     """Yield what the thresholds bring at several levels, in this order."""
     ranked, scores = scored(policy, table)
-    yield from (_of_played(name, play(ranked, scores, Threshold(kappa))) for kappa in kappas)
+    yield from (_of_played(name, played_at(ranked, scores, kappa)) for kappa in kappas)
 
 
 class Clairvoyant(NamedTuple):
