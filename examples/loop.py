@@ -1,7 +1,8 @@
 """The whole loop on your machine: observe, promote, enforce, drift, alarm, fallback.
 
-    python examples/loop.py [LOG.parquet]
+    python examples/loop.py [--automatic] [LOG.parquet]
 
+With `--automatic` the server promotes by itself once its plan says that a promotion is likely.
 Live are the requests, over HTTP, a `cascade serve` process, its store, the look and the audits. Replayed are the
 models' answers: a server on loopback gives those of a log, by default of the 296 messages that ship with the package.
 The log must be of a ladder of two models that were both asked each request. The drift is a base that gives the answers
@@ -28,6 +29,7 @@ from cascade.evaluation.logs import open_log
 from cascade.matching import default_for, get_comparator
 
 ALPHA, AUDIT, ENFORCED, MOST = 0.1, 0.25, 200, 400
+PROMOTE = "automatic" if "--automatic" in sys.argv else "manual"
 Body = Mapping[str, Any]
 
 
@@ -118,7 +120,7 @@ def configuration(recorded: Recorded, folder: Path, address: str) -> Path:
         "provider": {"kind": "openai_http", "api_base": address},
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"share": 1.0, "alpha": ALPHA, "audit": AUDIT},
+        "modes": {"share": 1.0, "alpha": ALPHA, "audit": AUDIT, "promote": PROMOTE},
     }
     path = folder / "cascade.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")
@@ -177,7 +179,8 @@ def served(folder: Path, config: Path) -> Iterator[str]:
 
 def main() -> None:
     """Play the loop."""
-    recorded = Recorded(sys.argv[1] if len(sys.argv) > 1 else "demo-requests")
+    logs = [one for one in sys.argv[1:] if one != "--automatic"]
+    recorded = Recorded(logs[0] if logs else "demo-requests")
     print(f"replayed: the answers of {recorded.base} and {recorded.guide} to {len(recorded.requests)} requests.")
     print("live: the requests over HTTP, cascade serve, its store, the look, the audits.")
     upstream = provider(recorded)
@@ -195,9 +198,12 @@ def play(recorded: Recorded, client: Client, config: Path) -> None:
         seen = list(pool.map(client.ask, recorded.requests))
     rows = client.state()["rows"]
     print(f"\nobserve: {len(seen)} requests, all served by {seen[0][1]}; {rows['complete']} rows complete.")
-    print("\n$ cascade promote", flush=True)
-    subprocess.run([sys.executable, "-m", "cascade.cli.main", "promote", str(config)], check=True)  # noqa: S603 - our own
     draw = random.Random(2)
+    if PROMOTE == "automatic":
+        until_promoted(recorded, client, draw)
+    else:
+        print("\n$ cascade promote", flush=True)
+        subprocess.run([sys.executable, "-m", "cascade.cli.main", "promote", str(config)], check=True)  # noqa: S603 - our own
     before = [client.ask(draw.choice(recorded.requests)) for _ in range(ENFORCED)]
     state = client.state()
     audited = state["monitor"]["audits"]
@@ -214,6 +220,18 @@ def play(recorded: Recorded, client: Client, config: Path) -> None:
     print(f"fallback: {told(last)}. Mode: {last[-1][0]}.")
     saved = sum(one[3] for one in [*before, *after, *last])
     print(f"\nsaved by what was served: {saved:.4f} USD (audits not counted), {client.sent} requests in all.")
+
+
+def until_promoted(recorded: Recorded, client: Client, draw: random.Random) -> None:
+    """Send requests until the server has promoted by itself, and print the look."""
+    while client.ask(draw.choice(recorded.requests))[0] == "observe":
+        time.sleep(0.2)
+    for look in client.state()["looks"]:
+        said = f"{look['certifying_conversations']} conversations certify, {look.get('losses')} differ"
+        print(
+            f"look {look['look']} by {look['by']}: {look['verdict']}; {said}, {look['losses_allowed']} would certify."
+        )
+    print(f"promoted after {client.sent} requests.", flush=True)
 
 
 def told(found: list[tuple[str, str, bool, float]]) -> str:
