@@ -205,6 +205,17 @@ def has_image(content: object) -> bool:
     return any(isinstance(part, Mapping) and "image" in str(part.get("type")) for part in parts)
 
 
+def said_by(message: Mapping[str, Any]) -> str:
+    """Return what a message says in words: the text of its content, or what its audio speaks where it has none.
+
+    >>> said_by({"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "Hello."}})
+    'Hello.'
+    """
+    audio = message.get("audio")
+    spoken = audio.get("transcript") if isinstance(audio, Mapping) else None
+    return text_of(message.get("content")) or (spoken if isinstance(spoken, str) else "")
+
+
 def refusal_of(message: Mapping[str, Any]) -> str:
     """Return what a message says in place of an answer, in its own field or as a part of its content; "" for nothing.
 
@@ -235,7 +246,7 @@ def output_text(message: Mapping[str, Any]) -> str:
     """
     calls = calls_of(message)
     if not calls:
-        return text_of(message.get("content"))
+        return said_by(message)
     try:
         return encode_sorted(
             [{"name": function_of(call).get("name"), "arguments": arguments_of(call)} for call in calls]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from cascade.chat import ChatRequest, calls_of, function_of, parsed, refusal_of, text_of
+from cascade.chat import ChatRequest, calls_of, function_of, parsed, refusal_of, said_by
 from cascade.errors import MissingExtraError
 
 MOST_ARGUMENT_CHARS = 1_000_000
@@ -40,7 +40,7 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     calls = calls_of(message)
     if refusal_of(message).strip() or finish_reason == "content_filter":
         found.append("the model or its filter refused to answer")  # F110
-    elif not calls and not text_of(message.get("content")).strip():
+    elif not calls and not said_by(message).strip() and not isinstance(message.get("audio"), Mapping):
         found.append("the reply holds neither text nor a tool call")  # F109
     if finish_reason == "length":
         found.append("the reply was cut at its token limit")  # F107
@@ -51,7 +51,7 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     for call in calls:
         found += _call_faults(request, call)
     if not calls and not found and request.wants_json:
-        found += _json_faults(request, text_of(message.get("content")))
+        found += _json_faults(request, said_by(message))
     return tuple(dict.fromkeys(found))
 
 

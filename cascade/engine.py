@@ -358,6 +358,8 @@ def _call(
     assert completion is not None  # noqa: S101 - drivers answer a request with a completion
     call = paid_call(request, completion, price)
     record.calls.append(call)
+    if call.unpriced is not None:
+        record.warnings.append(f"the cost is unknown: {request.model} has no known price for {call.unpriced}")
     purse.settle(
         hold, call.cost_nano_usd if call.cost_nano_usd is not None else max(hold, call.cost_bound_nano_usd or 0)
     )

@@ -77,7 +77,9 @@ class Price:
     """What a model charges, in pico-dollars (10⁻¹² USD) per token and per request.
 
     `cached_input` (read from a prompt cache), `cache_write` (written to it) and `reasoning` default to the plain rates.
-    `above` holds (tokens, Price) pairs: the price of a whole call whose input is longer than so many tokens.
+    `above` holds (tokens, Price) pairs: the price of a whole call whose input is longer than so many tokens. `tiers`
+    holds the price at each service tier that has one of its own, `search` (size, pico-dollars) pairs of a model that
+    searches the web once for each request; `audio_input` and `audio_output` are unknown where they are None.
     """
 
     input: int
@@ -89,6 +91,10 @@ class Price:
     source: str = "config"
     note: str | None = None
     cache_write: int | None = None
+    tiers: tuple[tuple[str, Price], ...] = ()
+    search: tuple[tuple[str, int], ...] = ()
+    audio_input: int | None = None
+    audio_output: int | None = None
 
     @classmethod
     def per_million(
@@ -238,8 +244,18 @@ def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
         request=entry.get("request", 0),
         source=source,
     )
-    above = tuple((int(tier["tokens"]), price_from_entry(tier, source)) for tier in entry.get("above", ()))
-    return replace(price, above=above) if above else price
+
+    def pico(name: str) -> int | None:
+        return None if entry.get(name) is None else _pico(Decimal(str(entry[name])).scaleb(-6))
+
+    return replace(
+        price,
+        above=tuple((int(tier["tokens"]), price_from_entry(tier, source)) for tier in entry.get("above", ())),
+        tiers=tuple((name, price_from_entry(tier, source)) for name, tier in entry.get("tiers", {}).items()),
+        search=tuple((size, _pico(Decimal(str(amount)))) for size, amount in entry.get("search", {}).items()),
+        audio_input=pico("audio_input"),
+        audio_output=pico("audio_output"),
+    )
 
 
 _MAP_FIELDS = {
@@ -249,6 +265,11 @@ _MAP_FIELDS = {
     "cache_write": "cache_creation_input_token_cost",
     "reasoning": "output_cost_per_reasoning_token",
 }
+_MAP_AUDIO = {"audio_input": "input_cost_per_audio_token", "audio_output": "output_cost_per_audio_token"}
+_MAP_SERVICE = ("priority", "flex")
+_SEARCHES = "-search-"
+"""OpenAI's models of such a name search the web once for each chat completion, as its price list says; how often others
+do is not told."""
 _MAP_TIERS = (128_000, 200_000, 256_000, 272_000)
 
 
@@ -263,25 +284,47 @@ def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
             continue
         if entry.get("input_cost_per_request"):
             rates["request"] = float(entry["input_cost_per_request"])
-        tiers = []
-        for tokens in _MAP_TIERS:
-            tier = _rates(entry, f"_above_{tokens // 1000}k_tokens")
-            if tier:
-                tiers.append({"tokens": tokens, **rates, **tier})
-        if tiers:
-            rates["above"] = tiers
+        plain = dict(rates)
+        if above := _above(entry, plain, ""):
+            rates["above"] = above
+        if tiers := {name: tier for name in _MAP_SERVICE if (tier := _service(entry, plain, above, f"_{name}"))}:
+            rates["tiers"] = tiers
+        rates |= {short: rate for short, field in _MAP_AUDIO.items() if (rate := _per_million(entry.get(field)))}
+        sizes = entry.get("search_context_cost_per_query")
+        if sizes and entry.get("litellm_provider") == "openai" and _SEARCHES in name:
+            rates["search"] = {size.removeprefix("search_context_size_"): float(sizes[size]) for size in sorted(sizes)}
         if entry.get("litellm_provider") and "/" not in name:
             rates["provider"] = entry["litellm_provider"]
         found[name] = rates
     return found
 
 
+def _above(entry: Mapping[str, Any], rates: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
+    """Return the rates of long inputs, at a service tier."""
+    found = [(tokens, _rates(entry, f"_above_{tokens // 1000}k_tokens{service}")) for tokens in _MAP_TIERS]
+    return [{"tokens": tokens, **rates, **tier} for tokens, tier in found if tier]
+
+
+def _service(
+    entry: Mapping[str, Any], plain: Mapping[str, Any], above: list[dict[str, Any]], service: str
+) -> dict[str, Any] | None:
+    """Return the rates of a service tier; None where one is missing that the model has without it."""
+    rates = _rates(entry, service)
+    longer = _above(entry, rates, service)
+    whole = {"input", "output", *({"cached_input"} & plain.keys())} <= rates.keys() and len(longer) == len(above)
+    return ({**rates, "above": longer} if longer else rates) if whole else None
+
+
+def _per_million(amount: object) -> float | None:
+    return float(Decimal(str(amount)).scaleb(6)) if isinstance(amount, int | float) else None
+
+
 def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
     rates: dict[str, Any] = {}
     for short, field in _MAP_FIELDS.items():
-        amount = entry.get(field + suffix)
-        if isinstance(amount, int | float):
-            rates[short] = float(Decimal(str(amount)).scaleb(6))
+        amount = _per_million(entry.get(field + suffix))
+        if amount is not None:
+            rates[short] = amount
     if rates.get("cache_write", 0.0) <= rates.get("input", 0.0):
         rates.pop(
             "cache_write", None

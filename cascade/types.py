@@ -108,7 +108,8 @@ class Completion(NamedTuple):
     """A checked answer of a provider.
 
     `tokens` is None where no log-probs came; `model` is the name it echoed, and `fingerprint` what the provider says of
-    the model's build; `maybe_billed` counts earlier tries of the same call that failed and may be charged all the same.
+    the model's build, `tier` at which service tier it was served, and `details` the counts of its usage by their kinds;
+    `maybe_billed` counts earlier tries of the same call that failed and may be charged all the same.
     Where a chat request was answered, `message` is the assistant's whole message, `text` what it says as one text, and
     `faults` why it should not be served. `shown` says that a client has its text already, so that it is served whatever
     its faults.
@@ -127,6 +128,8 @@ class Completion(NamedTuple):
     faults: tuple[str, ...] = ()
     shown: bool = False
     fingerprint: str | None = None
+    tier: str | None = None
+    details: Mapping[str, Mapping[str, int]] = {}
 
     @property
     def truncated(self) -> bool:
@@ -138,7 +141,8 @@ class Call(NamedTuple):
     """The record of one call: who was asked what for, what came back or went wrong, and what it cost.
 
     `cost_nano_usd` is None where price or usage is unknown; `cost_bound_nano_usd` then holds the most it can have been,
-    if a price is known. `billed` is "yes", "no" or "maybe" (a timed-out call may be charged all the same).
+    if a price is known. `billed` is "yes", "no" or "maybe" (a timed-out call may be charged all the same). `unpriced`
+    is what of a call has no known price although its model has one.
     """
 
     request: Request
@@ -147,6 +151,7 @@ class Call(NamedTuple):
     cost_bound_nano_usd: int | None
     billed: str = "yes"
     error: str | None = None
+    unpriced: str | None = None
 
     @property
     def lacks_logprobs(self) -> bool:
@@ -407,14 +412,16 @@ class Answer:
         finish = "tool_calls" if message.get("tool_calls") else completion.finish_reason
         finish = finish if finish in _FINISH_REASONS else "stop"
         asked = self.question.chat
+        told = {"system_fingerprint": completion.fingerprint, "service_tier": completion.tier}
         logprobs = _openai_logprobs(completion) if asked is not None and asked.top_logprobs else None
         return {
             "id": completion.request_id or "chatcmpl-cascade",
             "object": "chat.completion",
             "created": int(datetime.now(UTC).timestamp()),
-            "model": candidate.model,
+            "model": completion.model or candidate.model,
+            **{name: said for name, said in told.items() if said is not None},
             "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}],
-            "usage": _openai_usage(completion.usage),
+            "usage": _openai_usage(completion.usage, completion.details),
         }
 
     @property
@@ -493,17 +500,23 @@ def _openai_token(text: str, logprob: float | None) -> dict[str, Any]:
     return {"token": text, "logprob": finite, "bytes": list(text.encode("utf-8", "replace"))}
 
 
-def _openai_usage(usage: Usage) -> dict[str, Any] | None:
+def _openai_usage(usage: Usage, details: Mapping[str, Mapping[str, int]]) -> dict[str, Any] | None:
     """Return token counts in OpenAI's form; None where a count is unknown: the form has no place for one that is."""
     read, written = usage.input_tokens, usage.output_tokens
     if read is None or written is None:
         return None
     counts: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-    cache = {"cached_tokens": usage.cached_input_tokens, "cache_write_tokens": usage.written_input_tokens}
-    if known := {name: many for name, many in cache.items() if many is not None}:
-        counts["prompt_tokens_details"] = known
-    if usage.reasoning_tokens is not None:
-        counts["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    known = {
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.written_input_tokens,
+        },
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+    for name, ours in known.items():
+        found = {**details.get(name, {}), **{kind: many for kind, many in ours.items() if many is not None}}
+        if found:
+            counts[name] = found
     return counts
 
 

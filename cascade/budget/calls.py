@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cascade.budget.apart import cost_of
 from cascade.budget.ledger import most_nano_usd
 from cascade.errors import ProviderError
 from cascade.money import Price
@@ -11,12 +12,15 @@ from cascade.types import Call, Completion, Request, Usage
 def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
     """Return the record of a call that was answered.
 
-    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost.
+    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost. Where
+    something is priced apart and its price is not known, there is neither, and `unpriced` names it.
     """
-    cost = None if price is None else price.cost_nano_usd(completion.usage)
-    if cost is None or price is None or not (completion.usage.estimated or completion.maybe_billed):
-        return Call(request, completion, cost, cost)
-    return Call(request, completion, None, cost + completion.maybe_billed * most_nano_usd(request, price))
+    if price is None:
+        return Call(request, completion, None, None)
+    cost, unpriced = cost_of(request, completion, price)
+    if cost is None or not (completion.usage.estimated or completion.maybe_billed):
+        return Call(request, completion, cost, cost, unpriced=unpriced)
+    return Call(request, completion, None, _sum(cost, _tries(completion.maybe_billed, request, price)))
 
 
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
@@ -27,7 +31,17 @@ def failed_call(request: Request, error: ProviderError, price: Price | None) -> 
     if price is None:
         return Call(request, None, None, None, error.billed, said)
     usage, tries = error.usage if isinstance(error.usage, Usage) else None, max(1, error.maybe_billed)
-    cost = None if usage is None or usage.estimated or tries > 1 else price.cost_nano_usd(usage)
-    return Call(
-        request, None, cost, tries * most_nano_usd(request, price) if cost is None else cost, error.billed, said
-    )
+    told = None if usage is None or usage.estimated or tries > 1 else Completion("", "failed", usage)
+    cost, unpriced = (None, None) if told is None else cost_of(request, told, price)
+    most = _tries(tries, request, price) if cost is None else cost
+    return Call(request, None, cost, most, error.billed, said, unpriced)
+
+
+def _tries(tries: int, request: Request, price: Price) -> int | None:
+    """Return the most that so many calls can have cost; None where that is not known."""
+    most = most_nano_usd(request, price).nano_usd
+    return 0 if not tries else None if most is None else tries * most
+
+
+def _sum(cost: int, more: int | None) -> int | None:
+    return None if more is None else cost + more

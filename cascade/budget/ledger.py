@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from cascade.budget.apart import Charged, bound_of
 from cascade.budget.tokens import bound_tokens
 from cascade.errors import BudgetExceededError
 from cascade.money import Price, usd
@@ -31,12 +32,10 @@ class QuestionBudget:
         if self.limit_nano_usd is None:
             return 0
         model = request.model
-        bound = None if price is None else most_nano_usd(request, price)
+        bound, unpriced = most_nano_usd(request, price)
         if bound is None:
-            raise BudgetExceededError(
-                f"{model} has no known price, so no call to it can be kept under the cap of "
-                f"${usd(self.limit_nano_usd).normalize():f} a question. Give it a price under models."
-            )
+            cap = f"the cap of ${usd(self.limit_nano_usd).normalize():f} a question"
+            raise BudgetExceededError(no_price(model, cap, unpriced))
         if self.spent_nano_usd + bound > self.limit_nano_usd:
             raise BudgetExceededError(
                 f"the next call to {model} may cost up to ${usd(bound).normalize():f}; "
@@ -70,12 +69,9 @@ class SharedBudget:
         """
         if self.limit_nano_usd is None:
             return 0
-        if price is None:
-            raise BudgetExceededError(
-                f"{request.model} has no known price, so no call to it can be kept under a cap. "
-                "Give it a price under models."
-            )
-        bound = most_nano_usd(request, price)
+        bound, unpriced = most_nano_usd(request, price)
+        if bound is None:
+            raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
         with self._changed:
             while self.spent_nano_usd + self._held + bound > self.limit_nano_usd:
                 if not self._held:
@@ -96,6 +92,13 @@ class SharedBudget:
             self._changed.notify_all()
 
 
-def most_nano_usd(request: Request, price: Price) -> int:
+def most_nano_usd(request: Request, price: Price | None) -> Charged:
     """Return the most that a call can cost: its prompt counted high, its answer as long as it may be."""
-    return price.bound_nano_usd(bound_tokens(request), request.max_tokens)
+    return Charged(None) if price is None else bound_of(request, price, bound_tokens(request))
+
+
+def no_price(model: str, cap: str, unpriced: str | None) -> str:
+    """Return what is said of a call that no cap can hold."""
+    if unpriced is None:
+        return f"{model} has no known price, so no call to it can be kept under {cap}. Give it a price under models."
+    return f"{model} has no known price for {unpriced}, so no such call can be kept under {cap}. Leave it out."

@@ -37,7 +37,7 @@ class Assembler:
     def add(self, chunk: Payload) -> str:
         """Take one chunk in and return the text it adds, possibly empty."""
         raise_error_inside(chunk, self.request, self.secrets)
-        for name in ("id", "model", "system_fingerprint"):
+        for name in ("id", "model", "system_fingerprint", "service_tier"):
             if chunk.get(name):
                 self._head.setdefault(name, chunk[name])
         if chunk.get("usage") is not None:

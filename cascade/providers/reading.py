@@ -72,14 +72,27 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         notes=tuple(notes),
         message=whole,
         faults=() if request.chat is None or whole is None else message_faults(request.chat, whole, str(finish)),
-        fingerprint=_fingerprint(payload),
+        fingerprint=_said(payload, "system_fingerprint"),
+        tier=_said(payload, "service_tier"),
+        details={} if usage.estimated else _details(payload.get("usage")),
     )
 
 
-def _fingerprint(payload: Payload) -> str | None:
-    """Return what the provider says of the model's build; None where it says nothing."""
-    said = payload.get("system_fingerprint")
+def _said(payload: Payload, name: str) -> str | None:
+    """Return a short text beside the choices: the model's build, the service tier; None where there is none."""
+    said = payload.get(name)
     return as_storable(said)[:100] if isinstance(said, str) and said else None
+
+
+def _details(usage: Any) -> dict[str, dict[str, int]]:
+    """Return the counts of a believable usage by their kinds, those that are counts."""
+    found = {}
+    for name in ("prompt_tokens_details", "completion_tokens_details"):
+        given = usage.get(name)
+        kinds = given.items() if isinstance(given, dict) else ()
+        if counts := {as_storable(str(kind))[:100]: many for kind, many in kinds if is_count(many)}:
+            found[name] = counts
+    return found
 
 
 def raise_error_inside(payload: Payload, request: Request, secrets: tuple[str, ...] = ()) -> None:
@@ -165,8 +178,9 @@ def content_text(content: object, notes: list[str]) -> str:
 def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Usage:
     """Return the reported usage, or an estimate marked as such (F20, F21).
 
-    A usage that is missing or not a count is estimated high. One that is not believable (`is_believable`) is replaced
-    by the most that the request allowed: what the server charges is then unknown, and bounded by what it may charge.
+    A usage that is missing or not a count is estimated high, and so are 0 tokens written where there is a text.
+    One that is not believable (`is_believable`) is replaced by the most that the request allowed: what the server
+    charges is then unknown, and bounded by what it may charge.
     """
     if isinstance(raw, dict):
         prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
@@ -180,6 +194,9 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
                 sub_count(more.get("reasoning_tokens"), completion),
                 written_input_tokens=sub_count(_written(raw, details), prompt),
             )
+            if not completion and text:
+                notes.append("usage of 0 tokens for a reply with text: estimated")
+                told = told._replace(output_tokens=estimate_tokens(text), estimated=True)
             if is_believable(told, request):
                 return told
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")

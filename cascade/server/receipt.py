@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cascade.budget.apart import cost_of
 from cascade.engine import BROKEN_OFF
 from cascade.money import Price, usd
 from cascade.types import Answer
@@ -55,7 +56,7 @@ class Receipt(NamedTuple):
         served, cost = answer.served, answer.cost_nano_usd
         alone = None
         if cascaded and served is not None and guide is not None and served[1].completion is not None:
-            alone = guide.cost_nano_usd(served[1].completion.usage)
+            alone = cost_of(served[1].request, served[1].completion, guide).nano_usd
         return cls(
             trace_id,
             None if served is None else served[0].model,

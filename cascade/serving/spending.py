@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cascade.budget.calls import failed_call, paid_call
 from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s, new_id
-from cascade.budget.ledger import most_nano_usd
+from cascade.budget.ledger import most_nano_usd, no_price
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, quote
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Halt
@@ -83,16 +83,13 @@ class Spending:
             BudgetExceededError: its price is not known.
             StoreError: the ledger cannot be reached, so that no call can be kept under its caps.
         """
-        price = self.prices.get(request.model)
-        if price is None:
-            raise BudgetExceededError(
-                f"{request.model} has no known price, so no call to it can be kept under a cap. "
-                "Give it a price under models."
-            )
+        amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
+        if amount is None:
+            raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
         options = {} if request.chat is None else request.chat.options
         user, now_s = options.get("user"), datetime.now(UTC).timestamp()
         wanted = self.caps.of(key, user if isinstance(user, str) else None, now_s)
-        amount, expires_s = most_nano_usd(request, price), now_s + self.call_s + _SLACK_S
+        expires_s = now_s + self.call_s + _SLACK_S
         try:
             found = self.ledger.reserve(amount, wanted, self.owner, expires_s)
             if isinstance(found, Refused) and found.may_fit_later and self.ledger.recover(now_s):
@@ -105,13 +102,13 @@ class Spending:
         """Raise BudgetExceededError, unless the call is to wait for money that others hold."""
         if found.may_fit_later and waits:
             return
-        stands, price = found.stands, self.prices[request.model]
+        stands, most = found.stands, most_nano_usd(request, self.prices[request.model]).nano_usd
         error = BudgetExceededError(
             f"the next call to {request.model} does not fit under budget.{_WORDS[found.account.partition(':')[0]]}: of "
             f"{exact_dollars(found.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
             "held by calls under way."
         )
-        error.spent = price is not None and most_nano_usd(request, price) <= found.cap
+        error.spent = most is not None and most <= found.cap
         ends = ends_s(found.account)
         if error.spent and ends is not None:
             error.retry_after_s = max(0.0, ends - datetime.now(UTC).timestamp())

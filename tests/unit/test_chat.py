@@ -13,6 +13,7 @@ from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
 from cascade.providers.base import wire_body
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server.dialects.completions import Chunks
 from cascade.server.receipt import Receipt
 from cascade.types import Request
 
@@ -214,3 +215,50 @@ def test_a_reply_without_log_probs_is_warned_of_on_each_answer_and_takes_nothing
     assert [answer.text for answer in answers] == ["Rain.", "Rain.", "Sunny."]
     assert [said in answer.warnings for answer in answers] == [True, True, False]
     assert Receipt.of(answers[0], "t", None, cascaded=True).silent == ("small",)
+
+
+def test_what_the_served_model_said_beside_its_message_is_passed_on() -> None:
+    said = reply("Sunny.")
+    said |= {"model": "small-2026-01-01", "system_fingerprint": "fp_1", "service_tier": "default"}
+    said["usage"] = {
+        "prompt_tokens": 20,
+        "completion_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 2, "accepted_prediction_tokens": 1},
+    }
+    orchestrator, _ = served_by({"small": [said]})
+    with orchestrator:
+        answer = orchestrator.chat([USER])
+    completion = answer.to_openai()
+    assert {name: completion[name] for name in ("model", "system_fingerprint", "service_tier")} == {
+        "model": "small-2026-01-01",
+        "system_fingerprint": "fp_1",
+        "service_tier": "default",
+    }
+    assert completion["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "audio_tokens": 0}
+    assert completion["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2, "accepted_prediction_tokens": 1}
+    chunks = b"".join([*Chunks("t", usage=True).ending(answer, None)]).split(b"\n\n")
+    told = [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks if chunk.startswith(b"data: {")]
+    assert {(chunk["model"], chunk["service_tier"]) for chunk in told} == {("small-2026-01-01", "default")}
+
+
+@pytest.mark.parametrize("audio", [{"id": "a", "data": "AAAA", "transcript": "Sunny."}, {"id": "a", "data": "AAAA"}])
+def test_a_message_that_speaks_is_served_as_it_is(audio: dict[str, Any]) -> None:
+    spoken = reply("Sunny.")
+    spoken["choices"][0]["message"] = {"role": "assistant", "content": None, "audio": audio}
+    orchestrator, fake = served_by({"small": [spoken]})
+    with orchestrator:
+        answer = orchestrator.chat([USER], modalities=["text", "audio"])
+    assert [request.model for request in fake.requests] == ["small"]
+    assert (answer.text, answer.warnings) == (audio.get("transcript", ""), ())
+    assert answer.to_openai()["choices"][0]["message"]["audio"] == audio
+
+
+def test_a_cost_that_is_not_known_says_why() -> None:
+    priced = {"model": "small", "price": {"input": 1, "output": 4}}
+    made = {**CONFIG, "models": {"base": priced, "guide": "large"}, "policy": {"kind": "fixed", "depth": 1}}
+    with Orchestrator.from_config(made, providers={"fake": FakeProvider({"small": ["Sunny."]})}) as orchestrator:
+        known, flex = orchestrator.chat([USER]), orchestrator.chat([USER], service_tier="flex")
+    assert known.cost is not None
+    assert (flex.cost, flex.cost_bound) == (None, None)
+    assert "the cost is unknown: small has no known price for service_tier 'flex'" in flex.warnings

@@ -211,7 +211,7 @@ def first_bounds() -> tuple[int, int]:
     """Return the holds of the first two calls."""
     seen: list[Request] = []
     drive(walk(), caller([DANUBE, yes_no(0.97)], seen))
-    return most_nano_usd(seen[0], CHEAP), most_nano_usd(seen[1], DEAR)
+    return most_nano_usd(seen[0], CHEAP).nano_usd, most_nano_usd(seen[1], DEAR).nano_usd
 
 
 def test_a_call_that_might_pass_the_cap_is_not_made() -> None:

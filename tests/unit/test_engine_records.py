@@ -31,7 +31,7 @@ def test_an_earlier_try_that_may_be_billed_is_added_to_the_bound() -> None:
     asked_for = request()
     made = paid_call(asked_for, completion(usage=Usage(100, 10), maybe_billed=2), CHEAP)
     assert made.cost_nano_usd is None
-    assert made.cost_bound_nano_usd == 14_000 + 2 * most_nano_usd(asked_for, CHEAP)
+    assert made.cost_bound_nano_usd == 14_000 + 2 * most_nano_usd(asked_for, CHEAP).nano_usd
 
 
 def test_without_a_price_or_usage_nothing_is_known() -> None:
@@ -58,7 +58,7 @@ def test_a_failed_call_is_free_charged_or_bounded(error: ProviderError, cost: in
     made = failed_call(asked_for, error, CHEAP)
     assert made.completion is None
     assert made.cost_nano_usd == cost
-    assert made.cost_bound_nano_usd == (most_nano_usd(asked_for, CHEAP) if bounded else cost)
+    assert made.cost_bound_nano_usd == (most_nano_usd(asked_for, CHEAP).nano_usd if bounded else cost)
     assert made.billed == error.billed
     assert made.error == f"{type(error).__name__}: x"
 
@@ -66,7 +66,7 @@ def test_a_failed_call_is_free_charged_or_bounded(error: ProviderError, cost: in
 def test_several_tries_that_may_be_billed_are_bounded_together() -> None:
     asked_for, error = request(), ProviderTimeoutError("x", usage=Usage(1, 1), maybe_billed=3)
     made = failed_call(asked_for, error, CHEAP)
-    assert (made.cost_nano_usd, made.cost_bound_nano_usd) == (None, 3 * most_nano_usd(asked_for, CHEAP))
+    assert (made.cost_nano_usd, made.cost_bound_nano_usd) == (None, 3 * most_nano_usd(asked_for, CHEAP).nano_usd)
 
 
 def test_a_failed_call_without_a_price_is_unknown_unless_it_was_free() -> None:

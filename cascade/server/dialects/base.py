@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from cascade.chat import calls_of, function_of, parsed, refusal_of, text_of
+from cascade.chat import calls_of, function_of, parsed, refusal_of, said_by
 from cascade.errors import BadResponseError
 from cascade.server.refusals import Refusal, Refused
 from cascade.types import Answer
@@ -116,7 +116,7 @@ class Said:
         self.completion = answer.to_openai()
         choice = self.completion["choices"][0]
         message = choice["message"]
-        self.text = text_of(message.get("content"))
+        self.text = said_by(message)
         self.refusal = refusal_of(message)
         self.calls = [_call(place, call) for place, call in enumerate(calls_of(message))]
         self.finish: str = choice["finish_reason"]

@@ -60,6 +60,8 @@ class Chunks:
         self._trace_id, self.counts = trace_id, usage
         self._created = int(datetime.now(UTC).timestamp())
         self._said = False
+        self._model: str | None = None  # the name in the first chunk stays: the model tells its own with its last
+        self._told: dict[str, Any] = {}
 
     def text(self, text: str, model: str) -> bytes:
         """Return the next piece of the text."""
@@ -69,6 +71,7 @@ class Chunks:
         """Yield what is left of an answer."""
         completion = answer.to_openai()
         choice, model = completion["choices"][0], completion["model"]
+        self._told = {name: completion[name] for name in ("system_fingerprint", "service_tier") if name in completion}
         rest = {name: value for name, value in choice["message"].items() if name not in {"role", "content"}}
         if rest.get("tool_calls"):
             rest["tool_calls"] = [{"index": index, **call} for index, call in enumerate(rest["tool_calls"])]
@@ -95,9 +98,11 @@ class Chunks:
         return event({**self._head(model), "choices": [choice], **more})
 
     def _head(self, model: str) -> dict[str, Any]:
+        self._model = self._model or model
         return {
             "id": completion_id(self._trace_id),
             "object": "chat.completion.chunk",
             "created": self._created,
-            "model": model,
+            "model": self._model,
+            **self._told,
         }

@@ -15,7 +15,7 @@ WORST = (100 + 16) * 100 + 10 * 400
 
 
 def test_the_worst_price_counts_the_prompt_high_and_the_answer_full() -> None:
-    assert most_nano_usd(ASKED, CHEAP) == WORST
+    assert most_nano_usd(ASKED, CHEAP).nano_usd == WORST
 
 
 def test_without_a_cap_nothing_is_held_or_refused() -> None:

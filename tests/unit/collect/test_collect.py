@@ -379,7 +379,7 @@ def test_an_unknown_cost_is_said_to_be_unknown_on_every_run(log: Path) -> None:
 def test_a_failed_call_that_may_be_billed_makes_the_cost_unknown(log: Path, error: ProviderError) -> None:
     models = Models(fails=lambda one: error if "number 2" in one.question.text else None)
     done = collected(log, asked(1, 2), models)
-    bound = most_nano_usd(models.requests[-1], config().prices()["small"])  # type: ignore[arg-type]
+    bound = most_nano_usd(models.requests[-1], config().prices()["small"]).nano_usd  # type: ignore[arg-type]
     assert done.progress.spent_nano_usd == sum(calls_in(log).values()) + bound
     assert not done.progress.cost_known
 

@@ -225,8 +225,27 @@ def test_what_is_no_count_is_estimated_high_and_says_so(usage: Any) -> None:
     assert made.notes == ("usage missing or not a count: estimated",)
 
 
-def test_an_answer_of_no_tokens_is_a_count() -> None:
-    assert read(payload(usage={"prompt_tokens": 10, "completion_tokens": 0})).usage == Usage(10, 0)
+def test_no_tokens_for_a_reply_with_text_are_estimated_and_said() -> None:
+    made = read(payload(usage={"prompt_tokens": 10, "completion_tokens": 0}))
+    assert (made.usage.input_tokens, made.usage.estimated) == (10, True)
+    assert made.usage.output_tokens is not None
+    assert made.usage.output_tokens >= 1
+    assert made.notes == ("usage of 0 tokens for a reply with text: estimated",)
+
+
+def test_what_the_reply_says_beside_its_choices_is_kept() -> None:
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"audio_tokens": 3, "odd": "x"},
+        "completion_tokens_details": {"accepted_prediction_tokens": 1, "audio_tokens": None},
+    }
+    made = read(payload(usage=usage, service_tier="flex", system_fingerprint="fp_1"))
+    assert (made.tier, made.fingerprint) == ("flex", "fp_1")
+    assert made.details == {
+        "prompt_tokens_details": {"audio_tokens": 3},
+        "completion_tokens_details": {"accepted_prediction_tokens": 1},
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""What is priced apart from tokens at the plain rate: a service tier, a web search, audio. Unknown is None, and named.
+
+The reply says at which tier it was served, where it says so; before it comes the request does, and the dearer of both
+rates counts, since a provider may serve at its plain tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cascade.chat import ChatRequest
+from cascade.money import PICO_PER_NANO, Price
+from cascade.types import Completion, Request
+
+_PLAIN_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
+"""Tiers at the plain rate, as OpenAI, Anthropic and Groq call them."""
+_MEDIUM = "medium"
+"""How much a search reads where the request does not say, as OpenAI documents."""
+
+
+class Charged(NamedTuple):
+    """An amount in nano-dollars, or None and what has no known price."""
+
+    nano_usd: int | None
+    unpriced: str | None = None
+
+
+def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
+    """Return what an answered call costs by the usage that its reply told."""
+    tier = completion.tier if completion.tier is not None else _asked_tier(request.chat)
+    rate = _at(price, tier)
+    if rate is None:
+        return Charged(None, f"service_tier {tier!r}")
+    plain = rate.cost_nano_usd(completion.usage)
+    more = _searched(request.chat, price)
+    if plain is None or more.nano_usd is None:
+        return Charged(None, more.unpriced)
+    heard, spoken = (
+        _audio(completion.details, name) for name in ("prompt_tokens_details", "completion_tokens_details")
+    )
+    if not (heard or spoken):
+        return Charged(plain + more.nano_usd)
+    cached = completion.usage.cached_input_tokens  # which of the audio was among it is not told
+    if rate.audio_input is None or (spoken and rate.audio_output is None) or (heard and cached):
+        return Charged(None, "audio")
+    pico = heard * (rate.audio_input - rate.input) + spoken * ((rate.audio_output or 0) - rate.output)
+    return Charged(plain + more.nano_usd - (-pico // PICO_PER_NANO))
+
+
+def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
+    """Return the most that a call can cost whose prompt has at most so many tokens."""
+    tier, chat = _asked_tier(request.chat), request.chat
+    rate, more = _at(price, tier), _searched(chat, price)
+    if rate is None:
+        return Charged(None, f"service_tier {tier!r}")
+    if more.nano_usd is None:
+        return more
+    rates = [price, rate]
+    if chat is not None and _speaks(chat):
+        if rate.audio_input is None:
+            return Charged(None, "audio")
+        heard, spoken = rate.audio_input, rate.audio_output or rate.output
+        rates.append(Price(heard, max(spoken, rate.output), request=rate.request))
+    most = max(one.bound_nano_usd(input_tokens, request.max_tokens) for one in rates)
+    return Charged(most + more.nano_usd)
+
+
+def _asked_tier(chat: ChatRequest | None) -> str | None:
+    tier = None if chat is None else chat.options.get("service_tier")
+    return tier if isinstance(tier, str) else None
+
+
+def _at(price: Price, tier: str | None) -> Price | None:
+    """Return the price at a service tier; None where it is not known."""
+    return price if tier is None or tier in _PLAIN_TIERS else dict(price.tiers).get(tier)
+
+
+def _searched(chat: ChatRequest | None, price: Price) -> Charged:
+    """Return what searching the web costs: once for each request of a model that always does."""
+    wanted = None if chat is None else chat.options.get("web_search_options")
+    if not price.search:
+        return Charged(0) if wanted is None else Charged(None, "web_search_options")
+    size = wanted.get("search_context_size") if isinstance(wanted, Mapping) else None
+    pico = dict(price.search).get(str(size or _MEDIUM))
+    return Charged(None, "web_search_options") if pico is None else Charged(-(-pico // PICO_PER_NANO))
+
+
+def _speaks(chat: ChatRequest) -> bool:
+    """Whether audio goes in or comes out."""
+    parts = [part for one in chat.messages if isinstance(content := one.get("content"), list) for part in content]
+    heard = any(isinstance(part, Mapping) and "audio" in str(part.get("type")) for part in parts)
+    return heard or "audio" in (chat.options.get("modalities") or ()) or chat.options.get("audio") is not None
+
+
+def _audio(details: Mapping[str, Any], name: str) -> int:
+    found = details.get(name, {}).get("audio_tokens")
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,124 @@
+"""What is priced apart from tokens: service tiers, web searches, audio."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.budget.calls import paid_call
+from cascade.budget.ledger import QuestionBudget, most_nano_usd
+from cascade.chat import ChatRequest
+from cascade.errors import BudgetExceededError
+from cascade.money import Price, PriceTable, compact_map, price_from_entry
+from cascade.types import Request, Usage
+from unit.made import completion, request
+
+ENTRY: dict[str, Any] = {
+    "mode": "chat",
+    "litellm_provider": "openai",
+    "input_cost_per_token": 1e-6,
+    "output_cost_per_token": 4e-6,
+    "input_cost_per_token_priority": 2e-6,
+    "output_cost_per_token_priority": 8e-6,
+    "input_cost_per_token_flex": 5e-7,
+    "output_cost_per_token_flex": 2e-6,
+    "input_cost_per_audio_token": 1e-5,
+    "output_cost_per_audio_token": 2e-5,
+}
+SEARCH = {f"search_context_size_{size}": 0.025 for size in ("low", "medium", "high")}
+PLAIN = 100 * 1_000 + 10 * 4_000
+"""The nano-dollars of 100 tokens in and 10 out."""
+
+
+def priced(name: str = "m", **fields: Any) -> Price:
+    return price_from_entry(compact_map({name: {**ENTRY, **fields}})[name], "test")
+
+
+def asked(**options: Any) -> Request:
+    return request(chat=ChatRequest([{"role": "user", "content": "Hi"}], options))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told", "cost"),
+    [
+        (None, None, PLAIN),
+        ("auto", None, PLAIN),
+        ("auto", "default", PLAIN),
+        ("flex", None, PLAIN // 2),
+        ("flex", "default", PLAIN),
+        (None, "priority", 2 * PLAIN),
+        ("priority", "priority", 2 * PLAIN),
+    ],
+)
+def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(
+    wanted: str | None, told: str | None, cost: int
+) -> None:
+    one = asked() if wanted is None else asked(service_tier=wanted)
+    call = paid_call(one, completion(tier=told), priced())
+    assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.unpriced) == (cost, cost, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "unpriced"),
+    [
+        ({"service_tier": "scale"}, "service_tier 'scale'"),
+        ({"web_search_options": {}}, "web_search_options"),
+    ],
+)
+def test_what_has_no_known_price_is_unknown_named_and_refused_under_a_cap(
+    options: dict[str, Any], unpriced: str
+) -> None:
+    call = paid_call(asked(**options), completion(), priced())
+    assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.unpriced) == (None, None, unpriced)
+    with pytest.raises(BudgetExceededError, match="no known price for"):
+        QuestionBudget(10**12).hold(asked(**options), priced())
+
+
+def test_a_tier_that_lacks_one_of_the_model_s_rates_is_not_priced() -> None:
+    assert dict(priced(cache_read_input_token_cost=1e-7).tiers) == {}
+    assert dict(priced(input_cost_per_token_above_200k_tokens=2e-6).tiers) == {}
+
+
+def test_a_cap_holds_the_dearer_of_the_plain_tier_and_the_one_asked_for() -> None:
+    plain, flex, priority = (
+        most_nano_usd(asked(service_tier=name), priced()).nano_usd for name in ("auto", "flex", "priority")
+    )
+    assert plain is not None
+    assert flex is not None
+    assert priority is not None
+    assert plain == flex  # a provider may serve flex at its plain tier
+    assert priority > 1.9 * plain
+
+
+def test_a_model_that_always_searches_is_charged_for_one_search() -> None:
+    searching = priced("gpt-4o-search-preview", search_context_cost_per_query=SEARCH)
+    assert paid_call(asked(), completion(), searching).cost_nano_usd == PLAIN + 25_000_000
+    sized = asked(web_search_options={"search_context_size": "low"})
+    assert paid_call(sized, completion(), searching).cost_nano_usd == PLAIN + 25_000_000
+    assert priced("gpt-5", search_context_cost_per_query=SEARCH).search == ()
+
+
+def test_audio_tokens_cost_what_audio_costs() -> None:
+    heard = completion(details={"prompt_tokens_details": {"audio_tokens": 10}})
+    both = completion(
+        details={"prompt_tokens_details": {"audio_tokens": 10}, "completion_tokens_details": {"audio_tokens": 5}}
+    )
+    assert paid_call(asked(), heard, priced()).cost_nano_usd == PLAIN + 10 * 9_000
+    assert paid_call(asked(), both, priced()).cost_nano_usd == PLAIN + 10 * 9_000 + 5 * 16_000
+    deaf = priced(input_cost_per_audio_token=None)
+    assert paid_call(asked(), heard, deaf).unpriced == "audio"
+    cached = heard._replace(usage=Usage(100, 10, cached_input_tokens=5))
+    assert paid_call(asked(), cached, priced()).unpriced == "audio"
+    speaks = asked(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
+    most, plain = most_nano_usd(speaks, priced()).nano_usd, most_nano_usd(asked(), priced()).nano_usd
+    assert most is not None
+    assert plain is not None
+    assert most > 4 * plain
+    assert most_nano_usd(speaks, deaf).unpriced == "audio"
+
+
+def test_the_bundled_table_knows_openai_s_tiers() -> None:
+    found = PriceTable.bundled().price("openai/gpt-5-mini")
+    assert found is not None
+    assert {name for name, _ in found.tiers} == {"priority", "flex"}
