@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
+import socket
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -35,13 +37,16 @@ def serve(config: CascadeConfig) -> None:
     """Serve a configuration until SIGINT or SIGTERM comes.
 
     The first signal stops listening; requests under way have `server.drain_s` to end, and what is left is cancelled.
+    Where the process manager listens (systemd's socket units), what comes meanwhile waits for the next process.
 
     Raises:
         MissingExtraError: a package of the extra `server` is missing.
         ConfigError: the server may not listen there, or cannot serve with this configuration.
     """
     refuse_missing()
-    problems = list(listening_problems(config.server))
+    given = _given_socket()
+    host = config.server.host if given is None else str(given.getsockname()[0])
+    problems = list(listening_problems(config.server.model_copy(update={"host": host})))
     if problems:
         raise ConfigError(problems)
     import uvloop
@@ -56,15 +61,32 @@ def serve(config: CascadeConfig) -> None:
     # uvicorn raises the signal again once all is closed: a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, given))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-async def _served(server: Server) -> None:
+async def _served(server: Server, given: socket.socket | None) -> None:
     with background.adopted():
-        await server.serve()
+        await server.serve(None if given is None else [given])
+
+
+_FIRST_GIVEN = 3
+
+
+def _given_socket() -> socket.socket | None:
+    """Return the socket that a process manager listens on for this process (sd_listen_fds), None without one.
+
+    Raises:
+        ConfigError: there are several, or it is not one of TCP.
+    """
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    given = socket.socket(fileno=_FIRST_GIVEN) if os.environ.get("LISTEN_FDS") == "1" else None
+    if given is None or given.family not in {socket.AF_INET, socket.AF_INET6}:
+        raise ConfigError(["LISTEN_FDS: the process manager must give one socket, of TCP (ListenStream=ADDRESS:PORT)"])
+    return given
 
 
 def _raise_file_limit() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_LINGER_S = 1.0
+"""How long a server that stops waits for a request that may be on its way over a connection without one."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -27,7 +29,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().__init__(**others)
         self._max_head_bytes, self._patience_s = max_head_bytes, patience_s
         self._head_bytes = 0
-        self._in_head, self._too_large = True, False
+        self._in_head, self._too_large, self._last = True, False, False
         self._clock: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
@@ -79,6 +81,27 @@ class LimitedConnection(HttpToolsProtocol):
             raise ValueError
         self._in_head, self._head_bytes = False, 0
         super().on_headers_complete()
+        if self._last:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Close after the request that is under way, or the next one if it comes at once: none is dropped."""
+        self._last = True
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None or cycle.response_complete:
+            self._linger()
+        elif not cycle.response_started:
+            cycle.keep_alive = False  # the response says so; one that has begun cannot any more
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; where the server stops, not for long."""
+        super().on_response_complete()
+        if self._last and not self.transport.is_closing():
+            self._linger()
+
+    def _linger(self) -> None:
+        self._stop_clock()
+        self._clock = self.loop.call_later(_LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
         """Note that what comes next is another head."""
