@@ -41,6 +41,7 @@ from cascade.config.schema import (
 from cascade.config.yamlfile import read_yaml
 from cascade.episodes.store.address import parse
 from cascade.errors import ConfigError, UsageError
+from cascade.guarantees.base import get
 from cascade.money import Price, PriceTable
 from cascade.policies.base import FittedOn
 from cascade.policies.config import PolicyConfig, StrategyFacts
@@ -316,10 +317,10 @@ def ledger_url(budget: BudgetConfig) -> str | None:
 
 def _label_problems(config: CascadeConfig) -> Iterable[str]:
     """Yield what keeps people's judgements from a promise that needs them."""
-    if config.modes is None or config.modes.guarantee != "regret":
+    if config.modes is None or get(config.modes.guarantee).compares:
         return
     review = config.server.review
-    if review.ask != "regret":
+    if review.ask != config.modes.guarantee:
         yield "server.review.ask: modes.guarantee regret needs right or wrong for both answers: ask: regret"
     if review.log is not None:
         yield "server.review.log: modes.guarantee regret needs judgements of this server's requests; leave log out"

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
+from cascade.guarantees.base import get
 from cascade.modes.draws import Role
 
 Mode = Literal["observe", "enforce", "fallback"]
@@ -67,7 +68,7 @@ class InForce:
     @property
     def by_people(self) -> bool:
         """Whether people say what counts against it, later."""
-        return self.guarantee == "regret"
+        return not get(self.guarantee).compares
 
     @property
     def broken(self) -> str:
