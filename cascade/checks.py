@@ -229,9 +229,29 @@ def fitted_question(asked: Question, context_chars: int | None) -> tuple[Questio
     return asked, tuple(said)
 
 
+_OF_CLIENTS = {
+    "timeout": "give deadline_s, or set timeouts.per_call_s",
+    "extra_headers": "the provider's configuration says what is sent",
+    "extra_query": "the address in the configuration says where requests go (api_base)",
+}
+"""What OpenAI's client takes beside a request's body, and what to use instead."""
+
+
 def timed_chat(messages: Chat, fields: dict[str, Any]) -> tuple[Question, float | None]:
-    """Return the question that a chat request asks, and `deadline_s`, which may stand among its fields."""
-    deadline_s = fields.pop("deadline_s", None)
+    """Return the question that a chat request asks, and `deadline_s`, which may stand among its fields.
+
+    As in OpenAI's client the fields of `extra_body` are put into the body.
+
+    Raises:
+        UsageError: it is no request, or holds an argument of OpenAI's client that is no field of a body.
+    """
+    deadline_s, more = fields.pop("deadline_s", None), fields.pop("extra_body", None)
+    alien = [f"{name}: {instead}" for name, instead in _OF_CLIENTS.items() if name in fields]
+    if alien:
+        raise UsageError("\n  - ".join(["Arguments of OpenAI's client that are no fields of a request:", *alien]))
+    if more is not None and not isinstance(more, Mapping):
+        raise UsageError(f"extra_body must be a dict of fields, not {type(more).__name__}.")
+    fields = {**fields, **(more or {})}
     return chat_question(messages, fields), deadline_s
 
 

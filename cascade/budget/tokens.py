@@ -13,6 +13,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+from cascade.chat import ChatRequest
 from cascade.types import Message, Request
 
 _BYTES_PER_TOKEN = 3
@@ -56,8 +57,13 @@ def estimate_tokens(text: str) -> int:
 def estimate_prompt(request: Request) -> int:
     """Return a high estimate of the tokens in a prompt, chat template included."""
     if request.chat is not None:
-        return estimate_tokens(request.chat.canonical) + _TOKENS_PER_MESSAGE * len(request.chat.messages)
+        return estimate_chat(request.chat)
     return estimate_messages(request.messages)
+
+
+def estimate_chat(chat: ChatRequest) -> int:
+    """Return a high estimate of the tokens of a chat request, tools and chat template included."""
+    return estimate_tokens(chat.canonical) + _TOKENS_PER_MESSAGE * len(chat.messages)
 
 
 def estimate_messages(messages: Iterable[Message]) -> int:

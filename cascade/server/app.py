@@ -14,6 +14,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.server import metrics
 from cascade.server.catalog import Catalog
 from cascade.server.chat import ChatEndpoint
+from cascade.server.counting import counting_routes
 from cascade.server.dialects.base import encoded
 from cascade.server.dialects.completions import ChatCompletions
 from cascade.server.dialects.messages import Messages
@@ -87,6 +88,7 @@ def application(orchestrator: Orchestrator) -> Edge:
         Route("/v1/feedback", told, methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
+        *counting_routes(catalog, settings),
         Route("/healthz", healthz),
         Route("/readyz", readyz),
         Route("/metrics", counted),

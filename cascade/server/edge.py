@@ -127,7 +127,7 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(send, self._dialects.get(scope["path"], self._default))
+        exchange = Exchange(send, self._dialect(scope["path"]))
         scope["exchange"], scope["app"] = exchange, self
         try:
             refusal = await self._answered(scope, receive, send)
@@ -150,6 +150,11 @@ class Edge:
                 raise
             said = "Too many wrong keys came from this address. Send one of the server's keys."
             raise Refused(429, said, code="too_many_wrong_keys", retry_after_s=wait_s) from None
+
+    def _dialect(self, path: str) -> Dialect:
+        """Return the dialect of a path: of its own, or of the one that it lies under."""
+        under = [one for place, one in self._dialects.items() if path == place or path.startswith(f"{place}/")]
+        return under[0] if under else self._default
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
         """Answer a request; return what it is refused with, if it is. Raises ClientLeftError."""

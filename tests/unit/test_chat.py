@@ -262,3 +262,15 @@ def test_a_cost_that_is_not_known_says_why() -> None:
     assert known.cost is not None
     assert (flex.cost, flex.cost_bound) == (None, None)
     assert "the cost is unknown: small has no known price for service_tier 'flex'" in flex.warnings
+
+
+def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_body_is_the_body() -> None:
+    orchestrator, fake = served_by(None)
+    with orchestrator:
+        with pytest.raises(UsageError, match="deadline_s") as caught:
+            orchestrator.chat([USER], timeout=3, extra_headers={"x": "y"})
+        assert "extra_headers" in str(caught.value)
+        with pytest.raises(UsageError, match="extra_body must be a dict"):
+            orchestrator.chat([USER], extra_body=[1])
+        orchestrator.chat([USER], temperature=0.1, extra_body={"top_k": 5, "temperature": 0.2})
+    assert sent(fake.requests[0]) == {"messages": [USER], "top_k": 5, "temperature": 0.2}

@@ -108,6 +108,7 @@ class Said:
         completion: the answer as a chat completion.
         text: the message's text, "" where it has none.
         refusal: why the model refused, "" where it did not.
+        thoughts: what it thought before, "" where the server does not say.
         calls: its tool calls: id, name, arguments as they were written.
         finish: why the message ended, as chat completions have it.
     """
@@ -118,6 +119,8 @@ class Said:
         message = choice["message"]
         self.text = said_by(message)
         self.refusal = refusal_of(message)
+        thoughts = message.get("reasoning_content")
+        self.thoughts = thoughts if isinstance(thoughts, str) else ""
         self.calls = [_call(place, call) for place, call in enumerate(calls_of(message))]
         self.finish: str = choice["finish_reason"]
         self.logprobs = choice["logprobs"]

@@ -15,8 +15,20 @@ from cascade.server.refusals import Refusal, Refused
 from cascade.types import Answer
 
 _READ = frozenset(
-    {"messages", "system", "stop_sequences", "tools", "tool_choice", "metadata", "output_config", "output_format"}
+    {
+        "messages",
+        "system",
+        "stop_sequences",
+        "tools",
+        "tool_choice",
+        "metadata",
+        "output_config",
+        "output_format",
+        "thinking",
+    }
 )
+_EFFORTS = ((4_096, "high"), (2_048, "medium"), (0, "low"))
+"""The effort that stands for a budget of thinking of at least so many tokens, as LiteLLM has it."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _KINDS = {
@@ -50,23 +62,27 @@ class Messages:
             found |= _choice(body["tool_choice"])
         if isinstance(body.get("metadata"), Mapping):
             found |= _metadata(body["metadata"])
+        if _thinks(body):
+            budget = body["thinking"].get("budget_tokens")
+            tokens = budget if isinstance(budget, int) else 0
+            found["reasoning_effort"] = next(effort for least, effort in _EFFORTS if tokens >= least)
         return found | _format(body)
 
     def whole(
         self,
         answer: Answer,
-        body: Mapping[str, Any],  # noqa: ARG002 - other dialects repeat it
+        body: Mapping[str, Any],
         trace_id: str,
         extension: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """Return an answer as a message."""
         said = Said(answer)
-        message = _message(trace_id, said.model, _blocks(said), _usage(said)) | _end(said)
+        message = _message(trace_id, said.model, _blocks(said, _thinks(body)), _usage(said)) | _end(said)
         return message if extension is None else message | {"cascade": extension}
 
-    def writer(self, body: Mapping[str, Any], trace_id: str) -> Events:  # noqa: ARG002 - other dialects repeat it
+    def writer(self, body: Mapping[str, Any], trace_id: str) -> Events:
         """Return what writes the events of one answer."""
-        return Events(trace_id)
+        return Events(trace_id, thinks=_thinks(body))
 
     def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:
         """Return Anthropic's error object."""
@@ -76,12 +92,17 @@ class Messages:
 
 
 class Events:
-    """One answer as events."""
+    """One answer as events.
+
+    Args:
+        trace_id: what its id is made from.
+        thinks: whether the client asked for the model's thoughts. Where its text was streamed they follow the text.
+    """
 
     counts = True
 
-    def __init__(self, trace_id: str) -> None:
-        self._trace_id = trace_id
+    def __init__(self, trace_id: str, *, thinks: bool = False) -> None:
+        self._trace_id, self._thinks = trace_id, thinks
         self._said = False
 
     def text(self, text: str, model: str) -> bytes:
@@ -96,8 +117,9 @@ class Events:
     def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
         """Yield what is left of an answer."""
         said = Said(answer)
-        blocks = _blocks(said)
+        blocks = _blocks(said, self._thinks)
         if self._said:
+            blocks.sort(key=lambda block: block["type"] == "thinking")
             yield _event("content_block_stop", index=0)
         else:
             yield self._start(said.model, {**_usage(said), "output_tokens": 0})
@@ -125,6 +147,8 @@ def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[bytes]:
     empty: dict[str, Any]
     if block["type"] == "text":
         empty, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": block["text"]}
+    elif block["type"] == "thinking":
+        empty, delta = {**block, "thinking": ""}, {"type": "thinking_delta", "thinking": block["thinking"]}
     else:
         empty = {**block, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"], ensure_ascii=False)}
@@ -138,9 +162,18 @@ def _message(trace_id: str, model: str, blocks: list[dict[str, Any]], usage: Map
     return {**head, "content": blocks, "usage": dict(usage)}
 
 
-def _blocks(said: Said) -> list[dict[str, Any]]:
+def _thinks(body: Mapping[str, Any]) -> bool:
+    """Whether a client asks the model to think, and for its thoughts."""
+    wanted = body.get("thinking")
+    return isinstance(wanted, Mapping) and wanted.get("type") == "enabled"
+
+
+def _blocks(said: Said, thinks: bool) -> list[dict[str, Any]]:
+    """Return a message's blocks. No signature is known of thoughts that came through a chat completion."""
+    thoughts = [{"type": "thinking", "thinking": said.thoughts, "signature": ""}] if thinks and said.thoughts else []
     texts = [{"type": "text", "text": text} for text in (said.text, said.refusal) if text]
     return [
+        *thoughts,
         *texts,
         *(
             {"type": "tool_use", "id": call, "name": name, "input": arguments_object(arguments)}

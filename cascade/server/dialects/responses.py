@@ -303,7 +303,8 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise Refused(400, f"{where}: {str(tool.get('type'))[:100]} runs on OpenAI's servers only.", param=where)
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+    given = {name: value for name, value in tool.items() if name != "type" and value is not None}
+    return {"type": "function", "function": given}
 
 
 def _choice(choice: Any) -> Any:

@@ -323,3 +323,52 @@ async def test_a_stream_that_breaks_ends_in_the_dialect_s_error(path: str | None
 )
 def test_kinds_of_errors_of_anthropic_s(status: int, kind: str) -> None:
     assert Messages().refused(refusal_of(Refused(status, "x")), "t")["error"]["type"] == kind
+
+
+def thinking() -> FakeProvider:
+    said = reply("The Danube.")
+    said["choices"][0]["message"]["reasoning_content"] = "Vienna lies on it."
+    return FakeProvider({"small": [said]})
+
+
+async def thought(fake: FakeProvider, **fields: Any) -> Any:
+    body = {"model": "small", "max_tokens": 9, "messages": ASK, **fields}
+    async with asgi(orchestrator(fake)) as client:
+        return await client.post("/v1/messages", json=body)
+
+
+async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block() -> None:
+    fake = thinking()
+    wanted = {"type": "enabled", "budget_tokens": 5_000}
+    found = (await thought(fake, thinking=wanted)).json()
+    assert found["content"] == [
+        {"type": "thinking", "thinking": "Vienna lies on it.", "signature": ""},
+        {"type": "text", "text": "The Danube."},
+    ]
+    assert fake.requests[0].chat is not None
+    assert fake.requests[0].chat.options == {"max_tokens": 9, "reasoning_effort": "high"}
+    plain = (await thought(thinking())).json()
+    assert [block["type"] for block in plain["content"]] == ["text"]
+    async with orchestrator(thinking()) as served:
+        answer = await served.achat(ASK)
+    writer = Messages().writer({"thinking": wanted}, "t")
+    events = writer.text("The Danube.", "small") + b"".join(writer.ending(answer, None))
+    assert events.index(b'"text_delta"') < events.index(b'"thinking_delta"')
+
+
+def test_a_field_of_a_tool_that_is_null_is_left_out() -> None:
+    tool = {"type": "function", "name": "f", "description": None, "parameters": SCHEMA}
+    found = Responses().request({"input": "Hi", "tools": [tool]})
+    assert found["tools"] == [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+
+
+async def test_paths_beside_a_dialect_s_own() -> None:
+    async with asgi(orchestrator(FakeProvider({"small": ["Hi"]}))) as client:
+        body = {"model": "cascade", "messages": ASK, "tools": CLAUDE_TOOLS}
+        counted = (await client.post("/v1/messages/count_tokens", json=body)).json()
+        missing = await client.get("/v1/messages/batches")
+        root = (await client.get("/")).json()
+    assert counted["input_tokens"] > 20
+    assert (missing.status_code, missing.json()["type"]) == (404, "error")
+    assert missing.json()["error"]["type"] == "not_found_error"
+    assert root["pages"] == "/ui"
