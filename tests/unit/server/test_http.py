@@ -267,7 +267,7 @@ async def test_a_page_that_points_its_own_name_at_this_machine_is_refused() -> N
     assert (await post({"small": [SURE]}, host="evil.example")).status_code == 403
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("GET", "/v1/chat/completions", 405)])
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405)])
 async def test_paths_and_methods_that_there_are_none_of(method: str, path: str, status: int) -> None:
     async with orchestrator() as served, asgi(served) as client:
         response = await client.request(method, path)
