@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[2]
         "docs/python.md",
         "docs/levels.md",
         "docs/networks.md",
-        "docs/write-a-guarantee.md",
         "docs/write-an-agent.md",
     ],
 )
