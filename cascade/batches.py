@@ -18,7 +18,7 @@ Asked: TypeAlias = str | Question
 
 
 def check_batch(questions: object, concurrency: object) -> None:
-    """Raise UsageError for what is no list of questions, or for a number of questions at a time that is none."""
+    """Raise UsageError if `questions` is not a list, or if `concurrency` is not a whole number of at least 1."""
     if isinstance(questions, str | Question):
         raise UsageError("ask_many takes a list of questions; for one question use ask.")
     if isinstance(questions, list | tuple):

@@ -45,7 +45,7 @@ def checked_key(key: str, name: str) -> str:
     """Return a key without the blanks and line ends around it, as a file or a shell may have left them.
 
     Raises:
-        ValueError: it holds what no HTTP header can; the message has its `name` and not the key.
+        ValueError: the key holds a character that an HTTP header cannot hold; the message has its `name`, not the key.
     """
     bare = key.strip()
     if not all("!" <= char <= "~" for char in bare):

@@ -508,7 +508,7 @@ def sure_of(step: Step, index: int) -> float | None:
 
 
 def abstains(sure: float | None, abstain_below: float | None) -> bool:
-    """Whether an answer is not served: nobody is as sure of it as is asked for, or it is not known how sure.
+    """Whether an answer is withheld: its confidence is below the limit, or unknown.
 
     `conformal.served.serves` is the same on a log.
 

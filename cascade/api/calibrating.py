@@ -118,7 +118,7 @@ def calibrate(
         most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
         together: with --by-segment and --delta: delta holds for all segments together, not for each.
-        by_group: until 0.7: as --by-segment, of the column group. Use --by-segment.
+        by_group: the old name of --by-segment, for the column group; 0.7 removes it.
         abstain: abstain where the best answer is not sure enough.
         config: the configuration that will serve: models, prices, prompts, strategy.
         expires_days: the certificate expires after so many days. By default never.
@@ -236,7 +236,9 @@ def _promise(
 def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig | None) -> Guarantee:
     """Return a promise with the parts that were given in the place of those it had."""
     if held.rules.on_cost and asked.alpha is not None:
-        raise UsageError("--alpha is a share of questions, and a budget promises none; leave it out.")
+        raise UsageError(
+            "--alpha is a share of questions, and a budget is not a promise about questions; leave --alpha out."
+        )
     bounded = held.budget_nano_usd is not None or asked.budget_usd is not None
     cap = config.budget.per_question if config is not None and bounded else None
     given: dict[str, Any] = {
@@ -412,7 +414,9 @@ def levels_given(given: GivenPolicy, asked: GuaranteeOptions, target: Path, *, f
             f"calibrate one by itself: --policy {given.directory / LEVELS_FOLDER}/NAME -o OTHER"
         )
     if asked.kind is not None and get(asked.kind).on_cost:
-        raise UsageError(f"{given.directory} has levels, and they differ in alpha: a {asked.kind} promises none.")
+        raise UsageError(
+            f"{given.directory} has levels, and levels differ in alpha, which a promise of {asked.kind} does not have."
+        )
     if not force:
         refuse_foreign(target, held.levels.by_name, held.levels.default)
     found = {

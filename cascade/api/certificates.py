@@ -195,7 +195,10 @@ def _warnings(done: Calibrated) -> Iterator[str]:
     if not done.guarantee.abstain:
         return
     if done.realised.abstained > _MUCH:
-        yield f"Nothing is served for {done.realised.abstained:.1%} of the questions: serving nothing is no error."
+        yield (
+            f"Nothing is served for {done.realised.abstained:.1%} of the questions: serving nothing does not "
+            f"count as an error."
+        )
     if _misleads(done):
         yield _said_of_answered(done)
 

@@ -98,8 +98,8 @@ def collect(
 ) -> CollectionResult:
     """Run every step of every question and log it, so that any policy can be evaluated exactly on the log.
 
-    Every answer is on the disk before it is used. Questions that fail, and a cap that ends it early, are part of the
-    result: see `error`.
+    Every answer is on the disk before it is used. If questions fail, or a cap ends the run early, there is still a
+    result, and its `error` says what happened.
 
     Args:
         questions: a JSONL, CSV or JSON file of questions, or: demo, demo-requests.
@@ -188,6 +188,6 @@ def _steps(output: Path) -> Iterator[RenderableType]:
     try:
         tables = tables_from_rows(read_rows(output))
     except UsageError:  # the log is written all the same
-        yield "Nothing to judge: of no question is it known which answers are right."
+        yield "Nothing to judge: the log does not say for any question which answers are right."
         return
     yield from map(rounds_table, tables)

@@ -104,8 +104,8 @@ def compare(
         alpha: the share of questions that may be missed.
         splits: number of random splits.
         reference: the row to compare with. By default what is paid today, as in `prove`.
-        policy: also compare this policy, given by its settings as in cascade.yaml, with its threshold calibrated. That
-            is how one of your own is compared. Repeatable.
+        policy: also compare this policy, given by its settings as in cascade.yaml, with its threshold calibrated. Use
+            this for a policy of your own. Repeatable.
         fit: also fit a policy, as `cascade fit` does.
         networks: also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra
             train.
@@ -163,7 +163,7 @@ def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]
             )
         row = Given(found.bare, found.section.kind)
         if row.kind in kinds:
-            raise UsageError(f"--policy gives two policies of kind {row.kind}; a table has one row of each.")
+            raise UsageError(f"--policy gives two policies of kind {row.kind}; a table has one row for each kind.")
         kinds.add(row.kind)
         yield row
 

@@ -70,7 +70,10 @@ def _conflicts(promise: GuaranteeOptions) -> Iterator[str]:
         yield "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
     kind = promise.kind or default_kind(budget=promise.budget_usd is not None)
     if is_known(kind) and get(kind).on_cost:
-        yield "--levels are shares of questions that may be missed, and a budget promises none; leave one of them out."
+        yield (
+            "--levels are shares of questions that may be missed, and a budget is not a promise about "
+            "questions; leave one of them out."
+        )
 
 
 def parsed(given: str) -> dict[str, float]:
@@ -87,7 +90,9 @@ def parsed(given: str) -> dict[str, float]:
     wrong = [one for one, (_, _, value) in zip(parts, named, strict=True) if "=" in one and _number(value) is None]
     wrong += [one for one in parts if "=" not in one and _number(one) is None]
     if wrong:
-        raise UsageError(f"--levels: {', '.join(map(repr, wrong))} is no NAME=ALPHA, as in low=0.2,high=0.05.")
+        raise UsageError(
+            f"--levels: {', '.join(map(repr, wrong))} is not of the form NAME=ALPHA, as in low=0.2,high=0.05."
+        )
     bare = [_number(one) or 0.0 for one in parts if "=" not in one]
     if bare and len(bare) < len(parts):
         raise UsageError("--levels: name all of them, or none.")

@@ -77,7 +77,10 @@ def _conflicts(given: NetworkOptions, method: str, *, used: bool) -> Iterator[st
     """Yield which options do not go with each other."""
     if given.offered and method in NETWORKS:
         named = method_written(method)
-        yield f"--networks offers networks to --policy auto, and --policy {named} is one; leave it out."
+        yield (
+            f"--networks adds networks to --policy auto, and --policy {named} is a network itself; leave "
+            f"--networks out."
+        )
     elif given.options and not used:
         several = f"{', '.join(given.options)} {'is' if len(given.options) == 1 else 'are'}"
         named = ", ".join(map(method_written, NETWORKS))
@@ -127,6 +130,6 @@ def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:
     besides = [name for name, given in there.items() if given]
     if method in BARE and besides:
         yield (
-            f"--policy {method_written(method)} carries no certificate, and {', '.join(besides)} "
+            f"--policy {method_written(method)} has no certificate, and {', '.join(besides)} "
             f"{'is' if len(besides) == 1 else 'are'} of one; leave out, or take --policy cpo-batch or ccpo."
         )

@@ -235,10 +235,10 @@ def _init(directory: Path) -> Init:
     from cascade.policies.cross import as_crossed
 
     if not (directory / POLICY_FILE).is_file():
-        raise UsageError(f"--init {directory} is no policy directory: it starts from one that cascade fit wrote.")
+        raise UsageError(f"--init {directory} is not a policy directory: name one that cascade fit wrote.")
     held = policy_directory(directory, certificates=False)
     if as_crossed(held.policy) is not None:
-        raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and none alone to start from.")
+        raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and --init starts from one.")
     learned = as_learned(held.policy)
     if learned is None:
         raise UsageError(f"{directory} holds a policy that was not fitted: there is nothing in it to start from.")

@@ -61,7 +61,7 @@ class UncertifiedFit(Result):
         yield Text(plain_text(found_in_words(done)))
         yield ""
         yield Text(
-            "not certified: what comes next may fare worse. --policy cpo-batch calibrates the same network.",
+            "not certified: on new questions it may do worse. --policy cpo-batch calibrates the same network.",
             style="bold yellow",
         )
         output = self.output or ""

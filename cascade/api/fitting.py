@@ -78,7 +78,7 @@ def fit(
 ) -> FitResult:
     """Learn a policy from a log: compare simple and learned policies by cross-fitting, and certify the best.
 
-    Questions are divided first: one part to fit and choose on, one, which nothing else looks at, to certify.
+    The questions are divided first: one part is used to fit and choose the policy, the other only to certify it.
 
     Args:
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
@@ -89,15 +89,15 @@ def fit(
         most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
         together: with --by-segment and --delta: delta holds for all segments together, not for each.
-        by_group: until 0.7: as --by-segment, of the column group. Use --by-segment.
+        by_group: the old name of --by-segment, for the column group; 0.7 removes it.
         abstain: abstain where the best answer is not sure enough.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
         calibration_share: the share of questions set aside for certification. By default 0.3; for regret, the share
             that costs least in the end, or all questions where nothing is learned.
         lambda_set: the price of each further answer in the set, as a share of a step's cost.
         init: a fitted policy to start from.
-        embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). A policy
-            that looks at it needs both to serve.
+        embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). To serve
+            a policy that looks at them, both are needed too.
         cross_calibrate: set no question aside: each certifies a policy that was fitted without it. The certificate is
             weaker: misses up to twice alpha.
         levels: fit several levels, each with a certificate, into one directory; a request names one: low=0.2,high=0.05.
@@ -108,12 +108,12 @@ def fit(
         allow_everything: if there are too few questions, keep every answer of every step instead of failing.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
-        reference: an answer is right if it equals this model's output; labels are ignored: guide, or a ladder's model.
+        reference: guide, or a ladder's model: an answer is right if it equals this model's output. Labels are ignored.
         models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
         reviews: a file of reviews (`cascade review`): they decide what is right. Repeatable, for several reviewers.
         label_rate: use only the reviews drawn at this rate. By default all that were drawn.
-        seconds_price_usd: what a second of waiting is worth: costs are then USD and this for each second that the log
-            says. It chooses and fits; the promise is the same.
+        seconds_price_usd: the price of a second of waiting, added to each cost for the seconds that the log records. It
+            affects how policies are fitted and chosen; the promise is the same.
         seed: seed of the random draws; the same log and seed give the same policy.
         output: the policy directory to write. By default none is written; see `save` of the result.
         force: overwrite the policy in the directory.

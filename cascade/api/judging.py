@@ -106,7 +106,9 @@ class Judging(NamedTuple):
 def beside(episodes: str) -> Path:
     """Return the file of reviews beside a log."""
     if is_url(episodes) or not Path(episodes).is_file():
-        raise UsageError(f"{episodes} is no file that reviews could stand beside: name one with -o FILE.")
+        raise UsageError(
+            f"{episodes} is not a file, so reviews cannot be kept beside it: name a file for them with -o FILE."
+        )
     return Path(f"{episodes}{SUFFIX}")
 
 

@@ -84,7 +84,7 @@ def read_log(asked: LogAsked, tell: Tell) -> Log:
     """Read a log, or return the one that is given. Raises as `open_log`."""
     if isinstance(asked.source, Log):
         if any(asked[1:]):
-            raise UsageError("A log that is open was read already: give where, matcher and the others to open_log.")
+            raise UsageError("This log has been read already: give where, matcher and the other options to open_log.")
         return asked.source
     dropped, where = Dropped(), parse_where(asked.where or ())
     how: dict[str, Any] = {"reference": asked.reference, "models": asked.named}

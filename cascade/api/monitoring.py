@@ -71,7 +71,8 @@ def monitor(
 ) -> MonitoringResult:
     """Go through audited questions in the order they were asked, and report whether the guarantee still holds.
 
-    An audit runs every step, so it counts for each level of a policy with levels; the levels share that probability.
+    An audit runs every step, so it counts for each level of a policy with levels; the levels
+    share the probability of a false alarm.
 
     Args:
         directory: a policy directory with its certificates.

@@ -162,12 +162,12 @@ def interval(found: Interval) -> str:
 
 
 def promise(guarantee: Guarantee, *, grouped: bool = False) -> str:
-    """Return a promise in a sentence; `grouped`: of questions in groups one of each certifies."""
+    """Return a promise in words; `grouped`: the questions form groups, and one question of each certifies."""
     least = percent(guarantee.alpha or 0.0, rest=True)
     one = "a random question of a random fresh group" if grouped else "a fresh question"
     over = one if guarantee.delta is not None else f"the calibration and {one}"
-    rest = "" if guarantee.delta is None else f", for all but {percent(guarantee.delta)} of calibrations"
-    return f"with probability at least {least} over {over}{rest}, {guarantee.rules.event}"
+    rest = "" if guarantee.delta is None else f". At most {percent(guarantee.delta)} of calibrations break this promise"
+    return f"with probability at least {least} over {over}, {guarantee.rules.event}{rest}"
 
 
 def _promise(proof: Proof) -> str:
@@ -177,9 +177,12 @@ def _promise(proof: Proof) -> str:
     certified = proof.splits - proof.refused
     if not certified:
         return said
-    above = f"more than {percent(alpha)} in {proof.exceeded} of {certified} splits, which chance brings about too"
+    above = f"and on more than {percent(alpha)} in {proof.exceeded} of {certified} splits (chance alone can do this)"
     none = f"never more than {percent(alpha)}"
-    weighed = " Here each question counts once, in the promise each group: long groups weigh more here." * grouped
+    weighed = (
+        " This figure counts each question once, and the promise counts each group once: long groups weigh more here."
+        * grouped
+    )
     return (
         f"{said} On the test questions it was broken on {share(proof.policy.broken)} on average, "
         f"{above if proof.exceeded else none}.{weighed}"
@@ -426,7 +429,11 @@ def _usual_advice(proof: Proof) -> str:
 
 
 def _likely(chance: float | None) -> str:
-    return "would do" if chance is None or chance == 1 else f"would do with a chance of {chance_said(chance)}"
+    return (
+        "would be enough"
+        if chance is None or chance == 1
+        else f"would be enough with a probability of {chance_said(chance)}"
+    )
 
 
 def fit_command(found: Cascade, proof: Proof) -> Command:

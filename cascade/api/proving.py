@@ -102,9 +102,9 @@ def prove(
 
     Args:
         logs: logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
-        guarantee: the kind of guarantee: coverage, solvable, regret, error, agreement, … By default what the
-            reviews asked; without them regret where the guide alone is on record, and the texts wherever votes decide;
-            else coverage.
+        guarantee: the kind of guarantee: coverage, solvable, regret, error, agreement, … By default the
+            kind that the reviews asked about. Without reviews: regret if the log has the guide's own answers (and the
+            answers' texts where votes decide), else coverage.
         alpha: the share of questions that may break the promise. By default 0.05 for regret and error, else 0.1.
             Repeatable: the first is the headline.
         delta: the guarantee holds with probability 1 - delta over calibrations. By default 0.1 for regret and error.
@@ -113,7 +113,7 @@ def prove(
         policy: the kind of policy; by default all that `fit` tries, up to 2,000 questions.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
-        reference: an answer is right if it equals this model's output; labels are ignored: guide, or a ladder's model.
+        reference: guide, or a ladder's model: an answer is right if it equals this model's output. Labels are ignored.
         models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
         reviews: a file of reviews (`cascade review`): they decide what is right. An output that differs from the
             reference's and that nobody judged counts as a loss. Repeatable, for several reviewers.
@@ -200,7 +200,7 @@ def _check_provable(method: str) -> None:
     check_method(method)
     if method in BARE:
         raise UsageError(
-            f"A saving is shown of what is certified, and --policy {method_written(method)} carries no certificate; "
+            f"prove shows the saving of certified policies, and --policy {method_written(method)} has no certificate; "
             "cpo-batch calibrates the same network."
         )
     if method in CERTIFIABLE:

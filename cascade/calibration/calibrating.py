@@ -296,7 +296,8 @@ def _refuse(
     """Refuse a policy that cannot be calibrated, and questions or another cascade’s that may not calibrate it."""
     if policy.depends_on_kappa:
         raise UsageError(
-            "This policy's scores depend on its threshold (keep: judged serves what was judged right at it), so no "
+            "This policy's scores depend on its threshold (keep: judged serves what was judged right at that "
+            "threshold), so no "
             "other threshold can be set on them. Use keep: both, which keeps every answer of every step."
         )
     check_fits(policy, table)
@@ -338,7 +339,7 @@ def _demand(
             f"{_whom(one, table, guarantee)}{one.n} calibration questions{each} are too few" for one in few
         )
         needed = _most_needed(few)
-        would = "" if needed is None else f" {needed} would do."
+        would = "" if needed is None else f" {needed} would be enough."
         why, advice = _not_certified(guarantee, said), "Or keep every answer of every step: --allow-everything."
         raise NotCertifiedError(
             f"{why}{would} {advice}", needed_n=needed, why=f"{why} --allow-everything keeps every answer of every step."
@@ -358,9 +359,12 @@ def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
     """Return, in words, how many questions would be enough, if others order the path and leave n of those logged."""
     likely = would_do(chance)
     if n == logged:
-        return f"{needed} {likely}, if they turn out like these."
+        return f"{needed} {likely}, if they are like these."
     whole = -(-needed * logged // n)
-    return f"{needed} after ordering the thresholds {likely}, about {whole} logged, if they turn out like these."
+    return (
+        f"{needed} {likely}, not counting those that order the thresholds: a log of about {whole}, "
+        "if its questions are like these."
+    )
 
 
 def _not_certified(guarantee: Guarantee, said: str) -> str:

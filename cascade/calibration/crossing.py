@@ -80,7 +80,7 @@ def demand(critical: Sequence[Floats], alpha: float, kind: Kind) -> None:
         )
     needed = _needed(len(critical), n, alpha)
     raise NotCertifiedError(
-        f"{said}{n} questions in {len(critical)} folds are too few to stop at any step. {needed} would do.",
+        f"{said}{n} questions in {len(critical)} folds are too few to stop at any step. {needed} would be enough.",
         needed_n=needed,
     )
 
@@ -149,11 +149,11 @@ def deviations(artifact: PolicyArtifact, policy: CrossPolicy, whole: EpisodeTabl
     for name, again in wanted.items():
         then = getattr(certificate, name)
         if then != again:
-            yield f"{name} is {then} in the certificate, and the policy and the data give {again}"
+            yield f"{name} is {then} in the certificate, but the policy and the data give {again}"
     if int(fold.max()) + 1 != len(policy.members) or len(artifact.certificates) != 1:
         yield f"{len(policy.members)} members and {len(artifact.certificates)} certificates: the data give other folds"
         return
     values = critical_values(table, fold, policy.members, kind)
     differ = [k for k, one in enumerate(values) if not np.array_equal(one, policy.critical[k])]
     if differ:
-        yield f"the critical values of member {', '.join(map(str, differ))} are others than the data give"
+        yield f"the critical values of member {', '.join(map(str, differ))} differ from those that the data give"

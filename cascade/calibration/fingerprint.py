@@ -366,7 +366,7 @@ def _cap_missing(most: int | None, now: MadeFor) -> Iterator[str]:
     if cap is None or cap > most:
         amount = dollars(most)
         setting = f"set budget.per_question: {amount.removesuffix(' USD')}"
-        yield f"the certificate rests on no question costing more than {amount}; {setting}"
+        yield f"the certificate assumes that no question costs more than {amount}; {setting}"
 
 
 def unknown(then: MadeFor) -> list[str]:

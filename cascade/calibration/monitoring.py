@@ -234,9 +234,9 @@ def _check(certificates: Sequence[Certificate]) -> None:
         raise UsageError("This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR")
     kind = certificates[0].kind
     if not get(kind).monitored:
-        raise UsageError(f"Audits count misses, and {kind} is no promise on misses: there is nothing to watch.")
+        raise UsageError(f"Audits count misses, and {kind} is not a promise about misses: audits cannot watch it.")
     if all(one.pool for one in certificates):
-        raise UsageError("The certificate speaks of small segments taken together, which audits cannot watch.")
+        raise UsageError("The certificate covers small segments taken together, which audits cannot watch.")
 
 
 def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) -> Bools:

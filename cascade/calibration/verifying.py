@@ -123,14 +123,14 @@ def on_fresh(certificates: Sequence[Certificate], sample: Sample) -> Iterator[To
             yield from get(one.kind).verify(one, sample.take(rows))
 
 
-_NONE_SEEN = "none of these questions was used to make the policy"
+_NONE_SEEN = "no question of this log was used to choose or fit the policy"
 _OTHER = "answers, costs, signals or judgements"
 
 
 def _file(artifact: PolicyArtifact) -> Check:
     many, first = len(artifact.certificates), artifact.certificates[0]
     said = f"{many} certificates" if many > 1 else f"certificate {first.calibration_id}"
-    return Check("file", ok=True, said=f"{said}, made on {first.created}; all hashes are those of what is there")
+    return Check("file", ok=True, said=f"{said}, made on {first.created}; all hashes match")
 
 
 def _expiry(artifact: PolicyArtifact, today: date) -> Check:
@@ -165,7 +165,7 @@ def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
     if crossing.is_crossed(artifact):
         return _seen_crossed(artifact, both)
     if both:
-        return Check("seen", ok=False, said=f"{both} calibration questions were also used to make the policy")
+        return Check("seen", ok=False, said=f"{both} calibration questions were also used to choose or fit the policy")
     aside = len(set(table.take(among(table, artifact.seen.all)).questions))
     said = f"{aside} questions that made the policy are set aside" if aside else _NONE_SEEN
     return Check("seen", ok=True, said=said)
@@ -174,7 +174,9 @@ def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
 def _seen_crossed(artifact: PolicyArtifact, both: int) -> Check:
     """Return that the questions that certify also made the members, as cross-calibration has it."""
     again = f"fit again with the seed {artifact.policy['seed']} to see the same bytes"
-    said = f"{both} questions made the policy and certify it, each a member that was fitted without it: {again}"
+    said = (
+        f"{both} questions were used both to fit and to certify, each for a member that was fitted without it: {again}"
+    )
     return Check("seen", ok=True, said=said)
 
 
@@ -217,7 +219,7 @@ def _recalibrated(
 ) -> Check:
     if data_sha256(table, separate=wanted.separate) != artifact.certificates[0].data_sha256:
         other = "answers, costs, signals, judgements or segments" if wanted.separate else _OTHER
-        said = f"the log holds all calibration questions, with other {other} than then"
+        said = f"the log holds all calibration questions, but their {other} have changed"
         return Check("threshold", ok=False, said=said)
     crossed = as_crossed(policy)
     if crossed is not None and crossing.is_crossed(artifact):
@@ -227,7 +229,7 @@ def _recalibrated(
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
     wrong = [*_deviations(artifact.certificates, found), *_unanswered(artifact, table)]
-    said = f"the same {table.n} questions give the same thresholds: {_listed(artifact.certificates)}"
+    said = f"the {table.n} questions that set it give the same thresholds again: {_listed(artifact.certificates)}"
     return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
 
 
@@ -236,7 +238,10 @@ def _crossed_again(artifact: PolicyArtifact, policy: CrossPolicy, table: Episode
         wrong = [*crossing.deviations(artifact, policy, whole), *_unanswered(artifact, table)]
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
-    said = f"the same {table.n} questions give the same folds and critical values: {_listed(artifact.certificates)}"
+    said = (
+        f"the {table.n} questions that set it give the same folds and critical values again: "
+        f"{_listed(artifact.certificates)}"
+    )
     return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
 
 
@@ -258,7 +263,7 @@ def _deviations(certificates: Sequence[Certificate], found: Sequence[Found]) -> 
         for name in ("n", "k", "kappa", "abstain_below", "keeps_everything"):
             then, again = getattr(one, name), getattr(now, name)
             if not _same(then, again):
-                yield f"{whom(one)}{name} is {then} in the certificate, and the data give {again}"
+                yield f"{whom(one)}{name} is {then} in the certificate, but the data give {again}"
 
 
 def _same(one: float | None, other: float | None) -> bool:
@@ -270,7 +275,7 @@ def _unanswered(artifact: PolicyArtifact, table: EpisodeTable) -> Iterator[str]:
     """Yield that the data have more or fewer questions that no step answers rightly."""
     now = int(np.count_nonzero(hopeless(table.arrays)))
     if artifact.unanswered not in {None, now}:
-        yield f"no step answers {artifact.unanswered} questions rightly as it is written, and {now} in the data"
+        yield f"no step answers {artifact.unanswered} questions rightly according to the file, but {now} in the data"
 
 
 def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Check:

@@ -30,7 +30,7 @@ def import_log(
         typer.Argument(
             metavar="SOURCE...",
             help="The log: JSON, lines of JSON, CSV or Parquet, packed with gzip or not. "
-            "Of a batch the file of requests and those of results.",
+            "For a batch: the file of requests and the files of results.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .jsonl, .jsonl.gz or .parquet.")],

@@ -29,7 +29,7 @@ def promote_cascade(
     by: Annotated[str, typer.Option("--by", help="Who asks, for the record.")] = "cascade promote",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Look at what was observed, and put a policy in force that is certified and saves something.
+    """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
     Each look at certifying rows spends a part of delta, whether it promotes or not, and its rows never certify again.
 

@@ -49,8 +49,8 @@ def review_log(
             help="A policy directory: show only the outputs that decide its certificate, until it is decided.",
         ),
     ] = None,
-    alpha: Annotated[float | None, typer.Option("--alpha", help="Of the certificate. By default 0.1.")] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="Of the certificate. By default 0.1.")] = None,
+    alpha: Annotated[float | None, typer.Option("--alpha", help="The certificate's alpha. By default 0.1.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="The certificate's delta. By default 0.1.")] = None,
     label_rate: Annotated[
         float | None,
         typer.Option("--label-rate", help="The share of questions drawn for review. By default 1: all."),

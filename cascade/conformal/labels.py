@@ -1,6 +1,6 @@
 """Save labels: draw a known share of the questions, and ask for a question's label only if a test's result needs it.
 
-Let a loss L be 0 or 1, and let a question be drawn with probability q, by a hash with a key that knows nothing of it.
+Let a loss L be 0 or 1, and let a question be drawn with probability q, by a keyed hash that is independent of L.
 The labelled losses D·L of independent questions are then independent with the rate q·E[L]. So "the risk is above alpha"
 is "the rate of labelled losses is above q·alpha", and the exact binomial tests it. A drawn question without a label
 counts as a loss, so that a label that is missing, for whatever reason, never helps.

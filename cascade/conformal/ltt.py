@@ -264,7 +264,7 @@ def chance_said(chance: float) -> str:
 
 def would_do(chance: float | None) -> str:
     """Return, in words, that a number of questions is enough, with the chance of a forecast."""
-    return "would do" if chance is None else f"would do with a chance of {chance_said(chance)}"
+    return "would be enough" if chance is None else f"would be enough with a probability of {chance_said(chance)}"
 
 
 def _numbers(n: int, alpha: float, delta: float) -> Iterator[int]:
@@ -313,7 +313,7 @@ def needed_for_cost(costs: Ints, budget_nano_usd: int, most_nano_usd: int, delta
     Args:
         costs: int64 (n,), nano-USD, n ≥ 1.
         budget_nano_usd: the bound on the mean cost.
-        most_nano_usd: what no question costs more than.
+        most_nano_usd: the most that a question costs.
         delta: the probability that the promise may be broken.
 
     Returns:
@@ -344,7 +344,7 @@ class PathResult:
         alpha: the certified bound on the risk.
         delta: the probability over calibration sets that any certified point breaks its promise.
         budget_nano_usd: the certified bound on the mean cost of a question; None where none was asked for.
-        most_nano_usd: what no question can cost more than; goes with a budget.
+        most_nano_usd: the most that a question can cost; goes with a budget.
     """
 
     calibration: ServedPath = field(repr=False)
@@ -461,7 +461,7 @@ def learn_then_test(
         alpha: the bound on the risk, the probability of a loss.
         delta: the probability that the promise may be broken, over calibration sets.
         budget_nano_usd: a bound on the mean cost of a question, promised together with the risk.
-        most_nano_usd: what no question can cost more than; goes with a budget. Where a record ends too early, this is
+        most_nano_usd: the most that a question can cost; goes with a budget. Where a record ends too early, this is
             taken for its cost.
 
     Guarantee:

@@ -266,7 +266,7 @@ def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> flo
     Args:
         values: (n,), independent draws from one distribution, each in 0..upper.
         bound: what the mean is compared with, in the values' unit.
-        upper: what no value can exceed, known beforehand and not read off the values.
+        upper: the largest possible value, known beforehand and not taken from the values.
 
     Returns:
         log of (1/7)·Σ over stakes of Π(1 + λ(bound − x)); +∞ where the values refute the hypothesis for certain, 0 of

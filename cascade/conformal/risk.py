@@ -46,7 +46,7 @@ class RiskCalibration:
         n: calibration questions.
         alpha: the promised bound on the mean loss.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
-        bound: what no loss can exceed.
+        bound: the largest possible loss.
         loss: the mean loss of the calibration questions at kappa; None of no questions.
         needed_n: how many questions would do, were their mean loss at the safest threshold what it is here; None
             where no number would, or more than ten million with delta, and where a threshold is certified already.
@@ -71,7 +71,7 @@ class BudgetCalibration:
         certified: whether one is. Where not, nothing is promised.
         n: calibration questions.
         budget_nano_usd: the promised bound on the mean cost of a question.
-        most_nano_usd: what no question can cost more than.
+        most_nano_usd: the most that a question can cost.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
         total_nano_usd: what the calibration questions cost at kappa, together.
         needed_n: how many questions would be enough if their cheapest costs are distributed as here; None if no number
@@ -149,7 +149,7 @@ def cost_levels(
     Args:
         steps: the log.
         levels: its levels under a policy.
-        most_nano_usd: what no question can cost more than. An incomplete question costs that much from where the first
+        most_nano_usd: the most that a question can cost. An incomplete question costs that much from where the first
             open end of its record is reached, for what would have come is unknown.
         cost_known: whether all costs of the log are known (`EpisodeTable.cost_known`).
 
@@ -201,7 +201,7 @@ def calibrate_risk(
     Args:
         losses: by `loss_levels`, or any that do not rise as kappa falls.
         alpha: the bound on the mean loss, in the losses' own unit.
-        bound: what no loss can exceed, known beforehand.
+        bound: the largest possible loss, known beforehand.
         delta: for a promise about this calibration.
 
     Raises:

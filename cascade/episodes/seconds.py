@@ -45,7 +45,7 @@ def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> Epis
         UsageError: the price is not above 0, or some step on record does not say how long it took.
     """
     if not 0 < usd_a_second < np.inf:
-        raise UsageError(f"A second of waiting is worth a number of USD above 0, not {usd_a_second:g}.")
+        raise UsageError(f"The price of a second of waiting is a number of USD above 0, not {usd_a_second:g}.")
     steps = _steps(table, taken)
     on_record = np.arange(table.arrays.horizon) < table.arrays.steps[:, None]
     lacking = int(np.isnan(steps[on_record]).sum())
@@ -61,7 +61,9 @@ def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> Epis
         if whole is not None:
             walks[name] = replace(walk, cost=walk.cost + np.rint(price * whole).astype(np.int64))
     if not walks and table.walks:
-        raise UsageError(f"{table.dataset} does not say how long its models took alone, so that nothing is compared.")
+        raise UsageError(
+            f"{table.dataset} does not say how long its models took alone, so waiting times cannot be compared."
+        )
     cost = table.arrays.cost + np.rint(price * np.where(on_record, steps, 0.0)).astype(np.int64)
     return replace(table, arrays=replace(table.arrays, cost=cost), walks=walks)
 

@@ -58,7 +58,9 @@ def ladder_of_models(read: Callable[[], Iterable[Row]], models: Sequence[str]) -
     if twice:
         raise UsageError(f"The models are named once each; {', '.join(twice)} stands there several times.")
     if len(wanted) < 2:
-        raise UsageError(f"{wanted[0]} is the first model of the log, so that nothing could save: name others beside.")
+        raise UsageError(
+            f"{wanted[0]} is the first model of the log, so nothing can be saved: name cheaper models before it."
+        )
     place = {name: number for number, name in enumerate(wanted, 1)}
     said: dict[str, dict[int, str]] = defaultdict(dict)
     for row in read():

@@ -129,7 +129,10 @@ def _about_money(asked: Guarantee) -> Iterator[str]:
     if budget is not None and not _may_have_budget(asked.rules):
         yield f"A budget goes with {kinds_that(_may_have_budget)}, not with {asked.kind}."
     if budget is not None and most is None:
-        yield "A budget needs the most that a question can cost: a mean is bounded only where no question can be dear."
+        yield (
+            "A budget needs the most that a question can cost: a mean can be bounded only if the cost of each "
+            "question is."
+        )
     if budget is None and most is not None:
         yield "The most that a question can cost matters only beside a budget."
     for name, amount in (("The budget", budget), ("The most that a question can cost", most)):
@@ -171,7 +174,7 @@ class Kind(ABC):
         event: what happens with a question where the promise is kept, in words, as in "the answer served is not wrong";
             None for a promise on a mean, which no single question breaks.
         kept: what a plot or a card counts where the promise is kept, in words.
-        worst: what a calibration that certifies nothing counts as none of, in words.
+        worst: what one broken promise is called. A calibration that certifies nothing is not counted as one.
         unspoken: what an audit did not show where the promise does not speak of its question, in words.
         left_out: why the questions that `looked_at` leaves out are left out, in words.
         assumptions: what the promise rests on beside what all promises rest on, a sentence each.

@@ -353,7 +353,7 @@ def statement(certificate: Certificate, *, is_reference: bool = False) -> str:
     With probability at least 90 % over the calibration and a fresh question, a right answer is among those kept, or \
 no step would have brought one. That is a mean over calibrations: a single one, of 200 questions, gives 90.05 % ± \
 2.11 % (one standard deviation; more where scores tie), and may lie below 90 %. A calibration that certifies nothing \
-counts as no miss.
+is not counted as a miss.
     """
     if certificate.keeps_everything:
         few = f"{certificate.n} calibration questions were too few for any threshold."
@@ -380,10 +380,11 @@ def _caveat(certificate: Certificate) -> str:
     n = f"{one.n} groups, one question of each" if one.unit == "group" else f"{one.n} questions"
     if one.delta is not None:
         return (
-            f"With probability at most {percent(one.delta)} the calibration, on {n}, certifies a threshold "
-            f"that breaks this promise.{_besides(one)}"
+            f"If the calibration were repeated, each time on {n}, at most {percent(one.delta)} of the "
+            f"repetitions would "
+            f"certify a threshold that breaks this promise.{_besides(one)}"
         )
-    nothing = f"A calibration that certifies nothing counts as no {get(one.kind).worst}."
+    nothing = f"A calibration that certifies nothing is not counted as a {get(one.kind).worst}."
     # The groups of a pool may differ in how they fare, so that no law of its coverage is known.
     if one.k is None or one.alpha is None or one.pool:
         return f"That is a mean over calibrations on {n}: a single one may fall short of it. {nothing}"
@@ -407,7 +408,10 @@ def _besides(one: Certificate) -> str:
     """Return whether a delta is for one segment or for all of them."""
     if one.together is not None and one.delta is not None:
         all_of = percent(float(f"{one.delta * one.together:.12g}"))
-        return f" The promises for all {one.together} segments hold together but for a probability of {all_of}."
+        return (
+            f" The promises for all {one.together} segments hold together; the probability that they do not "
+            f"is at most {all_of}."
+        )
     if one.segment is None:
         return ""
     return " That is for this segment by itself: that some segment's promise is broken may be likelier."

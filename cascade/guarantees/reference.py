@@ -28,7 +28,7 @@ def reference_walk(table: Questions) -> str:
         if name in table.walks and table.walks[name].known.any():
             return name
     raise UsageError(
-        f"regret is held against the guide alone, and {table.dataset} has no walk {GUIDE_ONLY!r} on record. Collect "
+        f"regret compares with the guide alone, but {table.dataset} has no walk {GUIDE_ONLY!r} on record. Collect "
         "one with cascade collect, or ask for error."
     )
 

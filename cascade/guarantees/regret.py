@@ -18,7 +18,7 @@ class Regret(ServedAnswer):
     """A wrong answer counts where the reference is right: the guide alone, or a ladder's last model."""
 
     name = "regret"
-    event = "the answer served is not one that is wrong where the reference alone is right"
+    event = "the answer served is not wrong, or the reference alone is wrong too"
     kept = "the answer served is right, or the reference is wrong too"
     unspoken = "do not say what the reference alone answers"
     left_out = (

@@ -244,7 +244,7 @@ def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
     instead = "" if guarantee.abstain else ", or let it abstain"
     lost = f"{losses - unsure:,} of {counted(n, 'question')} {'is' if losses - unsure == 1 else 'are'} lost"
     chance = _with_chance(ahead.chance)
-    few = f"if as large a share of other questions is, a log of any size is certified with a chance {chance}"
+    few = f"if other questions are lost as often, a log of any size is certified with a probability {chance}"
     return f"{said}. More questions hardly help: {lost} at the safest threshold; {few}. Ask for a higher alpha{instead}"
 
 

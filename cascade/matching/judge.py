@@ -77,7 +77,8 @@ class JudgeMatcher:
     def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
         """Return whether two outputs serve a request equally well, as the model says in both orders.
 
-        Where it prefers the same one in both orders they differ; where its words hang on the order it is unknown.
+        If it prefers the same output in both orders, the outputs differ; if its preference changes with the order, the
+        result is unknown.
         """
         if one.strip() == other.strip():
             return Verdict(correct=True, score=1.0)

@@ -150,7 +150,7 @@ def _make_installed(name: str, factory: Callable[..., Matcher], chosen: Mapping[
         ) from error
     if not callable(getattr(made, "matches", None)):
         raise UsageError(
-            f"The matcher {name!r} is none: its factory must return an object "
+            f"{name!r} is not a matcher: its factory must return an object "
             f"with a method matches(answer, gold), but returned {type(made).__name__}."
         )
     return made

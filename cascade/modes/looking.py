@@ -123,7 +123,7 @@ class Rows:
         return {model: tuple(sorted(said)) for model, said in sorted(found.items())}
 
     def share_judged(self) -> float | None:
-        """Return the share of the rows in which an answer differs, so that people judge it; None where nobody does."""
+        """Return the share of the rows with an answer that differs: people judge these. None if none are needed."""
         if not get(self._asked.guarantee).reviewed:
             return None
         found = compare(lambda: iter(self._rows), self._asked.comparator).episodes

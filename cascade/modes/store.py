@@ -99,7 +99,7 @@ class ModeStore:
     # --- state ---
 
     def begin(self, cascade: str, secret: bytes | None = None) -> tuple[CascadeState, bytes]:
-        """Return a cascade's state and the secret that its draws hang on; both are made where it is new.
+        """Return a cascade's state and the secret that decides its draws; both are made for a new cascade.
 
         Args:
             cascade: its name.
@@ -127,7 +127,7 @@ class ModeStore:
         if found is not None:
             return CascadeState.loads(found[1], found[0])
         if known is None:
-            raise UsageError(f"Nothing is known of a cascade {cascade!r}: it has not been served with modes yet.")
+            raise UsageError(f"There is no record of a cascade {cascade!r}: it has not been served with modes yet.")
         return known
 
     def names(self) -> list[str]:
@@ -145,7 +145,7 @@ class ModeStore:
         lock = self._database.row_lock
         found = run(f"SELECT version, document FROM cascade_modes WHERE cascade = ?{lock}", cascade).fetchone()  # noqa: S608 - constants
         if found is None:
-            raise UsageError(f"Nothing is known of a cascade {cascade!r}: it has not been served with modes yet.")
+            raise UsageError(f"There is no record of a cascade {cascade!r}: it has not been served with modes yet.")
         return CascadeState.loads(found[1], found[0])
 
     @staticmethod

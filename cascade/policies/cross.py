@@ -155,7 +155,7 @@ def settings(
         policy: the policy.
         model: its numbers, as `dumps` gives them.
         seed: what drew the folds.
-        fitted: for each member figures of how it was chosen, plain JSON values; nothing hangs on them.
+        fitted: for each member, figures on how it was chosen, plain JSON values; no code reads them.
     """
     figures = fitted or [{}] * len(policy.members)
     return {

@@ -2,7 +2,7 @@
 
 Live, one row is scored; on a log, all rows at once; and a certified threshold is the score of a logged row. So both go
 through the same arithmetic: element by element, sums in the order of the columns (`np.add.accumulate`, which is
-sequential), `exp` by `math.exp`. No matrix product is served: its order of summation hangs on shape and machine.
+sequential), `exp` by `math.exp`. No matrix product is served: its order of summation depends on shape and machine.
 """
 
 from __future__ import annotations

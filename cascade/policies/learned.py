@@ -202,7 +202,7 @@ class LearnedPolicy(Policy):
             return self.rules[-1]
         rule = self._by_state.get(bought)
         if rule is None:
-            raise UsageError(f"The policy has no rule for the offers {list(bought)}: it was not it that bought them.")
+            raise UsageError(f"The policy has no rule for the offers {list(bought)}, so it did not buy them.")
         return rule
 
     def _more(self, observation: Observation) -> Mapping[str, float] | None:

@@ -57,11 +57,11 @@ class _InDirectory(PolicyConfig):
 class LearnedConfig(_InDirectory):
     """A policy that was fitted, as `cascade fit` writes it into a policy directory, and nowhere else.
 
-    `on_missing: go_on` says what happens where a feature is missing that never was in training. `fitted` holds figures
-    of how the policy was chosen; nothing hangs on them. `embedding` names the sentence model that it looks at questions
-    with, if it does. `takes` names the part of the strategy that it walks over, where that is not all of it: numbers of
-    steps, the reference alone, or "calls" where it decides before each call which one is bought. `states` then has the
-    offers bought when each rule decides, and a feature's step is the number of its rule.
+    `on_missing: go_on`: if a feature is missing that was never missing in training, the policy goes on. `fitted` holds
+    figures on how the policy was chosen; no decision reads them. `embedding` names the sentence model that embeds the
+    questions, if there is one. `takes` names the part of the strategy that the policy uses, if not all of it:
+    numbers of steps, the reference alone, or "calls" if it decides before each call which one is bought. `states` then
+    has the offers bought when each rule decides, and a feature's step is the number of its rule.
     """
 
     kind: Literal["learned"]

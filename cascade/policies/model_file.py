@@ -46,7 +46,7 @@ def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | No
     Args:
         policy: the policy.
         model: its numbers, as `dumps` gives them.
-        fitted: figures of how it was chosen, plain JSON values; for readers, nothing hangs on them.
+        fitted: figures on how it was chosen, plain JSON values, for people who read the file.
     """
     return {
         "kind": "learned",

@@ -31,7 +31,7 @@ with 64 rows, 3.7 with 1,024, 4.4 with 2,048."""
 
 
 def _relu(inputs: Floats, out: Floats) -> None:
-    # Which zero it returns for −0 hangs on the machine, and nothing on the zero: see `_log_softmax`.
+    # For −0 it returns 0 or −0, depending on the machine. The result is the same for both: see `_log_softmax`.
     np.maximum(inputs, 0.0, out=out)
 
 
@@ -312,7 +312,7 @@ def _reduces_in_order(rows: int, columns: int) -> bool:
     """Whether `np.add.reduce` over the first axis gives the bits of `np.add.accumulate`, which is sequential.
 
     numpy sums pairwise along the fast axis in memory only, so it does for two columns and more. It takes a third of the
-    time, and is tried once for each shape, since the bits of a certified score hang on it.
+    time, and is tried once for each shape, since the bits of a certified score depend on it.
 
     Reference: the notes of `numpy.sum`.
     """

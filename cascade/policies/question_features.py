@@ -1,7 +1,8 @@
 """Numbers of a question's text: what is known of a question before anybody has answered it.
 
-One function serves live and fills the tables, so that a policy sees the same numbers in both. Nothing but counts and
-ratios: no table of words to keep, no function whose last bit hangs on a library. `design/features.md` lists them.
+One function serves live and fills the tables, so that a policy sees the same numbers in both. All are counts and
+ratios: there is no table of words to keep, and no function whose last bit depends on a library. `design/features.md`
+lists them.
 """
 
 from __future__ import annotations

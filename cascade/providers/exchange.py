@@ -28,7 +28,7 @@ class Endpoint:
     """Where a model is served, and the key that opens it. The key is in no repr.
 
     Raises:
-        ConfigError: the key holds what no HTTP header can.
+        ConfigError: the key holds a character that an HTTP header cannot hold.
     """
 
     base_url: str | None = None

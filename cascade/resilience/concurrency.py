@@ -19,7 +19,7 @@ FLOOR = 4
 """The lowest limit, so that one call that hangs does not hold up all others."""
 SHARE = 0.8
 CEILING = 1_000
-"""A limit above is none."""
+"""A limit above this is treated as no limit."""
 _OVERLOADED = frozenset({503, 529})
 
 

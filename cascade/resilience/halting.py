@@ -143,7 +143,7 @@ def _on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 NEVER = Halt()
-"""A switch that nobody throws."""
+"""A switch that is never thrown."""
 _ruling: ContextVar[Halt] = ContextVar("cascade_halt", default=NEVER)
 
 

@@ -21,9 +21,9 @@ class Receipt(NamedTuple):
         trace_id: the id of the episode in the traces.
         served_by: the model whose message is served; None where nothing is.
         cost_nano_usd: what all calls cost; None where that is unknown.
-        saved_nano_usd: what asking the guide alone would have cost more, had it read and written as many tokens as the
-            model that is served; below 0 where the cascade cost more. None where a price or a usage is unknown, and
-            where no policy decided.
+        saved_nano_usd: an estimate: the cost of the guide alone, minus the cost of the cascade. It assumes that the
+            guide would have read and written as many tokens as the model that is served. Below 0 where the cascade cost
+            more. None where a price or a usage is unknown, and where no policy decided.
         certificate: the id of the certificate that speaks of the answer.
         faulty: the models whose messages had a fault, one for each such message.
         replaced: the models in whose place another one answered, one for each such call.

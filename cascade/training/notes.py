@@ -58,19 +58,22 @@ def notes(
     """
     table, needed = parts.training, needed_of(objective.guarantee)
     if table.n and not objective.prices.in_money:
-        yield "the log lacks what most questions cost: policies were compared by their steps"
+        yield "most questions of the log have no cost: policies were compared by their number of steps"
     if parts.unpriced:
         yield f"{lacking_cost(parts.unpriced)}: not used to choose and fit"
     if lambda_set and objective.guarantee.single:
-        yield f"lambda is without effect: {objective.guarantee.kind} speaks of the one answer served, all are kept"
+        yield (
+            f"--lambda-set has no effect: {objective.guarantee.kind} is a promise about the one answer "
+            f"served, so all answers are kept"
+        )
     yield from _about_questions(parts, objective, policy)
     if parts.calibration.n < needed:
         certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
         yield f"{certify}, and {needed:,} are needed for a threshold: everything is kept"
     if table.n and not table.arrays.solvable.any():
-        yield "no step answers any training question rightly: there is nothing to be found, and nothing to be learned"
+        yield "no step answers any training question rightly: there is nothing to learn from"
     if table.arrays.horizon == 1:
-        yield "there is one step: nothing to decide but which answers are kept"
+        yield "there is one step: the policy decides only which answers are kept"
     if init is not None:
         yield from _about_init(init, policy, table)
 
@@ -82,23 +85,23 @@ def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy
         yield left_out_said(parts.unknown, objective.guarantee).rstrip(".")
     if not table.n and objective.guarantee.rules.last_is_safe(parts.calibration):
         yield (
-            "nothing is learned: the score was named before the log was read, every threshold is tested from the "
-            f"strictest on, and {_all(parts.calibration.n)}"
+            "nothing is learned: the score was fixed before the log was read, and thresholds are tested in order, the "
+            f"strictest first. So {_all(parts.calibration.n)}"
         )
         why = why_no_doubt(parts.calibration)
         if why is not None:
             yield f"the score is the length of an answer, in tokens, because {why}"
     elif table.n < LEAST_TRAINING:
         bare = "the policy looks at nothing but the step"
-        taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, for it was asked for"
+        taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, because it was asked for"
         yield f"{_few(table.n)} too few to choose by: {taken}"
 
 
 def ended_early(learning: Training | None) -> Iterator[str]:
     """Yield that the training of a network was ended before its last step, where it was."""
     if learning is not None and learning.diverged is not None:
-        held = "" if learning.method in BARE else ". What is certified holds all the same, for any network"
-        more = ": it will cost more than it need" if held else ". It will miss more, or cost more, than it need"
+        held = "" if learning.method in BARE else ". The certificate still holds: it is valid for any network"
+        more = ": it will cost more than necessary" if held else ". It will miss more or cost more than necessary"
         yield f"the training of the network was ended early, at {learning.diverged}{held}{more}"
 
 
@@ -175,7 +178,7 @@ def in_logged(
     spoken = float(guarantee.rules.counted(table).mean()) * certifiable / max(logged, parts.questions)
     needed = logged_for(error.needed_n, guarantee, share, spoken)
     where = " of such a segment" if guarantee.separate else ""
-    said = f"About {needed:,} logged questions{where} {would_do(error.chance)}, if they turn out like these."
+    said = f"About {needed:,} logged questions{where} {would_do(error.chance)}, if they are like these."
     return NotCertifiedError(f"{error.why} {said}", needed_n=needed, chance=error.chance, why=error.why)
 
 

@@ -107,7 +107,9 @@ def import_rows(
         raise UsageError(f"There is no importer {chosen}{did_you_mean(chosen, IMPORTERS)}")
     importer = _IMPORTERS.get(chosen, _Importer("files"))
     if also and "also" not in importer.takes:
-        raise UsageError(f"Only a batch is read from several files, and {path} is none. Import the files one by one.")
+        raise UsageError(
+            f"Only a batch is read from several files, and {path} is not part of one. Import the files one by one."
+        )
     if models and "models" not in importer.takes:
         raise UsageError(f"--models picks models of a log of chat requests; {path} is not one. See --role and --map.")
     options: dict[str, Any] = {"roles": roles, "columns": columns, "dataset": dataset}

@@ -237,7 +237,7 @@ def _episode(
     head = {name: next((c[name] for _, c, _ in calls if c.get(name) is not None), None) for name in _OF_EPISODE}
     for place, columns, _ in calls[1:]:
         if not roles and columns.get("question") not in {None, head["question"]}:
-            dropped.note("another question than the first of its trace; the first stands for all", place)
+            dropped.note("a question that differs from the first of its trace; the first is kept for all", place)
     if head["question"] is None:
         dropped.note("question is null", calls[0][0])
     head["dataset"] = head["dataset"] or dataset

@@ -156,7 +156,7 @@ def ladder_rows(
         seen[one.request, one.model] += 1
         run = seen[one.request, one.model]
         if run > min(counts[one.request][model] for model in ladder):
-            dropped.drop(f"an answer of {one.model} beside which not every other model has one", one.place)
+            dropped.drop(f"an answer of {one.model} to a request that another model answered fewer times", one.place)
             continue
         columns, step = one.columns(), ladder.index(one.model) + 1
         if columns is not None:
@@ -166,7 +166,9 @@ def ladder_rows(
             row = dict.fromkeys(COLUMNS) | columns | known | place | {"schema_version": SCHEMA_VERSION}
             if step < len(ladder) and (row["signals"] or {}).get("message_faults"):
                 dropped.note(
-                    "a message with a fault: no answer, since it is not served while a model is left", one.place
+                    "a message with a fault: counted as no answer, since cascade asks the next model instead of "
+                    "serving it",
+                    one.place,
                 )
                 row |= {"candidate": None, "answer": None, "correct": None}
             yield row
@@ -185,7 +187,7 @@ def _ladder(wanted: Sequence[str], costs: Mapping[str, Sequence[int | None]]) ->
     unpriced = [name for name in there if not known[name]]
     if unpriced:
         raise UsageError(
-            f"The models are put in the order of their costs, and the log has no cost of {', '.join(unpriced)}. Say "
+            f"The models are put in the order of their costs, but the log has no cost of {', '.join(unpriced)}. Say "
             f"which models make the cascade, the cheapest first: --models CHEAP,DEAR (it has {', '.join(there)})"
         )
     return tuple(sorted(there, key=lambda name: sum(known[name]) / len(known[name])))

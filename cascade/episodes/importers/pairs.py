@@ -151,8 +151,9 @@ def _rows_of_runs(path: Path, dropped: Dropped) -> Iterator[dict[str, Any]]:
     turns are calls of one step, and its last answer is the step's candidate. A run of turns that ended without an
     answer is wrong, as its source counts it. The rows of a question stand together; only they are held.
 
-    Nothing here is a signal: a run ends when it is told that it was right, and feedback is given on wrong answers only,
-    so that the number of turns and the verdicts on them say what no policy could know.
+    These rows have no signals. A run ends when it is told that it was right, and only wrong answers get
+    feedback. So the number of turns and their verdicts reveal whether an answer was right. A live policy cannot know
+    that.
     """
     found = (record for record in records(path, dropped) if _is_whole(record, dropped))
     for _, group in itertools.groupby(found, key=_question):

@@ -198,7 +198,7 @@ def unknowns(table: EpisodeTable) -> Iterator[str]:
             "they count as missed."
         )
     if not table.texts_known.any():
-        yield "The answers' texts are not on record, so that whether two answers agree could not be looked at."
+        yield "The answers' texts are not on record, so it is unknown whether two answers agree."
     why = why_no_doubt(table)
     if why is not None and table.arrays.horizon > 1:
         yield f"No threshold on how sure a model is stands beside the policy as a baseline: {why}."

@@ -50,7 +50,7 @@ class Evidence(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What it takes until a promotion is likely; None is what nobody knows yet.
+    """What it takes until a promotion is likely; None where a figure is not known yet.
 
     Attributes:
         said: in a sentence.

@@ -49,7 +49,8 @@ class Seen(NamedTuple):
         cost: of all its calls, nano-dollars; None where one is unknown.
         audit_cost: of the calls that only the audit made, or only observing.
         guide: what the guide's answer cost, where it was asked; None where it was not, or that is unknown.
-        likely: what the guide would have cost, had it read and written as many tokens as the model that was served.
+        likely: an estimate of what the guide would have cost, if it had read and written as many tokens as the served
+            model.
         latency_ms: of the calls until it was served.
     """
 

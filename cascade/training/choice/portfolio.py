@@ -142,7 +142,7 @@ def portfolio(
         raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *METHODS))}.")
     if method in BARE:
         raise UsageError(
-            f"The network {method} carries no certificate, so that there is nothing to compare or to promise: cascade "
+            f"The network {method} has no certificate, so there is nothing to compare or to promise: cascade "
             f"fit --policy {method.replace('_', '-')} writes one without. cpo-batch calibrates the network of cpo."
         )
     trains = networks or Networks()

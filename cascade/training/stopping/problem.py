@@ -47,9 +47,9 @@ LOW, HIGH, HALVINGS = -6.0, 14.0, 12
 """The prices of a loss that are tried, in powers of two of a mean step's cost, to 0.3 %: a step a loss of 1 in 64 would
 pay for, to one that 1 loss in 16,000 pays for."""
 _AIM = 0.75
-"""The share of the allowed loss that is aimed at. Where a step is worth its price for all questions alike, the loss
-drops there by more than is asked for, and the least price at which it is low enough knows nothing of what comes next.
-Elsewhere it hardly matters: from 0.5 to 1 costs differ by 1.5 % or less (`benchmarks/osc_settings.py`)."""
+"""The share of the allowed loss that is aimed at. At a price at which a step pays for all questions at
+once, the loss drops by more than was asked for; the lowest such price then ignores the later steps. Otherwise the
+value hardly matters: from 0.5 to 1 costs differ by 1.5 % or less (`benchmarks/osc_settings.py`)."""
 _LEAST_SHARE = 0.1
 """The least share of the cost of going on that a budget is taken to leave: with less, scores would only rank steps by
 their price."""

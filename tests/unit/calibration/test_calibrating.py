@@ -388,7 +388,9 @@ def test_a_log_without_grades_has_no_f1() -> None:
 
 
 def test_too_few_questions_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(NotCertifiedError, match=r"coverage, alpha 0.1\).*8 calibration questions.*9 would do") as error:
+    with pytest.raises(
+        NotCertifiedError, match=r"coverage, alpha 0.1\).*8 calibration questions.*9 would be enough"
+    ) as error:
         certify(log(8))
     assert error.value.needed_n == 9
     assert error.value.exit_code == 3
@@ -414,14 +416,18 @@ def test_a_path_on_which_nothing_passes_is_refused() -> None:
 
 
 def test_how_many_questions_would_do_counts_those_that_order_the_thresholds() -> None:
-    with pytest.raises(NotCertifiedError, match="after ordering the thresholds would do with a chance of") as error:
+    with pytest.raises(
+        NotCertifiedError,
+        match=r"would be enough with a probability of .*, not counting those that order the thresholds",
+    ) as error:
         certify(log(40), kind="error", alpha=0.3, delta=0.1)
     needed, left = error.value.needed_n, 28  # of 40, 30 % order the path
     assert needed is not None
     assert needed > left
     assert error.value.chance is not None
-    told = f"{needed} after ordering the thresholds would do with a chance of {chance_said(error.value.chance)}"
-    assert f"{told}, about {math.ceil(needed * 40 / left)} logged" in str(error.value)
+    told = f"{needed} would be enough with a probability of {chance_said(error.value.chance)}"
+    assert told in str(error.value)
+    assert f"a log of about {math.ceil(needed * 40 / left)}, if its questions are like these" in str(error.value)
 
 
 def test_a_path_that_only_passes_silent_is_refused() -> None:

@@ -88,9 +88,9 @@ def resealed(folder: Path, **fields: Any) -> None:
     [
         ({"kappa": 0.9}, "kappa is 0.9 in the certificate"),
         ({"n": 2_000}, "n is 2000"),
-        ({"alpha": 0.05}, "k is 30 in the certificate, and the data give 15"),
+        ({"alpha": 0.05}, "k is 30 in the certificate, but the data give 15"),
         ({"keeps_everything": True}, "keeps_everything is True"),
-        ({"data_sha256": "0" * 64}, "other answers, costs"),
+        ({"data_sha256": "0" * 64}, "their answers, costs"),
     ],
 )
 def test_a_forged_certificate_is_seen_through(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
@@ -171,7 +171,7 @@ def test_a_calibration_of_small_groups_alone_is_made_again(tmp_path: Path, name:
     assert [one.segment for one in artifact.certificates] == [None]  # nothing in it tells of groups but `pool`
     verdict = verify(tmp_path, [table], TODAY)
     assert verdict.ok, verdict
-    assert "the same 60 questions" in said(verdict, "threshold")[1]
+    assert "the 60 questions that set it give the same" in said(verdict, "threshold")[1]
 
 
 def test_a_question_of_two_small_groups_counts_in_both_again(tmp_path: Path) -> None:
@@ -267,11 +267,15 @@ def test_a_log_without_models_is_not_said_to_be_compared(tmp_path: Path) -> None
     silent = replace(full(100), models={})
     assert "not compared, since the log does not say" in said(verify(tmp_path, [silent], TODAY), "cascade")[1]
     assert "not compared" not in said(verify(tmp_path, [full(100)], TODAY), "cascade")[1]
-    assert said(verify(tmp_path, [silent], TODAY), "seen")[1] == "none of these questions was used to make the policy"
+    assert (
+        said(verify(tmp_path, [silent], TODAY), "seen")[1]
+        == "no question of this log was used to choose or fit the policy"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("coverage", "the same 100 questions"), ("segments", "judgements or segments")]
+    ("name", "words"),
+    [("coverage", "the 100 questions that set it give the same"), ("segments", "judgements or segments")],
 )
 def test_other_groups_matter_to_promises_by_group_alone(tmp_path: Path, name: str, words: str) -> None:
     made(tmp_path, full(100), ASKED[name])

@@ -213,10 +213,12 @@ def test_too_few_questions_end_with_3_and_the_number(cli: Cli, written: Write, t
     few = written(hard_rows(8, [0]))
     ran = cli("calibrate", few, "--policy", POLICY, "-o", "policy")
     assert ran.code == 3
-    assert "8 calibration questions are too few. 9 would do" in ran.err
+    assert "8 calibration questions are too few. 9 would be enough" in ran.err
     assert ran.out == ""
     assert not (tmp_path / "policy").exists()
-    assert cli("calibrate", few, "--policy", POLICY, "-o", "policy", "--delta", "0.1").err.count("22 would do") == 1
+    assert (
+        cli("calibrate", few, "--policy", POLICY, "-o", "policy", "--delta", "0.1").err.count("22 would be enough") == 1
+    )
     kept = cli("calibrate", few, "--policy", POLICY, "-o", "policy", "--allow-everything")
     assert kept.code == 0
     assert "all kept" in kept.out

@@ -124,7 +124,10 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
     [
         (("--levels", LEVELS, "--alpha", "0.1"), ["--alpha is one share for all questions"]),
         (("--levels", LEVELS, "--budget", "0.01", "--most", "1"), ["--levels are shares of questions"]),
-        (("--levels", LEVELS, "--guarantee", "budget", "--budget", "1", "--most", "1"), ["a budget promises none"]),
+        (
+            ("--levels", LEVELS, "--guarantee", "budget", "--budget", "1", "--most", "1"),
+            ["a budget is not a promise about questions"],
+        ),
         (("--levels", LEVELS, "--cross-calibrate"), ["--cross-calibrate none; leave one out"]),
         (("--levels", LEVELS, "--default-level", "hihg"), ["'hihg', and --levels has low, medium, high"]),
         (("--default-level", "low"), ["--default-level is one of --levels, and there are none"]),
@@ -132,7 +135,7 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
         (("--levels", "a=0.1"), ["there are two levels or more"]),
         (("--levels", "low=0.2,0.1"), ["name all of them, or none"]),
         (("--levels", "low=0.2,low=0.1"), ["a name stands twice"]),
-        (("--levels", "low=0.2,high=x,"), ["'high=x', '' is no NAME=ALPHA"]),
+        (("--levels", "low=0.2,high=x,"), ["'high=x', '' is not of the form NAME=ALPHA"]),
         (("--levels", "low=0.2,Hi=0.2"), ["'Hi' is no name for a level", "two levels have the same alpha"]),
         (
             ("--levels", "low=2,high=0.1", "--alpha", "0.1", "--cross-calibrate", "--policy", "nothing"),
@@ -143,7 +146,7 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
             [
                 f"{PROBLEMS} problems:",
                 "--init does not go with one network for several levels",
-                "--init earlier is no policy",
+                "--init earlier is not a policy",
             ],
         ),
     ],
@@ -299,7 +302,7 @@ def test_verify_checks_every_level(cli: Cli, log: str, policy: str, tmp_path: Pa
     write_rows(tmp_path / "other.jsonl", hard_rows(200, range(0, 200, 2)))  # the same questions, answered otherwise
     ran = cli("verify", policy, "other.jsonl")
     assert ran.code == 3
-    assert "threshold of low, threshold of medium, threshold of high" in words(ran.err)
+    assert all(f"threshold of {level} (" in words(ran.err) for level in ("low", "medium", "high"))
     (tmp_path / "policy" / "levels" / "low" / "policy.json").write_text("{}")
     ran = cli("verify", policy, log, "--json")
     assert ran.code == 3
@@ -344,7 +347,10 @@ def test_calibrate_refuses_what_is_no_promise_of_all_levels(cli: Cli, log: str, 
     before = contents(tmp_path / "policy")
     for options, said in (
         (("--policy", policy, "--alpha", "0.1"), "policy has levels, each with an alpha of its own: low (alpha 0.3)"),
-        (("--policy", policy, "--guarantee", "budget", "--budget", "1", "--most", "1"), "a budget promises none"),
+        (
+            ("--policy", policy, "--guarantee", "budget", "--budget", "1", "--most", "1"),
+            "which a promise of budget does not have",
+        ),
         (("--policy", "policy/levels/low"), "policy/levels/low is a level of the policy policy"),
     ):
         ran = cli("calibrate", log, *options)

@@ -92,7 +92,7 @@ def test_a_network_without_a_certificate_is_written_and_said_to_have_none(
     said = words(ran.out)
     assert "200 questions: 140 to train on, 60 to judge it on" in said
     assert "with 95 % confidence), where 90 % were asked for" in said
-    assert "not certified: what comes next may fare worse. --policy cpo-batch calibrates the same" in said
+    assert "not certified: on new questions it may do worse. --policy cpo-batch calibrates the same" in said
     assert "next: cascade calibrate NEW_EPISODES --policy policy certifies a threshold for it" in said
     held = read_policy(str(tmp_path / "policy"))
     assert held.deciding is held.policy
@@ -226,7 +226,7 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
     [
         (("--policy", "depth", "--steps", "5"), "--steps is of policy networks: --policy cpo, cpo-batch, cpo-online, ccpo"),
         (("--steps", "5", "--resume"), "--steps, --resume are of policy networks"),
-        (("--policy", "ccpo", "--networks"), "--networks offers networks to --policy auto, and --policy ccpo is one"),
+        (("--policy", "ccpo", "--networks"), "--networks adds networks to --policy auto, and --policy ccpo is a network itself"),
         (("--networks", "--checkpoint", "ck"), "--checkpoint keeps the training of one network"),
         (("--policy", "ccpo", "--resume"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--checkpoint-every", "5"), "--resume and --checkpoint-every go with --checkpoint DIR"),
@@ -234,7 +234,7 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
         (("--policy", "ccpo", "--device", "tpu"), "device: it is cpu, cuda or cuda:N, not 'tpu'"),
         (("--policy", "ccpo", "--cross-calibrate"), "does not go with --policy ccpo"),
         (("--networks", "--cross-calibrate"), "does not go with --networks"),
-        (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo carries no certificate, and --levels is of one"),
+        (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo has no certificate, and --levels is of one"),
         (("--policy", "cpo-online", "--by-segment", "--abstain"), "and --by-segment, --abstain are of one; leave out"),
         (("--policy", "cpo", "--expires-days", "3", "--delta", "0.1"), "--delta, --expires-days are of one"),
     ],

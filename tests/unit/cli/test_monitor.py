@@ -187,7 +187,7 @@ def test_a_promise_that_is_none_on_misses_is_2(cli: Cli, policy: str, tmp_path: 
     cli("calibrate", log, "--policy", POLICY, "-o", "other", *options)
     ran = cli("monitor", "other", log)
     assert (ran.code, ran.out) == (2, "")
-    assert "no promise on misses" in ran.err
+    assert "not a promise about misses" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -172,22 +172,25 @@ def test_without_an_end_it_never_expires() -> None:
                 "90.05 %",
                 "2.11 %",
                 "may lie below",
-                "as no miss",
+                "is not counted as a miss",
             ],
         ),
         (
             SINGLE,
-            ["the answer served is not wrong", "on 200 questions", "With probability at most 10 % the calibration"],
+            ["the answer served is not wrong", "on 200 questions", "at most 10 % of the repetitions"],
         ),
         (BOTH, ["the reference alone", "at most 0.002 USD on average"]),
         (replace(WHOLE, alpha=0.025, k=5), ["97.5 %"]),
         (replace(WHOLE, group="tenant 1"), ["For group tenant 1: "]),
         (replace(WHOLE, k=0, keeps_everything=True, n=5), ["every answer of every step is kept", "5 calibration"]),
         (replace(WHOLE, kind="solvable"), ["if any step would have brought one"]),
-        (replace(WHOLE, kind="f1", k=None), ["F1", "at most 0.1", "a single one may fall short", "as no loss"]),
+        (
+            replace(WHOLE, kind="f1", k=None),
+            ["F1", "at most 0.1", "a single one may fall short", "is not counted as a loss"],
+        ),
         (
             replace(WHOLE, kind="budget", alpha=None, k=None, budget_nano_usd=1_500_000),
-            ["a question costs at most 0.0015 USD", "a single one may fall short", "as no cost"],
+            ["a question costs at most 0.0015 USD", "a single one may fall short", "is not counted as a cost"],
         ),
     ],
 )
@@ -229,7 +232,7 @@ def test_what_a_certificate_lacks_is_said(one: Certificate, wanted: Guarantee, l
 
 def test_a_promise_for_most_calibrations_is_none_that_a_calibration_brings_a_threshold() -> None:
     # Where calibrations may end without a certificate, few may bring a threshold that keeps the promise.
-    assert "certifies a threshold that breaks this promise" in statement(SINGLE)
+    assert "would certify a threshold that breaks this promise" in statement(SINGLE)
     assert "keeps this promise" not in statement(SINGLE)
 
 
@@ -288,4 +291,4 @@ def test_who_always_asks_the_reference_takes_no_chance() -> None:
         statement(regret, is_reference=True)
         == "it always asks the reference, so it cannot be worse than the reference."
     )
-    assert "With probability at most 10 %" in statement(regret)
+    assert "at most 10 % of the repetitions" in statement(regret)

@@ -149,7 +149,7 @@ def test_a_built_in_matcher_is_not_replaced() -> None:
         ("mien", r"no matcher 'mien'; did you mean mine\?"),
         ("broken", r"'broken' \(.*:Missing\) cannot be found in .*uninstall"),
         ("mine:strickt=yes", r"'mine' cannot be made: TypeError: .*strickt"),
-        ("none", r"'none' is none: .*matches\(answer, gold\), but returned int"),
+        ("none", r"'none' is not a matcher: .*matches\(answer, gold\), but returned int"),
     ],
 )
 def test_a_broken_or_missing_package_is_one_clear_error(spec: str, message: str) -> None:

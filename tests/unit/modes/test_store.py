@@ -65,7 +65,7 @@ def test_what_is_refused_changes_nothing(opened: Callable[[], ModeStore]) -> Non
     with pytest.raises(UsageError, match="no certificate in force"):
         store.change(NAME, lambda one: one.set_mode("enforce", "me", "because", "now"))
     assert store.state(NAME) == before
-    with pytest.raises(UsageError, match="Nothing is known"):
+    with pytest.raises(UsageError, match="There is no record"):
         store.state("another")
 
 

@@ -133,7 +133,7 @@ async def test_no_process_is_begun_where_there_is_nothing_to_plan(
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_the_process_reads_its_configuration_in_the_loop_of_a_server(run: Any, tmp_path: Path) -> None:
     config = json.dumps({**CONFIG, **settings(tmp_path)} | {"server": {"name": "x" * 100}})
-    with pytest.raises(Refused, match="Nothing is known of a cascade 'xxx"):
+    with pytest.raises(Refused, match="There is no record of a cascade 'xxx"):
         run(promoter.run_promote(config))
 
 

@@ -192,7 +192,7 @@ def test_promises_without_a_bound_are_refused(guarantee: Guarantee, words: str) 
 
 
 def test_too_few_questions_certify_nothing_and_are_told_how_many_would() -> None:
-    with pytest.raises(NotCertifiedError, match="46 would do") as told:
+    with pytest.raises(NotCertifiedError, match="46 would be enough") as told:
         fit(log(45))
     assert told.value.needed_n == 46
     assert fit(log(46)).artifact.certificates
@@ -238,10 +238,10 @@ def forged(folder: Path, found: Crossed, policy: CrossPolicy | None = None, seed
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"alpha": 0.1}, "alpha is 0.1 in the certificate, and the policy and the data give 0.2"),
+        ({"alpha": 0.1}, "alpha is 0.1 in the certificate, but the policy and the data give 0.2"),
         ({"kappa": 0.05}, "kappa is 0.05"),
         ({"n": 2_000}, "n is 2000"),
-        ({"data_sha256": "0" * 64}, "other answers, costs"),
+        ({"data_sha256": "0" * 64}, "their answers, costs"),
     ],
 )
 def test_a_forged_certificate_is_seen_through(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
@@ -256,7 +256,7 @@ def test_forged_critical_values_and_folds_are_seen_through(tmp_path: Path) -> No
     critical = fitted().policy.critical
     lower = replace(fitted().policy, critical=(np.sort(critical[0] - 1), *critical[1:]))
     forged(tmp_path, fitted(), lower)
-    assert "critical values of member 0 are others" in said(verify(tmp_path, [table()], DAY), "threshold")[1]
+    assert "critical values of member 0 differ from" in said(verify(tmp_path, [table()], DAY), "threshold")[1]
     forged(tmp_path, fitted(), seed=5)
     assert "critical values of member" in said(verify(tmp_path, [table()], DAY), "threshold")[1]
     fewer = CrossPolicy(fitted().policy.members[:3], critical[:3], 0.1)
@@ -268,14 +268,14 @@ def test_a_certificate_that_pretends_to_be_of_questions_set_aside_is_seen_throug
     forged(tmp_path, fitted(), alpha=0.1, k=25)
     verdict = verify(tmp_path, [table()], DAY)
     assert not verdict.ok
-    assert "k is 25 in the certificate, and the policy and the data give None" in said(verdict, "threshold")[1]
+    assert "k is 25 in the certificate, but the policy and the data give None" in said(verdict, "threshold")[1]
     forged(tmp_path, fitted(), n=249)
     document = json.loads((tmp_path / CERTIFICATE_FILE).read_text())
     document["questions"] = sorted([*document["questions"], "other"])
     del document["sha256"]
     (tmp_path / CERTIFICATE_FILE).write_text(json.dumps(document | {"sha256": digest(document)}))
     verdict = verify(tmp_path, [table()], DAY)
-    assert "calibration questions were also used to make the policy" in said(verdict, "seen")[1]
+    assert "calibration questions were also used to choose or fit the policy" in said(verdict, "seen")[1]
 
 
 def test_audits_watch_the_rate_that_is_proven(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_the_choice_knows_nothing_of_the_policy_that_the_chosen_one_starts_from(
 
 
 def test_too_few_questions_are_told_with_how_many_are_missing() -> None:
-    with pytest.raises(NotCertifiedError, match="About 29 logged questions would do") as caught:
+    with pytest.raises(NotCertifiedError, match="About 29 logged questions would be enough") as caught:
         fit(log(7))
     assert caught.value.needed_n == 29
     found = fit(log(7), allow_everything=True)
@@ -223,7 +223,7 @@ def test_without_costs_policies_are_compared_by_their_steps() -> None:
     without = replace(log(400), cost_known=False, priced=np.zeros(400, np.bool_), paid=np.full((400, 4), np.nan))
     found = fit(without, method="auto")
     assert found.choice.unit == "steps"
-    assert any("compared by their steps" in note for note in found.notes)
+    assert any("compared by their number of steps" in note for note in found.notes)
     with pytest.raises(UsageError, match="a budget needs the cost of every step"):
         asked = Guarantee("budget", budget_nano_usd=10, most_nano_usd=100)
         fit(without, asked)
@@ -262,7 +262,7 @@ def test_where_nothing_is_ever_right_the_first_step_is_taken_and_it_is_said() ->
     found = fit(never, method="auto")
     assert found.choice.chosen.name == "fixed depth"
     assert found.calibrated.realised.length == 1
-    assert any("nothing to be found" in note for note in found.notes)
+    assert any("nothing to learn from" in note for note in found.notes)
     assert fit(never, Guarantee("solvable", 0.1)).artifact.certificates[0].keeps_everything
     with pytest.raises(NotCertifiedError):
         fit(never, Guarantee("error", 0.1, 0.1))

@@ -67,7 +67,9 @@ def test_the_same_log_gives_the_same_bytes() -> None:
 
 
 def test_a_level_that_cannot_be_certified_is_named() -> None:
-    with pytest.raises(NotCertifiedError, match=r"Level 'high' \(alpha 0\.01\): .* logged questions would do") as error:
+    with pytest.raises(
+        NotCertifiedError, match=r"Level 'high' \(alpha 0\.01\): .* logged questions would be enough"
+    ) as error:
         fit(log(60), alphas={"low": 0.3, "high": 0.01})
     assert error.value.needed_n is not None
     assert error.value.needed_n >= 99

@@ -50,7 +50,7 @@ def test_the_number_that_would_do_does(guarantee: Guarantee, few: int) -> None:
         except NotCertifiedError as error:
             failed = error
         seed += 1
-    assert f"About {failed.needed_n:,} logged questions would do" in str(failed)
+    assert f"About {failed.needed_n:,} logged questions would be enough" in str(failed)
     certified = 0
     for seed in range(100, 106):
         try:
@@ -66,7 +66,7 @@ def test_one_number_is_said_and_it_counts_logged_questions() -> None:
     with pytest.raises(NotCertifiedError) as told:
         fit(log(20), Guarantee("error", 0.05, 0.1))
     said = str(told.value)
-    assert said.count("would do") <= 1
+    assert said.count("would be enough") <= 1
     assert "after ordering" not in said
     assert "set aside" not in said
 
@@ -123,7 +123,7 @@ def test_one_training_question_is_one() -> None:
 
 def test_a_charge_without_effect_is_said() -> None:
     found = fit(log(200), Guarantee("error", 0.6, 0.1), lambda_set=0.5)
-    assert any("lambda is without effect" in note for note in found.notes)
+    assert any("--lambda-set has no effect" in note for note in found.notes)
 
 
 def test_a_policy_that_says_nothing_of_these_questions_starts_without_a_warning() -> None:

@@ -85,7 +85,7 @@ def test_what_is_the_same_in_an_episode_is_told_once() -> None:
         call("a", 1, gold=["Danube"]), call("a", 2, split="test", question="Other?"), dropped=(said := Dropped())
     )
     assert part(found, "question", "gold", "split", "dataset") == [("Which?", ["Danube"], "test", "log")] * 2
-    assert said.notes["another question than the first of its trace; the first stands for all"] == 1
+    assert said.notes["a question that differs from the first of its trace; the first is kept for all"] == 1
 
 
 def test_the_same_question_is_never_on_both_sides_of_a_split() -> None:

@@ -170,7 +170,7 @@ def test_an_earlier_policy_is_not_started_from_and_that_is_said() -> None:
 
 @pytest.mark.parametrize("method", BARE)
 def test_what_carries_no_certificate_is_no_candidate(method: str) -> None:
-    with pytest.raises(UsageError, match=r"carries no certificate.*--policy cpo.*cpo-batch"):
+    with pytest.raises(UsageError, match=r"has no certificate.*--policy cpo.*cpo-batch"):
         fit(log(100), method=method)
 
 
@@ -224,9 +224,9 @@ def test_training_that_was_ended_early_is_said_and_certified_all_the_same(monkey
     assert "**Training was ended early: step 8: over the last" in card
     bare = fit_uncertified([log(300)], COVERAGE, method="cpo", networks=Networks(SMALL))
     assert bare.notes == tuple(ended_early(bare.learning))
-    assert "What is certified holds all the same" in said
+    assert "The certificate still holds" in said
     assert "certified" not in bare.notes[0]  # nothing is
-    assert bare.notes[0].endswith("It will miss more, or cost more, than it need")
+    assert bare.notes[0].endswith("It will miss more or cost more than necessary")
 
 
 def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
