@@ -141,4 +141,4 @@ def test_a_list_of_one_problem_is_no_list_within_another(cli: Cli, log: str) -> 
     ran = cli("fit", log, "--config", "nofile", "--init", "nodir", "-o", "policy")
     assert "1 problem" not in ran.err
     assert "there is no file nofile" in ran.err
-    assert "--init nodir is no policy directory: it starts from one that cascade fit wrote" in refused(ran)
+    assert "--init nodir is not a policy directory: name one that cascade fit wrote" in refused(ran)
