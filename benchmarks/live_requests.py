@@ -6,7 +6,7 @@
 A log is one that `cascade collect REQUESTS.jsonl` makes with a ladder of two models; the dearer one is the reference.
 Everything certified is the whole of `cascade fit`, repeated on random splits: four fifths of the requests certify, the
 rest is the test. `agreement` reads no label. For `regret` the gold answers play the reviewer: a label is taken only
-where the two outputs differ, and only while the next threshold of the path hangs on it (`conformal.labels.walk`). What
+where the two outputs differ, and only if the next threshold depends on it (`conformal.labels.walk`). What
 is counted as a label says right or wrong of one output of one request; labelling all takes one for every distinct
 output.
 """

@@ -12,7 +12,7 @@ draws each, as `cascade fit` would with a calibration part of 200 and 800. A rat
 fresh questions over that of the limit on the same, with the standard error of the draws.
 
 "floor": the first step alone covers 1 − alpha, every policy stops at once, and there is nothing to learn. How much the
-signals tell is `worlds.MEDIUM`, which the published tables leave open; ratios hang on it.
+signals tell is `worlds.MEDIUM`, which the published tables leave open; ratios depend on it.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def parsed(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none, or nested too deep.
+        ValueError: it is not JSON, or nested too deep.
     """
     try:
         return json.loads(text)

@@ -213,7 +213,7 @@ class PriceTable:
         return cls(models, day, "the installed litellm package", hashlib.sha256(raw).hexdigest())
 
     def price(self, model: str) -> Price | None:
-        """Return a model's price, or None where nobody has told it.
+        """Return a model's price, or None if it is unknown.
 
         >>> PriceTable.bundled().price("openai/gpt-4o-mini").usd_per_million()["input"]
         Decimal('0.15')

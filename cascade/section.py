@@ -46,7 +46,7 @@ class KindSection(Section):
 
     Attributes:
         kind: the name that it is found by.
-        not_by_hand: why nobody can write this kind into a configuration; None for a kind that is written.
+        not_by_hand: why this kind cannot be written into a configuration; None if it can.
     """
 
     kind: str

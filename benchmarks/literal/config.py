@@ -89,7 +89,7 @@ class LiteralConfig(CCPOConfig):
     @model_validator(mode="before")
     @classmethod
     def _by_estimator(cls, given: Any) -> Any:
-        """Fill in what hangs on the estimator and was not given."""
+        """Fill in what depends on the estimator and was not given."""
         sampled = isinstance(given, dict) and given.get("estimator") == "sampled"
         return {**_SAMPLED, **given} if sampled else given
 

@@ -171,7 +171,7 @@ def _legend(done: Calibrated, width: int) -> str:
 
 
 def _reference(done: Calibrated) -> str:
-    """Return what the policy is held against: a cascade with a guide has one by that role, a ladder has none."""
+    """Return what the policy is compared with: a cascade with a guide has one by that role, a ladder has none."""
     roles = done.segments[0].certificate.made_for.get("models") or {}
     return "The guide" if "guide" in roles else "The last model"
 

@@ -217,7 +217,7 @@ def _check_prices(log: Log, settings: CascadeConfig | None) -> None:
 
 
 def _refuse_other_pages(output: Path, *, force: bool) -> None:
-    """Refuse to write a model card over a README.md that is none, as in the folder of a project."""
+    """Refuse to write a model card over a README.md that is not one, such as a project's own."""
     if (output / CARD_FILE).exists() and not (output / POLICY_FILE).exists() and not force:
         raise UsageError(
             f"{output} is no policy directory and holds a {CARD_FILE}, which the model card would be written over; "

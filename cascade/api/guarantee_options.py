@@ -79,7 +79,7 @@ def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell
 
 
 def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None:
-    """Return the promise; None, and all that is wrong with it noted, where it is none."""
+    """Return the promise. If it is not valid, note all that is wrong with it and return None."""
     kind = parts.kind or ""
     if not is_known(kind):
         problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS.names)}.")

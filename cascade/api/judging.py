@@ -139,7 +139,7 @@ def review_place(settings: CascadeConfig) -> Place | None:
 
 
 def reviews_of(settings: CascadeConfig) -> Reviews | None:
-    """Return what people judged on a server's pages, or by `cascade review` into the same file; None where nobody did.
+    """Return what people judged on a server's pages, or by `cascade review` into the same file; None if none exist.
 
     Raises:
         UsageError: it cannot be read.

@@ -102,7 +102,7 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
     """Read a policy directory.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a policy directory.
         ConfigError: everything that is wrong with it.
     """
     from cascade.factory import read_policy  # and with it the providers: a fit reads no policy

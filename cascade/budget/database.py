@@ -25,8 +25,8 @@ class UndoneError(Exception):
 class Database:
     """Connections to a database. Made by `sqlite`, `postgres` or `memory`; close it.
 
-    A connection that broke while nobody used it is replaced. `broken` is what a transaction raises whose connection
-    breaks, or cannot be opened: nobody knows then whether it was committed.
+    A connection that broke while it was not in use is replaced. `broken` is what a transaction raises whose connection
+    breaks, or cannot be opened: it is then unknown whether it was committed.
 
     Args:
         connect: opens a connection without transactions of the driver's own.
@@ -107,7 +107,7 @@ class Database:
         return not self._alone
 
     def close(self) -> None:
-        """Close the connections that nobody uses; the others are closed when they are given back."""
+        """Close the connections that are not in use; the others are closed when they are given back."""
         self._closed = True
         with suppress(queue.Empty):
             while True:

@@ -123,7 +123,7 @@ class SqlLedger:
         raise LedgerDownError(last)
 
     def close(self) -> None:
-        """Close the connections that nobody uses; the others are closed when they are given back."""
+        """Close the connections that are not in use; the others are closed when they are given back."""
         self._database.close()
 
 

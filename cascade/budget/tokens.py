@@ -1,4 +1,4 @@
-"""Token counts where nobody has told them: always on the high side, always marked as estimates.
+"""Estimates of token counts that are not reported: always on the high side, always marked as estimates.
 
 `tiktoken` would fetch its vocabulary from the network at first use, so the one that litellm ships is read from its
 file; without it, UTF-8 bytes / 3 stands in (English runs at about 4 bytes a token, so this errs high).

@@ -168,7 +168,7 @@ class GuaranteeConfig(Section):
 
 
 def _checked_store(value: str) -> str:
-    """Return a store's URL, or raise ValueError for one that is none or holds a password (F67)."""
+    """Return a store's URL. Raises ValueError if it is not a URL, or holds a password (F67)."""
     if holds_password(value):
         raise ValueError(
             "a URL with a password does not belong in a configuration; put it in an environment variable and name "

@@ -142,7 +142,7 @@ class Evaluation:
         kappa: the threshold for questions without a group.
         intervals: of `mean` by name; and "risk" and "times_reference". Empty where there are too few groups.
         promise: how often the policy breaks its own promise; None where it promises nothing on single questions.
-        reference: what `times_reference` is held against, such as "guide only"; None where it is not on record.
+        reference: what `times_reference` divides by, such as "guide only"; None where it is not on record.
         times_reference: the policy's cost as a multiple of the reference's.
         seen: how many of the questions the policy knows already; None for a policy that comes from no directory.
         lacks: which costs the log lacks, in words.

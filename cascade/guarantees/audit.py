@@ -15,7 +15,7 @@ class Audit(NamedTuple):
     Attributes:
         right: the truth.
         complete: whether all steps were run that the strategy has.
-        reference_right: whether the reference alone would have been right; None where nobody said.
+        reference_right: whether the reference alone would have been right; None if unknown.
         last_step: the number of the step that asks the reference, as a ladder's last does; None where no step does.
     """
 

@@ -462,7 +462,7 @@ def get(name: str) -> Kind:
     """Return the kind of guarantee of a name.
 
     Raises:
-        UsageError: there is none of that name, or an installed one cannot be used.
+        UsageError: no guarantee has that name, or an installed one cannot be used.
 
     >>> get("coverage").event
     'a right answer is among those kept, or no step would have brought one'

@@ -89,7 +89,7 @@ def number_of(value: Any) -> float:
     """Return the float that `number` wrote.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number.
     """
     if value in {"inf", "-inf"}:
         return float(value)

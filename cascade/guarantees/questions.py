@@ -19,9 +19,9 @@ class Truth(NamedTuple):
     Attributes:
         reference: the model, as the log calls it, or "the guide".
         comparator: the matcher that says when two outputs are the same, as `matching.get_matcher` takes it.
-        asked: for which kind of guarantee people judged the outputs that differ; None where nobody did.
+        asked: for which kind of guarantee people judged the outputs that differ; None if there are no judgements.
         rate: the share of the questions that was drawn for it.
-        cautions: what to know of a comparator that nobody chose, a sentence or two each.
+        cautions: notes on a comparator that was chosen by default, a sentence or two each.
     """
 
     reference: str
@@ -98,7 +98,7 @@ class Questions(Protocol):
         arrays: answers, which are right, costs, how many steps are on record, and whether those are all steps.
         confidence: float64 (n, T, m), what ranks the candidates; NaN = unknown.
         sure: float64 (n, T, m), how sure the cascade is of each candidate, for abstaining; NaN = unknown.
-        quality: float64 (n, T, m) in 0..1, how good each candidate is, NaN = unknown; None where nobody measured it.
+        quality: float64 (n, T, m) in 0..1, how good each candidate is, NaN = unknown; None if it was not measured.
         texts_known: bool (n,), whether answers of one number have the same text.
         cost_known: whether the cost of every step is known.
         segments: what each question belongs to; None where it belongs to nothing.

@@ -1,7 +1,7 @@
 """When code passes a user's tests: they run in a process of their own, which is killed when its time is over.
 
 The process gets an empty folder, no key of this one's environment, and no input. It is no sandbox: it may read what
-this user may read, and use the network. Run code that nobody has seen in a container.
+this user may read, and use the network. Run unreviewed code in a container.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class FunctionMatcher:
         """Return what the function says.
 
         Raises:
-            UsageError: the function raised, or returned what is no truth; it names the function.
+            UsageError: the function raised, or did not return a truth value; it names the function.
         """
         try:
             said = self.function(answer, accepted(gold))

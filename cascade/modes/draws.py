@@ -1,7 +1,7 @@
 """Who is drawn, for which role, and what each look may spend: decisions by a keyed hash or by arithmetic alone.
 
 A draw depends on a secret of the server and on names of the conversation and the turn, never on what was asked. So
-nobody can tell beforehand which requests are drawn, and replicas that share the secret agree.
+clients cannot predict which requests are drawn, and replicas that share the secret agree.
 """
 
 from __future__ import annotations

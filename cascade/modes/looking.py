@@ -52,7 +52,7 @@ class Asked:
         comparator: when two answers are the same; None for what the requests' form asks for.
         config: the cascade that will serve.
         guarantee: the kind of promise.
-        reviews: what people said, where the promise rests on it; None where nobody did.
+        reviews: what people said, where the promise needs it; None if there are no reviews.
         seed: of the fit.
     """
 

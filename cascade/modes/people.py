@@ -63,7 +63,7 @@ def judged(compared: Compared, drawn: Sequence[Draw], reviews: Reviews | None) -
     Args:
         compared: their answers.
         drawn: the requests, with what feedback said of them.
-        reviews: what reviewers said; None where nobody did.
+        reviews: what reviewers said; None if there are no reviews.
     """
     told = Terms(KIND, compared.comparator, 1.0, "") if reviews is None else reviews.terms
     said = [Reviews(told, tuple(_of_feedback(compared, drawn)))]

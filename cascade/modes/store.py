@@ -325,7 +325,7 @@ class ModeStore:
     def lease(self, cascade: str, owner: str, now_s: float, until_s: float) -> bool:
         """Take the right to look at a cascade, or prolong it; return False where another one has it.
 
-        It ends by itself, so that a process that was killed holds up nobody for longer.
+        It ends by itself, so that a killed process does not block others for longer.
 
         Args:
             cascade: its name.
@@ -343,7 +343,7 @@ class ModeStore:
             return bool(made.rowcount)
 
     def leased_until(self, cascade: str) -> float:
-        """Return when the lease ends, in seconds since 1970; 0 where nobody holds one."""
+        """Return when the lease ends, in seconds since 1970; 0 if it is free."""
         with self._database.transaction(reading=True) as run:
             found = run("SELECT until_s FROM cascade_leases WHERE cascade = ?", cascade).fetchone()
         return 0.0 if found is None else float(found[0])

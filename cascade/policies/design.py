@@ -251,7 +251,7 @@ def weighed(start: float | Floats, weights: Floats, rows: Floats) -> Floats:
 
 
 def fixed(values: Any, dtype: Any) -> Any:
-    """Return an array of its own that nobody can change."""
+    """Return a read-only copy of an array."""
     made = np.array(values, dtype=dtype)
     made.setflags(write=False)
     return made

@@ -42,7 +42,7 @@ class FeatureSet:
     def __post_init__(self) -> None:
         found = [columns.column(name, self.sources) for name in self.names]
         problems = [
-            f"{name} speaks of a place that is none of {', '.join(columns.place_names(self.sources))}"
+            f"{name} names a place that is not one of {', '.join(columns.place_names(self.sources))}"
             for name, one in zip(self.names, found, strict=True)
             if one is None
         ]

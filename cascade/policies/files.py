@@ -89,7 +89,7 @@ def content(file: Path) -> bytes:
 
 
 def json_of(file: Path) -> Any:
-    """Read a JSON file: each name once, no number that JSON does not have. Raises ConfigError where it is none."""
+    """Read a JSON file: each name once, only numbers that JSON allows. Raises ConfigError if it is not such a file."""
     data = content(file)
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)

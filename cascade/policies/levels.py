@@ -224,7 +224,7 @@ def _document(levels: Levels) -> dict[str, Any]:
 def read(directory: str | Path) -> Levels | None:
     """Read which levels a policy directory has; None where it has none.
 
-    The policies themselves are held against it by `check`.
+    `check` compares the policies themselves with it.
 
     Raises:
         ConfigError: everything that is wrong with the file.

@@ -182,7 +182,7 @@ def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[Feat
 
 
 def refuse(held: Reading, source: str | None) -> None:
-    """Raise ConfigError with all that was noted about a file, and all that nobody read of it."""
+    """Raise ConfigError with all that was noted about a file, and all fields that were not read."""
     problems = [*held.problems, *(f"{name}: there is no such tensor in it" for name in held.left())]
     if problems:
         raise ConfigError([f"{MODEL_FILE}: {said}" for said in problems], source)

@@ -85,5 +85,5 @@ class Reading:
         self.problems.append(f"{where}: {said}" if where else said)
 
     def left(self) -> Iterator[str]:
-        """Yield the names that nobody took."""
+        """Yield the names that were not read."""
         yield from sorted(set(self._arrays) - self._taken)

@@ -205,7 +205,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _seconds(number: str, unit: int) -> float | None:
-    """Return a wait in seconds; None for what is no number, negative, or infinite."""
+    """Return a wait in seconds; None if it is not a number, negative, or infinite."""
     try:
         wait = float(number) / unit
     except ValueError:

@@ -196,7 +196,7 @@ def _joined(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _left_open(connections: _Connections) -> None:
-    """Close the connections of a provider that nobody closed."""
+    """Close the connections of a provider that was left open."""
     if connections.used:
         background.begin(partial(connections.close))
 

@@ -82,7 +82,7 @@ def opened(place: Place, terms: Terms) -> ReviewFile | ReviewTable:
 
 
 def reviews_at(place: Place) -> Reviews | None:
-    """Return what is kept there; None where nobody has begun.
+    """Return what is kept there; None if no review has begun.
 
     Raises:
         UsageError: a line cannot be read.

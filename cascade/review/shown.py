@@ -1,4 +1,4 @@
-"""A request and an output as lines of text, whole: nothing is cut, and what is no text is spelt out as JSON."""
+"""A request and an output as lines of text, whole: nothing is cut, and values that are not text are shown as JSON."""
 
 from __future__ import annotations
 

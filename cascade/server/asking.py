@@ -63,7 +63,7 @@ class Asked(NamedTuple):
 
 
 def _seconds(written: str | None) -> float | None:
-    """Return a header's number of seconds. Raises Refused where it is none above 0."""
+    """Return a header's number of seconds. Raises Refused if it is not a number above 0."""
     if written is None:
         return None
     try:

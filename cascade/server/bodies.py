@@ -14,7 +14,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientLeftError(Exception):
-    """The client hung up: nobody is left to answer."""
+    """The client hung up, so no answer is sent."""
 
 
 async def read_object(receive: Receive, content_type: str, settings: ServerConfig) -> dict[str, Any]:

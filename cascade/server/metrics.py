@@ -34,7 +34,7 @@ class Metrics:
         """Count a request that has ended.
 
         Args:
-            model: the name that was asked for, "" where it is none of the server's.
+            model: the name that was asked for; "" if the server has no such model.
             status: HTTP's; 499 where the client hung up.
             seconds: how long it took.
             receipt: what came of it, where it was answered.

@@ -11,7 +11,7 @@ from cascade.money import Price, usd
 from cascade.types import Answer
 
 _LONGEST_VALUE = 200
-"""Characters of a header's value: names longer than that are nobody's."""
+"""Characters of a header's value: names longer than that are not model names."""
 
 
 class Receipt(NamedTuple):
@@ -24,7 +24,7 @@ class Receipt(NamedTuple):
         saved_nano_usd: an estimate: the cost of the guide alone, minus the cost of the cascade. It assumes that the
             guide would have read and written as many tokens as the model that is served. Below 0 where the cascade cost
             more. None where a price or a usage is unknown, and where no policy decided.
-        certificate: the id of the certificate that speaks of the answer.
+        certificate: the id of the certificate that covers the answer.
         faulty: the models whose messages had a fault, one for each such message.
         replaced: the models in whose place another one answered, one for each such call.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.

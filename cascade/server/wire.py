@@ -109,7 +109,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._in_head = True
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request, or has too large a head."""
+        """Answer bytes that are not a request, or a request with too large a head."""
         if self._too_large:
             self._refuse_head()
         else:

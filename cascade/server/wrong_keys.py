@@ -1,6 +1,6 @@
 """How often an address may send a wrong key before it is told to wait: bounded memory, the same work for each request.
 
-A right key passes whatever its address sent before, so that nobody behind the same proxy can lock others out. What the
+A right key always passes, so one client cannot lock out others behind the same proxy. What the
 limit saves is the log and the network; a key of 256 bits is not guessed.
 """
 

@@ -17,7 +17,7 @@ from cascade.types import Completion, Question, Request, Step
 
 
 class Conclusion(NamedTuple):
-    """What an agent made of its calls: the reply to a request that nobody is asked any more, at no cost of its own."""
+    """What an agent made of its calls: a reply that is made without another call, at no cost of its own."""
 
     request: Request
     completion: Completion
@@ -97,7 +97,7 @@ class Standins(NamedTuple):
 
     Attributes:
         down: by a model's name, who is asked in turn where that model is down.
-        poor: who is asked where a budget has no room for another model's call; None for nobody.
+        poor: who is asked where a budget has no room for another model's call; None for no model.
     """
 
     down: Mapping[str, tuple[ModelUse, ...]] = {}

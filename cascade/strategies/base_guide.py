@@ -59,7 +59,7 @@ _Ask: TypeAlias = Generator[Request, Completion, Verdict]
 
 
 def read_action(text: str) -> float | None:
-    """Return the action (1, 2 or 3) that a decider's reply starts with; None if it is none.
+    """Return the action (1, 2 or 3) that a decider's reply starts with; None if it starts with none of these.
 
     >>> read_action("2"), read_action("**3** - neither"), read_action("12"), read_action("I think 1")
     (2.0, 3.0, None, None)
@@ -274,7 +274,7 @@ class BaseGuide(Strategy):
     def _base_answers(
         self, question: Question, current: _Round, messages: tuple[Message, ...], done: list[_Round]
     ) -> Generator[Request, Completion, None]:
-        """Ask the base; an answer that is none is noted and neither judged nor offered."""
+        """Ask the base. If its reply has no answer, the step notes that, and nothing is judged or offered."""
         request = self._request(self.base, "base", "answer", question, current.number, messages, logprobs=1)
         completion = yield request
         reasoning, answer = reply.split_reply(completion.text)

@@ -88,7 +88,7 @@ def read(completion: Completion, answer: str | None = None) -> Verdict:
 def without_alternatives(completion: Completion) -> bool:
     """Whether the model gave no log-probs, or none but the chosen tokens' own: P(yes) then needs samples.
 
-    A log-prob that is none (F25) is another matter: that is no verdict.
+    A value that is not a log-prob (F25) gives no verdict instead.
     """
     return completion.tokens is None or all(token.logprob is not None and not token.top for token in completion.tokens)
 

@@ -2,7 +2,7 @@
 
 The files beside this module were written by release 0.6, when each kind was a branch in many modules. Run
 `python -m golden.recipes` in `tests` to write them anew, after a change of the file formats and for no other reason.
-No value here hangs on a processor: answers and log-probs come from hashes, and no policy is a regression.
+No value here depends on a processor: answers and log-probs come from hashes, and no policy is a regression.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MOST = 6_000_000
 
 
 def _chance(*parts: object) -> float:
-    """Return a number in 0..1 that hangs on the parts alone."""
+    """Return a number in 0..1 that depends on the parts alone."""
     return int(hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:12], 16) / 16**12
 
 

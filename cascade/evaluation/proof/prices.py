@@ -51,7 +51,7 @@ class Bills:
 
     Args:
         table: the questions.
-        reference: what savings are held against.
+        reference: what savings are measured against.
     """
 
     table: EpisodeTable

@@ -142,7 +142,7 @@ class Proof:
         why_refused: what the first of them said, without a number of questions.
         exceeded: certified splits in which more than alpha of the test questions broke the promise.
         policy: the certified policies; a split without one counts as the reference.
-        reference: what the savings are held against.
+        reference: what the savings are measured against.
         others: the other baselines; of a ladder of three models or more also one threshold per rung, tuned on each
             split's questions and as lax as breaks the promise as often as the policy (`as_broken`).
         coin: the cheapest coin between two of them and the reference that breaks the promise as often as the policies;
@@ -222,7 +222,7 @@ def prove(
         table: one data set's episodes; a question counts once.
         guarantee: what the policy has to promise.
         fit: fits and certifies a policy on the questions that it is given.
-        plan: how the questions are split, and what savings are held against.
+        plan: how the questions are split, and what savings are measured against.
         tell: called with (splits done, splits in all).
 
     Guarantee: none; this is an estimate. Its intervals are those of `splits.corrected_interval`, over the splits.

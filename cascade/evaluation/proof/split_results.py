@@ -98,8 +98,8 @@ class Measuring:
     Attributes:
         table: the questions.
         guarantee: the promise.
-        reference: what savings are held against.
-        promised: the reference of the promise, whatever savings are held against, where it needs one.
+        reference: what savings are measured against.
+        promised: the reference of the promise, if it needs one; savings may be measured against another.
     """
 
     table: EpisodeTable

@@ -17,7 +17,7 @@ from cascade.training.estimators.linear import checked_column
 from cascade.training.estimators.threads import one_thread
 
 _CHECKED = 256
-"""Rows on which the exported trees are held against scikit-learn's own predictions."""
+"""Rows on which the exported trees are compared with scikit-learn's own predictions."""
 _AGREE = 1e-9
 """As a share of the largest prediction. They agree to the bit where both sum in the same order, as they do today."""
 

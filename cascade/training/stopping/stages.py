@@ -137,7 +137,7 @@ def allowed(table: EpisodeTable, asked: FitTarget) -> float:
     """Return the mean loss over all questions of a table that is asked for; its `alpha` is of those spoken of.
 
     Raises:
-        UsageError: the kind is held against a mean cost, or the log lacks what it needs.
+        UsageError: the kind bounds a mean cost, or the log lacks what it needs.
     """
     if asked.alpha is None:
         raise UsageError("A budget allows a cost, not a loss.")

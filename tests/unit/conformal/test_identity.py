@@ -1,4 +1,4 @@
-"""Whether the answer served hangs on which answers are the same: against every way in which they could be."""
+"""Whether the answer served depends on which answers are the same: against every way in which they could be."""
 
 from __future__ import annotations
 

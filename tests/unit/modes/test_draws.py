@@ -1,4 +1,4 @@
-"""Draws hang on a secret and on names; all looks together spend a level once."""
+"""Draws depend on a secret and on names; all looks together spend a level once."""
 
 from __future__ import annotations
 

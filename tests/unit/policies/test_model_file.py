@@ -213,7 +213,7 @@ def feature(**fields: Any) -> dict[str, Any]:
         ([feature(), feature(), feature(step=2)], "p_yes stands there 2 times"),
         (
             [feature(name="agrees[judge]", unit="share of answers"), feature(step=2)],
-            "speaks of a place that is none of",
+            "names a place that is not one of",
         ),
         ([feature()], "feature is one of 0|its shape is"),
     ],

@@ -1,4 +1,4 @@
-"""How a log is divided: whole groups, whole questions, enough to certify, and nothing hangs on the order."""
+"""How a log is divided: whole groups, whole questions, enough to certify, and nothing depends on the order."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class TestCorners:
         assert -0.05 + step.constraint == pytest.approx(0.0, abs=1e-6)
 
     def test_the_region_holds_where_the_matrix_is_singular_to_its_dtype(self) -> None:
-        """0.5.0: ½ x'Hx was up to 4.4·δ where the step said δ, by an amount that hung on the processor."""
+        """0.5.0: ½ x'Hx was up to 4.4·δ where the step said δ, by an amount that depended on the processor."""
         rng = np.random.default_rng(0)
         for rank in (1, 2, 3, 6):
             for _ in range(200):

@@ -1,4 +1,4 @@
-"""How much a score hangs on a feature: that of a linear score is known."""
+"""How much a score depends on a feature: that of a linear score is known."""
 
 from __future__ import annotations
 

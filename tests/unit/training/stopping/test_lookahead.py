@@ -59,7 +59,7 @@ def test_where_going_on_can_break_what_was_right_that_is_taken_off() -> None:
 
 
 def test_where_the_next_step_is_dear_going_on_is_worth_less() -> None:
-    """What a second model mends does not hang on the question's length, and its price does."""
+    """What a second model mends does not depend on the question's length, and its price does."""
     rng = np.random.default_rng(4)
     length = rng.random(4_000)
     correct = np.stack([rng.random(4_000) < 0.7, rng.random(4_000) < 0.9], axis=1)[:, :, None]
