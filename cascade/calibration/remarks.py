@@ -114,7 +114,9 @@ def priced_said(table: EpisodeTable) -> Iterator[str]:
     if many and table.shows_cost:
         yield f"{lacking_cost(many)}: every figure in money is a mean over the other {table.n - many:,}"
     elif many:
-        yield f"{lacking_cost(many)}, of {table.n:,}: no figure in money is shown. It takes the costs of more than half"
+        yield (
+            f"{lacking_cost(many)}, of {table.n:,}: no figure in money is shown. That needs the costs of more than half"
+        )
 
 
 def lacking_cost(many: int) -> str:

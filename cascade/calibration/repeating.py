@@ -101,7 +101,9 @@ def repeat_calibration(
     True
     """
     if guarantee.alpha is None:
-        raise UsageError(f"A promise of {guarantee.kind} is about no share of questions: name one with alpha.")
+        raise UsageError(
+            f"A promise of {guarantee.kind} is not about a share of questions: name a guarantee with alpha."
+        )
     whole = joined(tables)
     table = whole.take(once(whole))
     sample, rng, risks = sample_of(table, policy), np.random.default_rng(seed), list[float]()

@@ -271,7 +271,9 @@ def selected(table: EpisodeTable, share: float, seed: int) -> Bools:
     held = clusters(table)
     names = drawn(held, seed)
     if len(names) < 2:
-        raise UsageError("The questions are all of one group: none is left to calibrate on after ordering the path.")
+        raise UsageError(
+            "All questions belong to one group, so none is left to calibrate on after ordering the thresholds."
+        )
     chosen = set(names[: min(len(names) - 1, max(1, round(share * len(names))))])
     return np.fromiter((name in chosen for name in held), dtype=np.bool_, count=table.n)
 
@@ -393,7 +395,7 @@ def folds(table: EpisodeTable, k: int, seed: int) -> Ints:
     named = clusters(table)
     rows = Counter(named)
     if len(rows) < 2:
-        raise UsageError("The questions are all of one group: there is nothing to cross-fit with.")
+        raise UsageError("All questions belong to one group, so they cannot be divided for cross-fitting.")
     order = sorted(rows, key=lambda name: (-rows[name], _hash(f"fold|{seed}|{name}")))
     filled = [0] * min(k, len(rows))
     fold: dict[str, int] = {}

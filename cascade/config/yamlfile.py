@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=deep)
             if isinstance(key, str) and key in seen:
-                raise yaml.YAMLError(f"{key!r} stands twice, the second time in line {key_node.start_mark.line + 1}")
+                raise yaml.YAMLError(f"{key!r} appears twice, the second time in line {key_node.start_mark.line + 1}")
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)

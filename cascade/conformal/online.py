@@ -71,7 +71,7 @@ class OnlineThreshold:
     def _problems(self) -> Iterator[str]:
         yield from (f"{problem}." for problem in share_problems(alpha=self.alpha))
         if not math.isfinite(self.kappa):
-            yield f"kappa must be a finite threshold, not {self.kappa:g}: no step leads away from infinity."
+            yield f"kappa must be a finite threshold, not {self.kappa:g}."
         if not 0 < self.step < math.inf:
             yield f"step must be a positive number in the units of the scores, not {self.step:g}."
         if not 0 < self.decay < 0.5:

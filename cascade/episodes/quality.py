@@ -52,7 +52,7 @@ def qualities(rows: Iterable[Mapping[str, Any]], tables: Sequence[EpisodeTable],
     for table, quality in zip(tables, found, strict=True):
         if table.n and np.isnan(quality).all():
             raise UsageError(
-                f"Of no answer in {table.dataset} it is known how good it is: it needs the columns answer and gold."
+                f"{table.dataset} does not say how good any answer is: it needs the columns answer and gold."
             )
     return found
 

@@ -130,7 +130,7 @@ def left_out(table: EpisodeTable) -> Iterator[str]:
     if why is not None:
         yield f"The rows of a threshold and of UALA are left out: {why}."
     if not sees_something(table):
-        yield "The row of net benefit is left out: the log shows a policy nothing that differs between questions."
+        yield "The row of net benefit is left out: the log has no signal that differs between questions."
 
 
 class Unprepared(ABC):

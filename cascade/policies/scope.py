@@ -129,7 +129,7 @@ class Scope:
             if names and told not in names:
                 yield f"{asked} answered as {told}; at calibration it answered as {' or '.join(names)}"
             elif not names and not same_model(asked, told):
-                yield f"{asked} answered as {told}, and the calibration log does not say that it does"
+                yield f"{asked} answered as {told}; the calibration log does not record that name"
 
     def _lacks(self, step: Step) -> Iterator[str]:
         many = len(step.candidates)

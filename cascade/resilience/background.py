@@ -136,7 +136,7 @@ def run(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
     """
     if _background.here:
         call.close()
-        raise RuntimeError("A blocking call on the loop that makes it would wait for ever. Use the async one.")
+        raise RuntimeError("A blocking call from its own event loop would never return. Use the async call.")
     future = _background.submit(call)
     try:
         with ruling_halt().over(future.cancel):

@@ -11,7 +11,7 @@ from cascade.money import Price, usd
 from cascade.types import Answer
 
 _LONGEST_VALUE = 200
-"""Characters of a header's value: names longer than that are not model names."""
+"""The most characters of a header's value; longer values are cut. No known model name is longer."""
 
 
 class Receipt(NamedTuple):

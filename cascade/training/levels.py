@@ -164,7 +164,7 @@ def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee],
     if not parts.training.n:
         return {}
     if not sees_something(parts.training):
-        raise UsageError(f"{parts.training.dataset} has nothing that a policy for all levels could look at.")
+        raise UsageError(f"{parts.training.dataset} has no signal that a policy for all levels can use.")
     objective = {name: objective_of(parts, asked, how.lambda_set) for name, asked in wanted.items()}
     return {name: _taken(policy) for name, policy in make(parts.training, objective).items()}
 

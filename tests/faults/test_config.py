@@ -99,7 +99,7 @@ def test_f65_a_problem_of_form_does_not_hide_one_of_sense() -> None:
 
 def test_f65_a_setting_that_stands_twice(bench: Bench) -> None:
     (problem,) = problems(written(bench, "models:\n  base: small\n  base: large\n"))
-    assert "'base' stands twice" in problem
+    assert "'base' appears twice" in problem
 
 
 def scenario_f66(bench: Bench) -> None:

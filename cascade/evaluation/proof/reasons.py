@@ -186,7 +186,8 @@ def _of_the_set(proof: Proof) -> Iterator[Reason]:
     if several:
         yield Reason(
             "more answers",
-            f"The promise speaks of the answers kept, {policy.answers:.2f} different ones a question. The one served "
+            f"The promise covers the set of answers kept, {policy.answers:.2f} different ones a question. The "
+            f"one served "
             f"is right on {share(policy.accuracy)}, against {share(reference.accuracy)} for {called(reference)}. If "
             "you serve one answer, ask for --guarantee regret.",
         )
@@ -209,7 +210,7 @@ def _of_the_questions(proof: Proof) -> Iterator[Reason]:
     if proof.verdict == "unsure" and saving is not None and saving.low is not None and saving.high is not None:
         yield Reason(
             "few questions",
-            f"{proof.n:,} questions leave the saving open between {share(saving.low)} and {share(saving.high)}; four "
+            f"{proof.n:,} questions put the saving between {share(saving.low)} and {share(saving.high)}; four "
             "times as many would about halve that.",
         )
     if proof.left_out:

@@ -151,7 +151,7 @@ def portfolio(
     tried = _tried(table, objective, networks=trains.offered) if method == AUTO else {method}
     found = [one for one in _all(table, objective, seed, init, trains, tried) if one.method in tried]
     if not found:
-        raise UsageError(f"{table.dataset} has nothing that a policy of the method {method} could look at.")
+        raise UsageError(f"{table.dataset} has no signal that a policy of the method {method} can use.")
     return found
 
 

@@ -155,7 +155,7 @@ def _check_start(setting: TrainingProblem) -> None:
     """Refuse a starting threshold outside its range, which may depend on the number of actions in the log."""
     start, (low, high) = setting.config.kappa_start, setting.kappa_range
     if start is not None and not low <= start <= high:
-        raise UsageError(f"kappa_start: {start:g} is outside what kappa is kept in here, {low:.4g} to {high:.4g}.")
+        raise UsageError(f"kappa_start: {start:g} is outside the range of kappa here, {low:.4g} to {high:.4g}.")
 
 
 def _to_be_served(one: _Made) -> bool:

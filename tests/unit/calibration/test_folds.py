@@ -72,5 +72,5 @@ def test_there_are_no_more_folds_than_groups() -> None:
 def test_one_fold_or_one_group_cannot_be_cross_fitted() -> None:
     with pytest.raises(UsageError, match="at least 2 folds, not 1"):
         folds(log(10), 1, seed=0)
-    with pytest.raises(UsageError, match="all of one group"):
+    with pytest.raises(UsageError, match="belong to one group"):
         folds(replace(log(10), groups=("same",) * 10), 5, seed=0)

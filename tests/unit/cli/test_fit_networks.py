@@ -273,7 +273,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_said_before_training(cli:
         ("- layers", "it holds no settings; docs/networks.md has an example"),
         ("layers: []", "layers: a network has 1 to 16 hidden layers, not 0"),
         ("kappa_start: 0.9\nkappa_range: [0.1, 0.5]", "kappa_start: 0.9 is outside kappa_range, 0.1 to 0.5"),
-        ("kappa_start: 0.9", "kappa_start: 0.9 is outside what kappa is kept in here, 0.15 to 0.5"),
+        ("kappa_start: 0.9", "kappa_start: 0.9 is outside the range of kappa here, 0.15 to 0.5"),
     ],
 )
 def test_settings_that_are_none_or_would_not_be_kept_to_are_refused(

@@ -92,7 +92,7 @@ def test_an_answer_that_was_not_kept_as_text_is_unknown() -> None:
 def test_what_cannot_be_graded_is_refused() -> None:
     rows = [said("Danube", gold=None)]
     tables = tables_from_rows(rows)
-    with pytest.raises(UsageError, match="Of no answer in log it is known how good it is"):
+    with pytest.raises(UsageError, match="log does not say how good any answer is"):
         qualities(rows, tables)
     with pytest.raises(UsageError, match="There is no matcher 'f2'"):
         qualities(rows, tables, "f2")

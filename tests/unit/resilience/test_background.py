@@ -236,4 +236,4 @@ asyncio.run(main())
 """
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stderr, done.returncode) == ("", 0)
-    assert "would wait for ever" in done.stdout
+    assert "would never return" in done.stdout

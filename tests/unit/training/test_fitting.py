@@ -299,7 +299,7 @@ def test_signals_that_are_never_known_are_no_thresholds() -> None:
     )
     found = fit(blind, method="auto")
     assert not any(one.method == "threshold" for one in found.choice.judged)
-    with pytest.raises(UsageError, match="nothing that a policy of the method threshold could look at"):
+    with pytest.raises(UsageError, match="no signal that a policy of the method threshold can use"):
         fit(blind, method="threshold")
 
 

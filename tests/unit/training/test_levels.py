@@ -164,7 +164,7 @@ def one_step(table: EpisodeTable) -> EpisodeTable:
 @pytest.mark.parametrize(
     ("table", "more", "said"),
     [
-        (one_step(log(60)), {}, "nothing that a policy for all levels could look at"),
+        (one_step(log(60)), {}, "no signal that a policy for all levels can use"),
         (log(60), {"config": config(strategy={"kind": "base_guide", "rounds": 2})}, "another cascade than the config"),
         (log(60), {"lambda_set": -1.0}, "lambda is what an answer is charged with"),
         (log(60), {"embedding": Embedding(Embedder(), {})}, "sees no embeddings"),
