@@ -307,7 +307,7 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
         (["--policy", "treshold"], "did you mean threshold"),
         (["--calibration-share", "1.5"], "lies between 0 and 1"),
         (["--where", "step=1"], "cut episodes apart"),
-        (["--init", "nowhere"], "no policy directory"),
+        (["--init", "nowhere"], "not a policy directory"),
     ],
 )
 def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: list[str], said: str) -> None:
