@@ -18,7 +18,7 @@ from cascade.episodes.ladders import as_ladder
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.orchestrator import Orchestrator
-from cascade.policies.base import Observation, Scores
+from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.features import FeatureSet, offered
 from cascade.providers.replay import Replay
 from cascade.types import Question
@@ -26,7 +26,7 @@ from cascade.types import Question
 pytest.importorskip("pyarrow")
 
 
-class Watcher:
+class Watcher(Policy):
     """A policy that goes on to the end and keeps what it was shown."""
 
     kappa = 0.0

@@ -21,7 +21,7 @@ def streams(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     logprobs = [{"token": piece, "logprob": -0.5} for piece in pieces]
-    usage = {"prompt_tokens": draw(st.integers(1, 99)), "completion_tokens": draw(st.integers(0, 99))}
+    usage = {"prompt_tokens": draw(st.integers(1, 99)), "completion_tokens": draw(st.integers(1, 99))}
     choice = {"index": 0, "message": {"content": text}, "finish_reason": finish, "logprobs": {"content": logprobs}}
     whole = {"id": "req-1", "model": "small", "choices": [choice], "usage": usage}
     chunks: list[dict[str, Any]] = [
