@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +11,7 @@ import numpy as np
 import pytest
 
 import cascade
-from cascade.api import comparing
-from cascade.api.logs import read_log
 from cascade.calibration.doubt import doubt_of
-from cascade.cli import compare as module
 from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
@@ -39,16 +34,10 @@ class Seen(NamedTuple):
 
 
 def seen(episodes: str | Path, splits: int = 1) -> Seen:
-    """Run the command in this process."""
-    opened, out = [], io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", io.StringIO())
-        patch.setattr(comparing, "read_log", lambda *given: opened.append(read_log(*given)) or opened[0])
-        module.compare_log(str(episodes), splits=splits, as_json=True)
-    found = json.loads(out.getvalue())
-    listed = found.get("datasets", [found])
-    return Seen({one["dataset"]: one for one in listed}, {table.dataset: table for table in opened[0].tables})
+    """Compare every way to answer on a log."""
+    found = cascade.compare(str(episodes), splits=splits, tell=lambda _: None)
+    documents = json.loads(json.dumps(found.to_dict()))["datasets"]
+    return Seen({one["dataset"]: one for one in documents}, {table.dataset: table for table in found.tables})
 
 
 @cache

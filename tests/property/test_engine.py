@@ -47,7 +47,7 @@ TEXTS = st.sampled_from(
         "Reasoning: x\nAnswer: 7",
     ]
 )
-USAGES = st.builds(Usage, st.integers(1, 60), st.integers(0, 32), estimated=st.booleans())
+USAGES = st.builds(Usage, st.integers(1, 60), st.integers(1, 32), estimated=st.booleans())
 COMPLETIONS = st.builds(
     lambda text, usage, finish: completion(text, usage=usage, finish_reason=finish),
     TEXTS,

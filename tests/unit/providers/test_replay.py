@@ -43,8 +43,8 @@ def replayed(answer: Answer, one: Request) -> Completion:
 
 
 def alike(made: Completion) -> Completion:
-    """Return what a log keeps: no latency, name or notes."""
-    return made._replace(latency_s=0.0, model=None, notes=())
+    """Return what a log keeps: no latency, name or notes; what `details` say of cached tokens stands in `usage`."""
+    return made._replace(latency_s=0.0, model=None, notes=(), details={})
 
 
 @pytest.mark.parametrize(
