@@ -96,6 +96,16 @@ class ChatRequest:
         return tuple(self.options.get("tools") or ())
 
     @property
+    def user(self) -> str | None:
+        """The application's name of who asks, None where the request names nobody.
+
+        >>> ChatRequest([{"role": "user", "content": "Hi"}], {"user": "ann"}).user
+        'ann'
+        """
+        named = self.options.get("user")
+        return named if isinstance(named, str) else None
+
+    @property
     def max_tokens(self) -> int | None:
         """The limit of the reply that the application has set, None where it set none."""
         limits = [self.options.get(name) for name in ("max_completion_tokens", "max_tokens")]

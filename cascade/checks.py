@@ -55,6 +55,9 @@ def checked_key(key: str, name: str) -> str:
     return bare
 
 
+_CALLED = "/chat/completions"
+
+
 def checked_base(value: str) -> str:
     """Return a server's address, or raise ValueError for one that is none or must not be asked (F74)."""
     parts = urlsplit(value)
@@ -64,6 +67,9 @@ def checked_base(value: str) -> str:
         raise ValueError("an address starts with http:// or https:// and names a host")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("an address holds no user, key or query; use api_key_env for a key")
+    base = value.rstrip("/").removesuffix(_CALLED)
+    if base != value.rstrip("/"):
+        raise ValueError(f"cascade adds {_CALLED} itself; write {base}")
     if is_link_local(parts.hostname):
         raise ValueError("link-local and metadata addresses are refused")
     return value
@@ -286,5 +292,5 @@ def refuse_in_event_loop(name: str, instead: str) -> None:
     if in_event_loop():
         raise UsageError(
             f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
-            f"Use: {'async for event in' if instead == 'astream' else 'await'} orchestrator.{instead}(…)"
+            f"Use: {'async for event in' if instead.startswith('astream') else 'await'} orchestrator.{instead}(…)"
         )

@@ -148,8 +148,7 @@ class Orchestrator:
         Raises:
             ProviderError: every model that could have answered failed, or the deadline came before any answer.
             BudgetExceededError: the cap would have been passed.
-            UsageError: closed, called inside a running event loop (use `aask`), nothing was asked, or there is no such
-                level.
+            UsageError: closed, called inside a running event loop (use `aask`), nothing was asked, or no such level.
         """
         refuse_in_event_loop("ask", "aask")
         return self._ask(question, level_of(level, budget), alpha, segment, self._halt, deadline_s)
@@ -247,10 +246,7 @@ class Orchestrator:
         level = level_of(level, budget)
         self._serves(level, alpha)
         return in_threads(
-            lambda question, halt: self._ask(question, level, alpha, segment, halt),
-            questions,
-            concurrency,
-            self._halt,
+            lambda question, halt: self._ask(question, level, alpha, segment, halt), questions, concurrency, self._halt
         )
 
     async def aask_many(
@@ -293,6 +289,7 @@ class Orchestrator:
         ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
         {'role': 'assistant', 'content': 'you asked: Hi'}
         """
+        refuse_in_event_loop("chat", "achat")
         asked, deadline_s = timed_chat(messages, fields)
         return self.ask(asked, level=level, alpha=alpha, deadline_s=deadline_s)
 
@@ -310,6 +307,7 @@ class Orchestrator:
 
         The text of a step is a draft until the answer comes: a later model may be served in its place.
         """
+        refuse_in_event_loop("stream_chat", "astream_chat")
         asked, deadline_s = timed_chat(messages, fields)
         return self.stream(asked, level=level, alpha=alpha, deadline_s=deadline_s)
 
@@ -344,7 +342,7 @@ class Orchestrator:
             model: the name of one of the configured models: it alone is asked, and no policy decides.
             trace_id: the id of the episode in the traces.
             traced: whether it goes there.
-            key: the name of the server's key whose budget it counts for (`budget.per_key`).
+            key: the name of the server's key: its budget counts (`budget.per_key`), and traces name it as the user.
             deadline_s: as in `ask`.
 
         Raises:
@@ -354,7 +352,7 @@ class Orchestrator:
         if model is not None:
             only = RunPlan(alone(self.config, model, self._plain.prompts), FixedPolicy(), walk=f"{model} only")
         asked = Question.of_chat(request)
-        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced)
+        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced, key=key)
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
         pieces = aserve(
             walk,
@@ -372,6 +370,7 @@ class Orchestrator:
         self, requests: Iterable[Chat], *, concurrency: int = 8, level: str | None = None, alpha: float | None = None
     ) -> list[Answer]:
         """Answer chat requests, at most `concurrency` at a time, in their order. Raises as `ask_many` does."""
+        refuse_in_event_loop("chat_many", "achat_many")
         questions = [chat_question(request, {}) for request in requests]
         return self.ask_many(questions, concurrency=concurrency, level=level, alpha=alpha)
 
@@ -553,6 +552,7 @@ class Orchestrator:
         trace_id: str | None = None,
         traced: bool = True,
         audit: bool = False,
+        key: str | None = None,
     ) -> tuple[Deadline, Run, Trace, RunPlan]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
@@ -561,7 +561,7 @@ class Orchestrator:
         serving = self._serves(level, alpha) if only is None else None
         stays = self._caches is not None and only is None and self._caches.stays(asked, self._plain)
         plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
-        trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._paid, plan.walk, trace_id)
+        trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._paid, plan.walk, trace_id, key)
         walk = run(
             asked,
             strategy=plan.strategy,

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from cascade.cli.main import app
@@ -30,6 +33,20 @@ def help_of(command: str) -> str:
     return "\n".join(line.rstrip() for line in result.output.rstrip().splitlines()).strip("\n")
 
 
+def without_section(page: str) -> list[str]:
+    """Return the commands whose help has no place on the page."""
+    there = {found["command"] for found in _SECTION.finditer(page)}
+    return [command for command in _commands("cascade", get_command(app)) if command not in there]
+
+
+def _commands(name: str, command: Any) -> Iterator[str]:
+    for part in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        one = command.get_command(None, part)
+        if not one.hidden:
+            yield f"{name} {part}"
+            yield from _commands(f"{name} {part}", one)
+
+
 def current(page: str) -> str:
     """Return the page with every help text as it is now."""
 
@@ -45,6 +62,8 @@ def main() -> None:
     """Rewrite or check."""
     os.environ["COLUMNS"] = "80"
     old = PAGE.read_text("utf-8")
+    if missing := without_section(old):
+        sys.exit(f"docs/cli.md has no section for {', '.join(missing)}: write '## COMMAND' and an empty ```text block")
     new = current(old)
     if "--check" in sys.argv:
         if new != old:

@@ -89,8 +89,13 @@ def _print_lines(rows: Iterator[Mapping[str, Any]]) -> int:
 @app.command("purge")
 def purge(
     older_than: Annotated[
-        str, typer.Option("--older-than", help="The least age of what is removed: 12h, 30d, 8w; 0d is everything.")
-    ],
+        str | None,
+        typer.Option("--older-than", help="The least age of what is removed: 12h, 30d, 8w; 0d is everything."),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", help="Only what this user asked: the request's user, or else the server key's name."),
+    ] = None,
     content_only: Annotated[
         bool, typer.Option("--content-only", help="Keep the numbers; remove questions, contexts and answers.")
     ] = False,
@@ -99,26 +104,32 @@ def purge(
     config: ConfigOption = _CONFIG,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old rows, or only their texts. SQLite overwrites what is removed with zeros.
+    """Remove rows that are old or of one user, or only their texts. SQLite overwrites what is removed with zeros.
 
     Example: cascade traces purge --older-than 30d --content-only
     """
-    age = _age(older_than)
+    if older_than is None and user is None:
+        raise UsageError("Say what is removed: --older-than AGE, --user NAME, or both. --older-than 0d is everything.")
+    age = None if older_than is None else _age(older_than)
     before = datetime.now(UTC) - age if age else None  # all, then, also what has no time
     url = _url(store, config)
     with Store.open(url, read_only=True) as opened:
         count, shown = opened.count(before=before), plain(opened.address.shown)
+    if user is not None:
+        with Store.open(url) as opened:  # which brings an older version's up to date: only then it knows its users
+            count = opened.count(before=before, user=user)
     what = "what is said in" if content_only else "all of"
     if count and not yes:
         since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"
-        _confirm(f"Remove {what} {count} rows{since} in {shown}?")
+        of_user = "" if user is None else f" of {plain(user)}"
+        _confirm(f"Remove {what} {count} rows{of_user}{since} in {shown}?")
     removed = 0
     if count:
         with Store.open(url) as opened:
-            removed = opened.purge(before, content_only=content_only)
+            removed = opened.purge(before, user=user, content_only=content_only)
     if as_json:
         until = None if before is None else before.isoformat(timespec="seconds")
-        print_json({"removed": removed, "content_only": content_only, "before": until})
+        print_json({"removed": removed, "content_only": content_only, "before": until, "user": user})
     else:
         console().print(f"{removed} rows {'emptied' if content_only else 'removed'}")
 

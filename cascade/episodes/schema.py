@@ -23,8 +23,8 @@ from cascade.money import PriceTable
 from cascade.policies.scope import failed_with
 from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
-SCHEMA_VERSION = 4
-"""2 added `walk` and `confidence`, 3 `segment`, 4 `parents`. A row of an earlier version has null there."""
+SCHEMA_VERSION = 5
+"""2 added `walk` and `confidence`, 3 `segment`, 4 `parents`, 5 `user`. A row of an earlier version has null there."""
 BASE_ONLY, GUIDE_ONLY, LAST_ONLY = ALONE
 """The walks of one model by itself, as they are called wherever they stand."""
 CARRIED_OVER = "carried over: no call"
@@ -41,8 +41,8 @@ FINGERPRINT = "fingerprint"
 """Stands there where the provider said which build of the model replied."""
 CHAT = "chat"
 """Stands there where a chat request was answered: `context` is then the request, and `text` the message, as JSON."""
-CONTENT_COLUMNS = ("question", "context", "gold", "answer", "text")
-"""The columns that spell out what was asked and answered; so do the tokens among the signals."""
+CONTENT_COLUMNS = ("user", "question", "context", "gold", "answer", "text")
+"""The columns that spell out who asked, what was asked, and what was answered; so do the tokens among the signals."""
 IMPOSSIBLE_LOGPROB = -1e9
 """Stands for −inf in a file."""
 COLUMNS = (
@@ -52,6 +52,7 @@ COLUMNS = (
     "split",
     "group",
     "segment",
+    "user",
     "question",
     "context",
     "gold",
@@ -151,8 +152,8 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
     Args:
         answer: the answer, with its steps.
         horizon: T, how many steps the question could have taken.
-        columns: what the answer itself does not know: `dataset`, `split`, `group`, `segment`, `gold`, `walk`,
-            `episode_id`. The segment is the question's own where they do not say.
+        columns: what the answer itself does not know: `dataset`, `split`, `group`, `segment`, `user`, `gold`, `walk`,
+            `episode_id`. Segment and user are the question's own where they do not say.
     """
     head, failed = _head(answer.question) | {"horizon": horizon} | columns, _failed(answer)
     placed = [(step, call) for step in answer.steps for call in step.calls]
@@ -172,6 +173,7 @@ def _head(question: Question) -> dict[str, Any]:
         "question": question.text,
         "context": question.context,
         "segment": question.segment,
+        "user": None if question.chat is None else question.chat.user,
         "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "schema_version": SCHEMA_VERSION,
     }

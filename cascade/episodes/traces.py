@@ -99,7 +99,7 @@ class TraceWriter:
             answer: the answer, with its steps.
             columns: what the answer does not know: `horizon`, `dataset`, `split`, `walk`, `gold`. The episode's id is a
                 new UUID of version 7, or `episode_id`; the group is the question's own, or else the same for all
-                near-duplicates of the question; the segment is the question's own.
+                near-duplicates of the question; segment and user are the question's own.
 
         Raises:
             UsageError: the writer is closed.
@@ -194,9 +194,10 @@ class Trace:
         paid: makes the record of a call that was answered; needed for a walk that is left in the middle of a step.
         walk: its name, if it is not the configured strategy's own.
         episode_id: the id that it is put on record under; a new one by default.
+        key: the name of the server's key that asks: the user on record, where the request names none.
     """
 
-    __slots__ = ("_done", "_episode_id", "_horizon", "_paid", "_walk", "_writer")
+    __slots__ = ("_done", "_episode_id", "_horizon", "_key", "_paid", "_walk", "_writer")
 
     def __init__(
         self,
@@ -205,12 +206,14 @@ class Trace:
         paid: Callable[[Request, Completion], Call],
         walk: str | None = None,
         episode_id: str | None = None,
+        key: str | None = None,
     ) -> None:
         self._writer = writer
         self._horizon = horizon
         self._paid = paid
         self._walk = walk
         self._episode_id = episode_id
+        self._key = key
         self._done: Future[None] | None = None
 
     def follow(self, question: Question, walk: Walk) -> Walk:
@@ -256,6 +259,8 @@ class Trace:
         try:
             columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}
             columns |= {} if self._episode_id is None else {"episode_id": self._episode_id}
+            chat = answer.question.chat
+            columns |= {"user": self._key} if chat is None or chat.user is None else {}
             self._done = self._writer.submit(answer, columns)
         except UsageError:
             logger.warning("traces: an answer came after the end and is not on record")

@@ -145,8 +145,8 @@ class Modes:
         if state.killed:
             return Turn(guide, "killed", trace_id, key)
         turn, rate = Turn(guide, state.mode, trace_id, key), self._rate(state)
-        user = asked.request.options.get("user")
-        who = user if isinstance(user, str) else key or name
+        who = asked.request.user
+        who = who if who is not None else key or name
         if state.serves_policy and draws.in_canary(self._secret, who, state.canary):
             rate = settings.audit
             if await self._cheaply_written(asked, group):

@@ -86,9 +86,8 @@ class Spending:
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
-        options = {} if request.chat is None else request.chat.options
-        user, now_s = options.get("user"), datetime.now(UTC).timestamp()
-        wanted = self.caps.of(key, user if isinstance(user, str) else None, now_s)
+        user, now_s = None if request.chat is None else request.chat.user, datetime.now(UTC).timestamp()
+        wanted = self.caps.of(key, user, now_s)
         expires_s = now_s + self.call_s + _SLACK_S
         try:
             found = self.ledger.reserve(amount, wanted, self.owner, expires_s)

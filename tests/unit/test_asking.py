@@ -94,3 +94,20 @@ async def test_a_stream_inside_a_running_loop_advises_async_for() -> None:
         orchestrator.stream("Which river?")
     with pytest.raises(UsageError, match=r"Use: await orchestrator\.aask\(…\)"):
         orchestrator.ask("Which river?")
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("chat", "await orchestrator.achat("),
+        ("stream_chat", "async for event in orchestrator.astream_chat("),
+        ("chat_many", "await orchestrator.achat_many("),
+    ],
+)
+async def test_a_chat_inside_a_running_loop_names_itself_and_what_to_await(name: str, use: str) -> None:
+    orchestrator, fake = wired()
+    with pytest.raises(UsageError) as caught:
+        getattr(orchestrator, name)(CHAT)
+    assert str(caught.value).startswith(f"{name}() blocks")
+    assert use in str(caught.value)
+    assert fake.requests == []

@@ -38,6 +38,12 @@ def test_an_address_with_a_secret_in_it_is_refused(address: str) -> None:
         checked_base(address)
 
 
+@pytest.mark.parametrize("end", ["/chat/completions", "/chat/completions/"])
+def test_an_address_of_the_call_itself_is_refused_with_what_to_write(end: str) -> None:
+    with pytest.raises(ValueError, match=r"adds /chat/completions itself; write http://a\.b/v1$"):
+        checked_base(f"http://a.b/v1{end}")
+
+
 METADATA = [
     "169.254.169.254",
     "169.254.0.1",

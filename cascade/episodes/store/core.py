@@ -193,25 +193,28 @@ class Store:
             found = connection.execute(query).all()
         return [dict(zip(columns, row, strict=True)) for row in reversed(found)]
 
-    def count(self, where: Mapping[str, str] | None = None, before: datetime | None = None) -> int:
-        """Return how many rows there are, or match and were made before a time. Raises as `read` does."""
+    def count(
+        self, where: Mapping[str, str] | None = None, before: datetime | None = None, user: str | None = None
+    ) -> int:
+        """Return how many rows there are, or match, were made before a time, for a user. Raises as `read` does."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import conditions, episodes
 
-        wanted = [*conditions(where, self._columns), *_older(before)]
+        wanted = [*conditions(where, self._columns), *self._chosen(before, user)]
         query = sa.select(sa.func.count()).select_from(episodes).where(*wanted)
         with self._transaction(reading=True) as connection:
             return int(connection.scalar(query) or 0)
 
-    def purge(self, before: datetime | None = None, *, content_only: bool = False) -> int:
+    def purge(self, before: datetime | None = None, *, user: str | None = None, content_only: bool = False) -> int:
         """Remove rows, or only what they say; return how many. SQLite writes zeros over what is removed.
 
         Args:
             before: only rows that were made before this time; all by default. A row without a time is of no age, so
                 it is removed only with all others.
-            content_only: keep the rows, with costs and signals, but empty question, context, gold, answer, text, and
-                the tokens among the signals.
+            user: only rows of requests that this user made, whose name or its hash is on record.
+            content_only: keep the rows, with costs and signals, but empty user, question, context, gold, answer, text,
+                and the tokens among the signals.
 
         Raises:
             UsageError: the store is closed or only read.
@@ -219,9 +222,10 @@ class Store:
         """
         if self.read_only:
             raise UsageError(f"The trace store {self.address.shown} was opened for reading only.")
-        removed = self._empty(_older(before)) if content_only else self._remove(_older(before))
+        chosen = self._chosen(before, user)
         if not content_only:
-            self._remove_feedback(before)
+            self._remove_feedback(before, None if user is None else chosen)
+        removed = self._empty(chosen) if content_only else self._remove(chosen)
         self._shrink()
         return removed
 
@@ -237,7 +241,7 @@ class Store:
         from cascade.episodes.store.tables import summary
 
         with self._transaction(reading=True) as connection:
-            found = summary(connection, self._columns)
+            found = summary(connection)
         path = self.address.path
         size = None if path is None or not path.exists() else path.stat().st_size
         return {"store": self.address.shown, **found, "bytes": size, "journal_mode": self.journal_mode}
@@ -384,14 +388,27 @@ class Store:
                 removed += connection.execute(sa.delete(episodes).where(episodes.c.id.in_(batch))).rowcount
         return removed
 
-    def _remove_feedback(self, before: datetime | None) -> None:
+    def _chosen(self, before: datetime | None, user: str | None) -> list[sa.ColumnElement[bool]]:
+        """Return which rows were made before a time, for a user; a store of an older version knows no users."""
         import sqlalchemy as sa
 
-        from cascade.episodes.store.tables import feedback
+        from cascade.episodes.store.tables import asked_by
+
+        if user is None:
+            return _older(before)
+        return [*_older(before), asked_by(user) if "user" in self._columns else sa.false()]
+
+    def _remove_feedback(self, before: datetime | None, chosen: list[sa.ColumnElement[bool]] | None) -> None:
+        """Remove what was said before a time, or of the answers that are chosen."""
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes, feedback
 
         with self._transaction() as connection:
             if sa.inspect(connection).has_table(feedback.name):
                 old = [] if before is None else [feedback.c.created_at < before.astimezone(UTC).isoformat()]
+                if chosen is not None:
+                    old = [feedback.c.episode_id.in_(sa.select(episodes.c.episode_id).where(*chosen))]
                 connection.execute(sa.delete(feedback).where(*old))
 
     def _empty(self, old: list[sa.ColumnElement[bool]]) -> int:

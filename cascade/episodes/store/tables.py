@@ -14,7 +14,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateColumn
 
 from cascade.episodes.rowcheck import AS_JSON, KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, hashed, request_of
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import from_database
 from cascade.episodes.store.sqlite import Connector
@@ -27,8 +27,10 @@ _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     TRUTH: sa.Boolean,
     **dict.fromkeys(AS_JSON, sa.Text),  # PostgreSQL's own types refuse what a model may write, such as \u0000
 }
-_ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",), 4: ("parents",)}
+_ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",), 4: ("parents",), 5: ("user",)}
 """The columns that came with each version of the schema."""
+_ADDED_USER = 5
+_ROWS_PER_STEP = 250
 _CREATION_LOCK = 0x63617363
 """PostgreSQL's advisory lock for making and changing the tables: "casc" in ASCII, which no other program should use."""
 _INCOMING = f"cascade_incoming_{SCHEMA_VERSION}"
@@ -155,7 +157,27 @@ def made_current(connection: sa.Connection, shown: str) -> None:
         for name in _ADDED.get(number, ()):
             column = CreateColumn(episodes.c[name]).compile(dialect=connection.dialect)
             connection.exec_driver_sql(f"ALTER TABLE episodes ADD COLUMN {column}")
+    if version < _ADDED_USER:
+        _name_users(connection)
     connection.execute(sa.update(meta).where(meta.c.key == "schema_version").values(value=str(SCHEMA_VERSION)))
+
+
+def _name_users(connection: sa.Connection) -> None:
+    """Write who asked into rows of a version that kept it in the request alone."""
+    of = episodes.c
+    known = sa.select(of.id, of.context).where(of.context.contains('"user":'), of.signals.contains('"chat":true'))
+    change, last = sa.update(episodes).where(of.id == sa.bindparam("key")), 0
+    while step := connection.execute(known.where(of.id > last).order_by(of.id).limit(_ROWS_PER_STEP)).all():
+        asked = [(key, request_of(context)) for key, context in step]
+        named = [{"key": key, "user": one.user} for key, one in asked if one is not None and one.user is not None]
+        if named:
+            connection.execute(change, named)
+        last = step[-1][0]
+
+
+def asked_by(user: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a user asked, whether the name or its hash is on record."""
+    return episodes.c.user.in_((user, hashed(user)))
 
 
 def conditions(where: Mapping[str, str] | None, columns: Iterable[str]) -> list[sa.ColumnElement[bool]]:
@@ -251,12 +273,11 @@ def ours(error: Exception, shown: str) -> CascadeError | None:
     return from_database(error, shown) if foreign or isinstance(error, OSError) else None
 
 
-def summary(connection: sa.Connection, columns: Iterable[str]) -> dict[str, Any]:
+def summary(connection: sa.Connection) -> dict[str, Any]:
     """Return counts, the time covered, and by model the calls and what they cost.
 
-    A cost is None as soon as one call's is unknown; `cost_unknown` counts those.
+    Every row counts, of whatever walk. A cost is None as soon as one call's is unknown; `cost_unknown` counts those.
     """
-    have = set(columns)
     column = episodes.c
     marked = sa.case((column.signals.contains('"not_finite":', autoescape=True), 1), else_=0)
     head = sa.select(
@@ -268,7 +289,6 @@ def summary(connection: sa.Connection, columns: Iterable[str]) -> dict[str, Any]
     )
     found = dict(connection.execute(head).mappings().one())
     found["not_finite"] = int(found["not_finite"])
-    live = column.walk.is_(None) if "walk" in have else sa.true()
     by_model = (
         sa.select(
             column.model,
@@ -276,7 +296,6 @@ def summary(connection: sa.Connection, columns: Iterable[str]) -> dict[str, Any]
             sa.func.sum(column.cost_nano_usd).label("cost_nano_usd"),
             (sa.func.count() - sa.func.count(column.cost_nano_usd)).label("cost_unknown"),
         )
-        .where(live)
         .group_by(column.model)
         .order_by(sa.desc("rows"), column.model)
     )

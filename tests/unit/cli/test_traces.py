@@ -15,7 +15,7 @@ from stores import row
 
 from cascade.cli import traces
 from cascade.episodes.files import read_rows
-from cascade.episodes.schema import COLUMNS
+from cascade.episodes.schema import COLUMNS, hashed
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 
@@ -125,7 +125,7 @@ def test_an_age_of_nothing_is_everything(cli: Cli, filled: str) -> None:
     with Store.open(filled) as store:
         store.append([row(4, created_at=None)])
     ran = cli("traces", "purge", "--store", filled, "--older-than", "0d", "--yes", "--json")
-    assert json.loads(ran.out) == {"removed": 4, "content_only": False, "before": None}
+    assert json.loads(ran.out) == {"removed": 4, "content_only": False, "before": None, "user": None}
     assert left(filled) == []
 
 
@@ -153,7 +153,54 @@ def test_an_age_that_is_none_is_2(cli: Cli, filled: str, age: str) -> None:
     assert "is no age" in ran.err
 
 
+@pytest.fixture
+def asked(store_url: str) -> str:
+    """Return a store with rows of ann, of ann as a hash, of bob, of nobody, and an old one of ann; and feedback."""
+    names = ["ann", hashed("ann"), "bob", None, "ann"]
+    with Store.open(store_url) as store:
+        store.append([row(n, user=name, created_at=ago(40 if n == 5 else 1)) for n, name in enumerate(names, 1)])
+        for n in (1, 3):
+            said = {"episode_id": f"episode {n}", "right": True, "score": None, "better": None, "reviewer": None}
+            store.add_feedback(said | {"created_at": ago(1)})
+    return store_url
+
+
+def test_purge_removes_what_a_user_asked_and_what_was_said_of_it(cli: Cli, asked: str) -> None:
+    ran = cli("traces", "purge", "--user", "ann", "--yes", "--json", "--store", asked)
+    assert json.loads(ran.out) == {"removed": 3, "content_only": False, "before": None, "user": "ann"}
+    assert left(asked) == ["episode 3", "episode 4"]
+    with Store.open(asked, read_only=True) as store:
+        assert [one["episode_id"] for one in store.feedback()] == ["episode 3"]
+
+
+def test_purge_by_user_and_age_removes_what_is_both(cli: Cli, asked: str) -> None:
+    assert cli("traces", "purge", "--user", "ann", "--older-than", "30d", "--yes", "--store", asked).code == 0
+    assert left(asked) == [f"episode {n}" for n in (1, 2, 3, 4)]
+
+
+def test_a_users_texts_are_removed_with_the_name(cli: Cli, asked: str) -> None:
+    cli("traces", "purge", "--user", "ann", "--content-only", "--yes", "--store", asked)
+    with Store.open(asked, read_only=True) as store:
+        found = [(one["user"], one["question"] is None) for one in store.read()]
+    assert found == [(None, True), (None, True), ("bob", False), (None, False), (None, True)]
+
+
+def test_purge_asks_what_is_meant(cli: Cli, asked: str) -> None:
+    ran = cli("traces", "purge", "--yes", "--store", asked)
+    assert (ran.code, len(left(asked))) == (2, 5)
+    assert "--user NAME" in ran.err
+
+
 # --- stats ---
+
+
+def test_the_sum_of_stats_is_that_of_the_export(cli: Cli, store_url: str) -> None:
+    with Store.open(store_url) as store:
+        store.append([row(1), row(2, walk="large only", model="large", cost_nano_usd=5_000_000)])
+    document = json.loads(cli("traces", "stats", "--store", store_url, "--json").out)
+    lines = [json.loads(line) for line in cli("traces", "export", "--store", store_url).out.splitlines()]
+    assert sum(one["cost_usd"] for one in document["models"]) == pytest.approx(0.005014)
+    assert sum(one["cost_nano_usd"] for one in lines) == 5_014_000
 
 
 def test_stats_count_and_price(cli: Cli, filled: str) -> None:

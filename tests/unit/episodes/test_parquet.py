@@ -136,7 +136,9 @@ def test_rows_without_step_or_question_are_named_by_their_number(tmp_path: Path)
 
 def test_a_newer_row_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
-    pq.write_table(pa.table({"question": ["x", "y"], "step": [1, 1], "schema_version": [None, 5]}), path)
+    pq.write_table(
+        pa.table({"question": ["x", "y"], "step": [1, 1], "schema_version": [None, SCHEMA_VERSION + 1]}), path
+    )
     with pytest.raises(UsageError, match="row 2 was written by a newer version"):
         list(read_rows(path))
 

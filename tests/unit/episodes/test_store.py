@@ -418,7 +418,7 @@ def test_f56_an_older_version_is_brought_up_to_date(version_1: Path, file_url: s
         assert list(store.read()) == [whole(OLD_ROW), whole(new)]
         assert store.integrity() == []
     with closing(sqlite3.connect(version_1)) as file:
-        assert file.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("4",)
+        assert file.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("5",)
     Store.open(file_url).close()
 
 
@@ -447,13 +447,28 @@ def test_f56_an_older_version_on_a_server_is_brought_up_to_date() -> None:
             assert [one["confidence"] for one in store.read()] == [None, 0.5]
 
 
+def test_f56_an_older_version_learns_its_users_from_the_requests(tmp_path: Path, file_url: str) -> None:
+    later = "walk TEXT, confidence DOUBLE, segment TEXT, parents TEXT"
+    written_by_hand(tmp_path / "traces.db", "4", f"{VERSION_1}, {later}")
+    ann = '{"messages": [{"role": "user", "content": "Hi"}], "user": "ann"}'
+    chat = '{"replay":{"chat":true}}'
+    given = [("a", ann, chat), ("b", ann, None), ("c", ann.replace("ann", "bob"), chat), ("d", '{"user":', chat)]
+    with closing(sqlite3.connect(tmp_path / "traces.db")) as file, file:
+        file.executemany("INSERT INTO episodes (row_id, context, signals) VALUES (?, ?, ?)", given)
+    with Store.open(file_url, read_only=True) as store:
+        assert store.count(user="ann") == 0
+    with Store.open(file_url) as store:
+        assert [one["user"] for one in store.read()] == ["ann", None, "bob", None]
+        assert (store.count(user="ann"), store.purge(user="ann"), store.count()) == (1, 1, 3)
+
+
 def test_f56_a_newer_version_is_refused_and_left_alone(store_url: str) -> None:
     import sqlalchemy as sa
 
     with Store.open(store_url) as store, store._transaction() as connection:
         connection.execute(sa.text("UPDATE meta SET value = '7' WHERE key = 'schema_version'"))
     for read_only in (False, True):
-        with pytest.raises(UsageError, match=r"newer version of cascade \(schema 7; this one knows 4\).*Upgrade"):
+        with pytest.raises(UsageError, match=r"newer version of cascade \(schema 7; this one knows 5\).*Upgrade"):
             Store.open(store_url, read_only=read_only)
 
 
@@ -768,7 +783,7 @@ def test_the_summary_counts_and_prices(store: Store) -> None:
     found = store.summary()
     assert (found["rows"], found["episodes"], found["not_finite"]) == (4, 3, 0)
     assert found["models"] == [
-        {"model": "small", "rows": 2, "cost_nano_usd": 28_000, "cost_unknown": 0},
+        {"model": "small", "rows": 3, "cost_nano_usd": 42_000, "cost_unknown": 0},
         {"model": "large", "rows": 1, "cost_nano_usd": None, "cost_unknown": 1},
     ]
     assert found["first"] == found["last"] == "2026-11-21T07:00:00.000+00:00"

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cascade.chat import ChatRequest
 from cascade.episodes import trace_queue
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import COLUMNS, hashed
@@ -149,6 +150,26 @@ def test_hash_keeps_what_tells_texts_apart_and_no_text(store_url: str) -> None:
     assert row["signals"]["replay"]["tokens"] is None
     assert (row["cost_nano_usd"], row["model"]) == (14_000, "small")
     assert not {"Danube", "Vienna", "river"} & set(str(row).split())
+
+
+@pytest.mark.parametrize(("content", "kept"), [("full", ["ann"]), ("hash", [hashed("ann")]), ("none", [None])])
+def test_who_asked_is_on_record_as_the_texts_are(file_url: str, content: Any, kept: list[str | None]) -> None:
+    asked = Question.of_chat(ChatRequest([{"role": "user", "content": "Hi"}], {"user": "ann"}))
+    with TraceWriter(file_url, content=content) as writer:
+        writer.record(answer_of(question=asked))
+    assert [one["user"] for one in rows_in(file_url)] == kept
+    with Store.open(file_url) as store:
+        assert store.purge(user="ann") == (0 if content == "none" else 1)
+
+
+async def test_the_name_of_a_key_is_on_record_where_a_request_names_nobody(file_url: str) -> None:
+    ladder = {"kind": "ladder", "models": ["base", "guide"]}
+    async with Orchestrator("small", "large", provider="fake", strategy=ladder, traces=file_url) as cascade:
+        for options in ({}, {"user": "ann"}):
+            request = ChatRequest([{"role": "user", "content": "Hi"}], options)
+            async for _ in cascade.aserve(request, stream=False, key="team"):
+                pass
+    assert list(dict.fromkeys(one["user"] for one in rows_in(file_url))) == ["team", "ann"]
 
 
 def test_none_keeps_nothing_of_them(store_url: str) -> None:
