@@ -12,7 +12,8 @@ The tree::
     ├── BudgetExceededError          exit 4   the next call could pass the cap
     ├── BatchError                   exit 5   some questions of a batch failed; holds the answers of the others
     └── ProviderError                exit 5   one call to one model failed
-        ├── ProviderUnavailableError          5xx, refused, reset, DNS, TLS          (retried)
+        ├── ProviderUnavailableError          5xx, refused, reset, DNS               (retried)
+        ├── AddressError                      no verified certificate, TLS at an http:// address
         ├── RateLimitedError                  429                                     (retried)
         ├── ProviderTimeoutError              the call or the question ran out of time
         ├── AuthenticationError               401, 403
@@ -255,7 +256,7 @@ class ProviderError(CascadeError):
     @property
     def another_may_answer(self) -> bool:
         """Whether it says something of the server and not of the request, so that another model is worth asking."""
-        lost = ProviderTimeoutError | AuthenticationError | StreamInterruptedError
+        lost = AddressError | ProviderTimeoutError | AuthenticationError | StreamInterruptedError
         return (self.retryable or isinstance(self, lost)) and not self.shown
 
 
@@ -267,6 +268,10 @@ class ProviderUnavailableError(ProviderError):
     """
 
     retryable = True
+
+
+class AddressError(ProviderError):
+    """What answers at the address is no server to ask: its certificate cannot be verified, or it speaks TLS alone."""
 
 
 class RateLimitedError(ProviderError):

@@ -22,7 +22,7 @@ from cascade.policies.config import PolicyConfig
 from cascade.policies.directory import DirectoryConfig
 from cascade.providers import registry
 from cascade.providers.base import Provider
-from cascade.providers.exchange import OPENAI_BASE, Endpoint
+from cascade.providers.exchange import OPENAI_BASE, Endpoint, Trusted
 from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.strategies import prompts
@@ -264,9 +264,10 @@ def build_guards(
     per_call_s = min(limits.per_call_s, limits.per_question_s or limits.per_call_s)
     for entry in config.models.values():
         by_kind.setdefault(entry.provider or config.provider.kind, []).append(entry)
+    trusted = Trusted(environment("SSL_CERT_FILE"), environment("SSL_CERT_DIR"))
     for kind, entries in by_kind.items():
         options = config.provider.options if kind == config.provider.kind else {}
-        settings = ProviderSettings(options, endpoints(config, kind, entries))
+        settings = ProviderSettings(options, endpoints(config, kind, entries), trusted)
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
         refuses = {entry.model: frozenset[str](entry.refuses) for entry in entries if entry.refuses}

@@ -45,6 +45,9 @@ _PACKAGES = {
 }
 
 
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
 class Finding(NamedTuple):
     """One line: what was looked at, how it is ("ok", "note", "problem"), and what that means."""
 
@@ -246,10 +249,17 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
     if len(names) > len(set(names)):
         yield Finding("models", "note", "one model judges itself: models prefer their own answers")
     if config.provider.kind == "openai_http":
-        for name, endpoint in endpoints(config, "openai_http", config.models.values()).items():
-            keyed = "with a key" if endpoint.api_key else "without a key"
-            state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
-            yield Finding(f"address of {name}", state, f"{endpoint.base_url}, {keyed}")
+        yield from _addresses(config)
+
+
+def _addresses(config: CascadeConfig) -> Iterator[Finding]:
+    """Say where openai_http sends its calls, and that no proxy stands between."""
+    for name, endpoint in endpoints(config, "openai_http", config.models.values()).items():
+        keyed = "with a key" if endpoint.api_key else "without a key"
+        state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
+        yield Finding(f"address of {name}", state, f"{endpoint.base_url}, {keyed}")
+    if proxies := [name for name in _PROXIES if environment(name) or environment(name.lower())]:
+        yield Finding("proxy", "note", f"{', '.join(proxies)}: not used; openai_http calls the address itself")
 
 
 # --- what `cascade serve` needs ---

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 from cascade.checks import checked_key
 from cascade.errors import (
@@ -41,6 +43,24 @@ class Endpoint:
                 object.__setattr__(self, "api_key", checked_key(self.api_key, "the key"))
             except ValueError as error:
                 raise ConfigError([f"api_key: {error}"]) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """Certificate authorities that are trusted besides certifi's: a file and folders of PEM files."""
+
+    file: str | None = None
+    folders: str | None = None
+
+    def problems(self) -> list[str]:
+        """Return what is not there: OpenSSL passes over a missing folder in silence."""
+        lost = self.file is not None and not Path(self.file).is_file()
+        problems = [f"SSL_CERT_FILE: there is no file {self.file}"] if lost else []
+        missing = [one for one in (self.folders or "").split(os.pathsep) if one and not Path(one).is_dir()]
+        return problems + [f"SSL_CERT_DIR: there is no folder {one}" for one in missing]
+
+
+CERTIFI_ALONE = Trusted()
 
 
 class Exchange:

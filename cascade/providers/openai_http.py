@@ -19,14 +19,16 @@ import aiohttp
 import certifi
 
 from cascade.errors import (
+    AddressError,
     ClosedError,
+    ConfigError,
     ProviderError,
     ProviderTimeoutError,
     ProviderUnavailableError,
     StreamInterruptedError,
 )
 from cascade.providers.base import Payload
-from cascade.providers.exchange import Endpoint, Exchange
+from cascade.providers.exchange import CERTIFI_ALONE, Endpoint, Exchange, Trusted
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
@@ -42,11 +44,16 @@ class OpenAIHTTP:
 
     Args:
         endpoints: an endpoint per model name; "" is the one for every other model.
+        trusted: certificate authorities besides certifi's.
+
+    Raises:
+        ConfigError: what is trusted is not there, or holds no certificates.
     """
 
-    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+    def __init__(self, endpoints: Mapping[str, Endpoint], trusted: Trusted = CERTIFI_ALONE) -> None:
         self.endpoints = endpoints
-        self._connections = _Connections()
+        self._security = _security(trusted)
+        self._connections = _Connections(self._security)
         after_fork(self._in_child)
         self._finalizer = weakref.finalize(self, _left_open, self._connections)
         self._finalizer.atexit = False
@@ -55,7 +62,7 @@ class OpenAIHTTP:
         """Begin without connections: those of before are the parent's."""
         self._finalizer.detach()
         keep_for_ever(self._connections)
-        self._connections = _Connections()
+        self._connections = _Connections(self._security)
         self._finalizer = weakref.finalize(self, _left_open, self._connections)
         self._finalizer.atexit = False
 
@@ -115,17 +122,25 @@ _IDLE_S = 15.0
 
 
 @cache
-def _security() -> ssl.SSLContext:
-    """Return which certificates are trusted, whatever the environment says. It takes 10 ms to make."""
-    return ssl.create_default_context(cafile=certifi.where())
+def _security(trusted: Trusted) -> ssl.SSLContext:
+    """Return which certificates are trusted: certifi's and those given. It takes 10 ms to make."""
+    found = ssl.create_default_context(cafile=certifi.where())
+    if problems := trusted.problems():
+        raise ConfigError(problems)
+    if trusted != CERTIFI_ALONE:
+        try:
+            found.load_verify_locations(trusted.file, trusted.folders)
+        except OSError as error:
+            raise ConfigError([f"SSL_CERT_FILE: {trusted.file} holds no certificates ({error.strerror})"]) from None
+    return found
 
 
 class _Connections:
     """The connections of one provider. Everything here runs on the background loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: ssl.SSLContext) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._security = _security()
+        self._security = security
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property
@@ -217,6 +232,8 @@ def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     if isinstance(error, OutOfTimeError | TimeoutError):
         says = f"{model} was not done in {exchange.timeout_s:.1f} s ({said})."
         return ProviderTimeoutError(says, model=model, billed=billed)
+    if (wrong := _wrong_address(error, exchange.url)) is not None:
+        return AddressError(f"{model} could not be asked: {wrong}", model=model)
     if billed == "no":
         return ProviderUnavailableError(f"{model} could not be reached: {said}.", model=model)
     if exchange.answered:
@@ -225,6 +242,26 @@ def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     return ProviderUnavailableError(says, model=model, billed=billed)
 
 
+_TLS_ALERT = r"b'\x15\x03"
+"""How a server that speaks TLS begins its reply to plain HTTP (RFC 8446, section 5.1), as aiohttp quotes it."""
+
+
+def _wrong_address(error: Exception, url: str) -> str | None:
+    """Return what is wrong with the address and what to do; None where the error does not say that."""
+    server = urlsplit(url).netloc.rpartition("@")[2]
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        found = error.certificate_error
+        why = found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else str(found)
+        return (
+            f"the certificate of {server} could not be verified: {why.rstrip('.')}. Where you trust its issuer, name "
+            "the issuer's PEM file in the variable SSL_CERT_FILE; an expired certificate or one for another name is "
+            "for the server's owner to renew."
+        )
+    if isinstance(error, aiohttp.ClientResponseError) and _TLS_ALERT in error.message:
+        return f"the server {server} seems to speak TLS: use https:// in api_base."
+    return None
+
+
 def create(settings: ProviderSettings) -> OpenAIHTTP:
     """Return the provider."""
-    return OpenAIHTTP(settings.endpoints)
+    return OpenAIHTTP(settings.endpoints, settings.trusted)

@@ -9,16 +9,17 @@ from typing import Any
 from cascade.checks import shown_name
 from cascade.errors import ConfigError, UsageError
 from cascade.providers.base import Provider
-from cascade.providers.exchange import Endpoint
+from cascade.providers.exchange import CERTIFI_ALONE, Endpoint, Trusted
 from cascade.registry import Registry, callable_alone
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderSettings:
-    """What a provider is made from: its options, and an endpoint per model name ("" for all others)."""
+    """What a provider is made from: its options, an endpoint per model name ("" for all others), and whom it trusts."""
 
     options: Mapping[str, Any]
     endpoints: Mapping[str, Endpoint]
+    trusted: Trusted = CERTIFI_ALONE
 
 
 Factory = Callable[[ProviderSettings], Provider]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cascade.episodes.store import StoreError
 from cascade.errors import (
+    AddressError,
     AuthenticationError,
     BadRequestError,
     BadResponseError,
@@ -70,6 +71,7 @@ _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
     (RefusedError, _Meaning(400, "invalid_request_error", "content_filter")),
     (RateLimitedError, _Meaning(429, "rate_limit_error", "rate_limited_by_provider", again=True)),
     (ProviderTimeoutError, _Meaning(504, "timeout_error", "provider_timeout")),
+    (AddressError, _Meaning(502, "server_error", "provider_address")),
     (AuthenticationError, _Meaning(502, "server_error", "provider_refused_key")),
     (BadResponseError, _Meaning(502, "server_error", "bad_provider_response")),
     (StreamInterruptedError, _Meaning(502, "server_error", "stream_interrupted")),

@@ -382,6 +382,9 @@ def test_the_address_of_a_server_is_shown_without_its_key(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "hunter2")
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
     (tmp_path / "cascade.yaml").write_text(
         "models: {base: a, guide: b}\nprovider: {kind: openai_http, api_base: 'http://127.0.0.1:1/v1', api_key_env: MY_KEY}\n"
     )
@@ -389,6 +392,19 @@ def test_the_address_of_a_server_is_shown_without_its_key(
     assert "hunter2" not in ran.out + ran.err
     found = {one["what"]: one["says"] for one in json.loads(ran.out)}
     assert found["address of a"] == "http://127.0.0.1:1/v1, with a key"
+    assert "proxy" not in found
+
+
+def test_a_proxy_that_is_not_used_is_said(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:hunter2@proxy:3128")
+    (tmp_path / "cascade.yaml").write_text(
+        "models: {base: a, guide: b}\nprovider: {kind: openai_http, api_base: 'http://127.0.0.1:1/v1'}\n"
+    )
+    ran = cli("doctor", "--json")
+    (said,) = [one for one in json.loads(ran.out) if one["what"] == "proxy"]
+    assert said["state"] == "note"
+    assert said["says"].startswith("HTTPS_PROXY: not used")
+    assert "hunter2" not in ran.out + ran.err
 
 
 def calibrated(config: Path, *certificates: Certificate, guarantee: str = "") -> None:

@@ -23,6 +23,7 @@ KEY = "sk-0123456789abcdefghijklmn"
         (errors.BudgetExceededError("x", spent=True), 429, "insufficient_quota", False),
         (errors.RateLimitedError("x"), 429, "rate_limited_by_provider", True),
         (errors.ProviderTimeoutError("x"), 504, "provider_timeout", False),
+        (errors.AddressError("x"), 502, "provider_address", False),
         (errors.AuthenticationError("x"), 502, "provider_refused_key", False),
         (errors.BadResponseError("x"), 502, "bad_provider_response", False),
         (errors.EmptyCompletionError("x"), 502, "bad_provider_response", False),
