@@ -84,7 +84,12 @@ class PromotionPlan(Result):
 
 
 def promote(
-    config: CascadeConfig | str | Path, *, cascade: str | None = None, canary: float | None = None, by: str = "promote"
+    config: CascadeConfig | str | Path,
+    *,
+    cascade: str | None = None,
+    canary: float | None = None,
+    by: str = "promote",
+    anyway: bool = False,
 ) -> Promotion:
     """Look at the rows that certify, and put the policy in force that is certified and saves something.
 
@@ -96,9 +101,11 @@ def promote(
         cascade: the cascade's name; `server.name` by default.
         canary: the share of keys that the policy serves; `modes.canary` by default.
         by: who asks, for the record.
+        anyway: look even where the latest plan said that no promotion is likely, and a new plan says so too.
 
     Raises:
-        UsageError: there are too few rows for any certificate, or another process is looking; nothing was looked at.
+        UsageError: there are too few rows for any certificate, no promotion is likely, or another process is looking;
+            nothing was looked at.
         ConfigError: the configuration has no modes.
     """
     settings = load(config)
@@ -107,7 +114,29 @@ def promote(
     if not 0 < share <= 1:
         raise UsageError(f"A canary is a share of the keys above 0, at most 1, not {share:g}.")
     with _store(settings) as store, _leased(store, name):
+        if not anyway:
+            _refuse_unlikely(settings, store, name)
         return _promoted(settings, store, name, share, by)
+
+
+def _refuse_unlikely(settings: CascadeConfig, store: ModeStore, name: str) -> None:
+    """Raise UsageError where the latest plan said that no promotion is likely, and a new one says so too."""
+    kept, state = store.plan(name), store.state(name)
+    if kept is None or not kept.plan.is_about(state) or kept.plan.needed is not None or _is_open(store, name):
+        return
+    plan = _planned(settings, store, name).plan
+    if plan.needed is None:
+        assert settings.modes is not None  # noqa: S101 - `_name` has looked
+        level = look_level(settings.modes.delta, plan.look)
+        raise UsageError(
+            f"{name} was not looked at: {plan.describe().rstrip('.')}. The look would spend {level:.3g} of delta. "
+            f"To look all the same: cascade promote --anyway"
+        )
+
+
+def _is_open(store: ModeStore, name: str) -> bool:
+    """Whether a look broke off: it has spent its share already."""
+    return any(one.verdict == "open" for one in store.looks(name))
 
 
 def promote_if_likely(
@@ -125,7 +154,7 @@ def promote_if_likely(
     name = _name(settings, cascade)
     with _store(settings) as store, _leased(store, name):
         plan = _planned(settings, store, name)
-        if not plan.plan.is_likely and all(one.verdict != "open" for one in store.looks(name)):
+        if not plan.plan.is_likely and not _is_open(store, name):
             return plan
         assert settings.modes is not None  # noqa: S101 - `_name` has looked
         return _promoted(settings, store, name, settings.modes.canary, by)

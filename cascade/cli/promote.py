@@ -26,12 +26,16 @@ def promote_cascade(
     if_likely: Annotated[
         bool, typer.Option("--if-likely", help="Look only where the plan says that a promotion is likely; for a timer.")
     ] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Look even where the plan says that no promotion is likely.")
+    ] = False,
     by: Annotated[str, typer.Option("--by", help="Who asks, for the record.")] = "cascade promote",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
     Each look at certifying rows spends a part of delta, whether it promotes or not, and its rows never certify again.
+    Where the latest plan says that no promotion is likely, it looks with --anyway alone.
 
     Example: cascade promote cascade.yaml --canary 5%
     """
@@ -44,7 +48,7 @@ def promote_cascade(
         print_result(promote_if_likely(config, cascade=cascade, by=by), as_json=as_json)
         return
     share = None if canary is None else _share(canary)
-    print_result(promote(config, cascade=cascade, canary=share, by=by), as_json=as_json)
+    print_result(promote(config, cascade=cascade, canary=share, by=by, anyway=anyway), as_json=as_json)
 
 
 def _share(written: str) -> float:

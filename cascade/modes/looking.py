@@ -1,7 +1,7 @@
 """A look at certifying rows: a policy is fitted on the others, certified, and held against the guide's cost.
 
 Pure: rows and drawn requests go in, what was found goes out. A row without an outcome counts as a loss at every
-threshold, and as the dearest request there can be.
+threshold. It and a row of unknown cost count as the dearest request there can be, and no mean of costs includes them.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
     is_missing = np.array([name in rows.missing for name in table.ids])
     certify = np.array([name in wanted for name in table.ids])
     fits = np.array([group not in groups for group in table.groups]) & ~is_missing
-    parts = Divided(table.take(np.flatnonzero(fits)), table.take(np.flatnonzero(certify)), 0)
+    parts = Divided(table.take(np.flatnonzero(fits)).costed(), table.take(np.flatnonzero(certify)), 0)
     page: dict[str, Any] = {
         **_asked_for(asked, look),
         "comparator": comparator,
@@ -214,6 +214,8 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
     if fitted.refused is not None or fitted.policy.method == "reference":
         why = fitted.refused or "nothing that is cheaper than the guide is certified"
         return Found({**page, "why": f"no certificate: {why}"})
+    if not parts.calibration.priced.any():
+        return Found({**page, "why": "no saving: no cost of a certifying row is known"})
     return _saving(fitted, parts, page, asked, rows, saving_level)
 
 
@@ -238,11 +240,11 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
     certificate, kappa = fitted.calibrated.segments[0].certificate, fitted.calibrated.segments[0].found.kappa
     promise = asked.promise(page["look"])
     both = parts.training, parts.calibration
-    before, costs = (costs_of(part, fitted.policy, kappa, rows.missing, promise) for part in both)
+    before, costs = (costs_of(part, fitted.policy, kappa, promise) for part in both)
     bounds = Bounds.of(before)
     savings = costs.saving(asked.audit, bounds)
     least = least_saving(savings, bounds, level)
-    known = ~costs.missing
+    known = ~costs.unknown
     page |= {
         "losses": fitted.calibrated.segments[0].found.misses,
         "threshold": kappa if np.isfinite(kappa) else None,
@@ -273,13 +275,13 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
     return Found(page, held, _files(fitted))
 
 
-def costs_of(table: EpisodeTable, policy: Policy, kappa: float, missing: frozenset[str], promise: Guarantee) -> Costs:
+def costs_of(table: EpisodeTable, policy: Policy, kappa: float, promise: Guarantee) -> Costs:
     """Return what requests cost under a policy at a threshold, and what their calls cost."""
     served = promise.rules.served(sample_of(table, policy), kappa=kappa)  # type: ignore[attr-defined]
     cost = served.at(PathPoint(kappa)).cost.astype(np.float64)
     guide = table.arrays.cost[:, -1].astype(np.float64)
     others = table.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
-    return Costs(guide, others, cost, np.array([name in missing for name in table.ids], dtype=np.bool_))
+    return Costs(guide, others, cost, ~table.priced)
 
 
 def _files(fitted: Fitted) -> dict[str, bytes]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cascade.modes.state import CascadeState
+
 CHANCE = 0.8
 """What is called likely."""
 LEAST_FIT = 50
@@ -41,6 +43,10 @@ class Plan:
     def is_likely(self) -> bool:
         """Whether a promotion is likely now."""
         return self.needed is not None and self.needed <= self.have
+
+    def is_about(self, state: CascadeState) -> bool:
+        """Whether a cascade in this state would take the look that the plan speaks of."""
+        return (self.look, self.era) == (state.looks + 1, state.era)
 
     def describe(self) -> str:
         """Return it in a sentence."""

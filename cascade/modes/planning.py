@@ -8,6 +8,7 @@ import numpy as np
 
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.served import PathPoint
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.modes.draws import SAVING_LEVEL, look_level
 from cascade.modes.looking import Asked, Rows
@@ -59,33 +60,53 @@ def _needed(rows: Rows, asked: Asked, look: int, counts: Counts) -> tuple[int | 
     if counts.fit < LEAST_FIT:
         return None, f"{counts.fit} rows may fit, and it takes {LEAST_FIT} to tell"
     table, _ = rows.table()
-    known = table.take(np.flatnonzero([name not in rows.missing for name in table.ids]))
-    if known.n < LEAST_FIT:
-        return None, f"{known.n} rows have an outcome, and it takes {LEAST_FIT} to tell"
-    lost = 1 - known.n / table.n
-    guarantee = asked.promise(look)
-    parts = Divided(known, known, 0)
+    whole = table.take(np.flatnonzero([name not in rows.missing for name in table.ids]))
+    if whole.n < LEAST_FIT:
+        return None, f"{whole.n} of {table.n} drawn requests have an outcome, and it takes {LEAST_FIT} to tell"
     try:
-        choice = choice_on(known, objective_of(parts, guarantee), seed=asked.seed)
+        best = _least(whole.costed(), table.n - whole.n, asked, look)
     except UsageError as error:
         return None, str(error)
+    if math.isfinite(best):
+        return math.ceil(best), None
+    said = "at no threshold do these rows agree often enough with the guide and save something"
+    if whole.n < table.n:
+        enough = math.isfinite(_least(whole.costed(), 0, asked, look))
+        said = "without these a promotion would be likely with more rows" if enough else f"{said}, even without these"
+        said = f"{table.n - whole.n} of {table.n} drawn requests have no outcome, and each counts as a loss; {said}"
+    return None, said
+
+
+def _least(known: EpisodeTable, missing: int, asked: Asked, look: int) -> float:
+    """Return how many conversations like these make a promotion likely; +∞ where none do.
+
+    Args:
+        known: drawn requests with an outcome.
+        missing: how many others have none: each is a loss, and costs as much as can be.
+        asked: what is to be promised.
+        look: the next look.
+
+    Raises:
+        UsageError: no policy can be fitted on these.
+    """
+    guarantee, unknown = asked.promise(look), np.zeros(known.n, dtype=np.bool_)
+    choice = choice_on(known, objective_of(Divided(known, known, 0), guarantee), seed=asked.seed)
     served = guarantee.rules.served(choice.sample)  # type: ignore[attr-defined]
     levels = np.unique(choice.sample.levels.reach[np.isfinite(choice.sample.levels.reach)])
     guide = known.arrays.cost[:, -1].astype(np.float64)
     others = known.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
-    best = math.inf
+    lost, best = missing / (known.n + missing), math.inf
     some = levels[np.unique(np.linspace(0, levels.size - 1, _POINTS).astype(np.int64))] if levels.size else levels
     for kappa in (*some, math.inf):  # at infinity nothing goes on to the guide
         at = served.at(PathPoint(float(kappa)))
-        costs = Costs(guide, others, at.cost.astype(np.float64), np.zeros(known.n, dtype=np.bool_))
+        costs = Costs(guide, others, at.cost.astype(np.float64), unknown)
         bounds = Bounds.of(costs)
-        enough = rows_for_saving(costs.saving(asked.audit, bounds), bounds, look_level(SAVING_LEVEL, look))
+        savings = np.append(costs.saving(asked.audit, bounds), np.full(missing, -bounds.others))
+        enough = rows_for_saving(savings, bounds, look_level(SAVING_LEVEL, look))
         if enough < best:
             rate = lost + (1 - lost) * (float(at.loss.mean()) + 1 / known.n)
             best = min(best, max(enough, _certified_with(rate, asked.alpha, guarantee.delta or asked.delta)))
-    if not best < _MOST:
-        return None, "at no threshold do these rows agree often enough with the guide and save something"
-    return math.ceil(best), None
+    return best if best < _MOST else math.inf
 
 
 def _certified_with(rate: float, alpha: float, delta: float) -> float:

@@ -27,22 +27,23 @@ class Costs:
         guide: float64 (n,), of the guide's call.
         others: float64 (n,), of all calls but the guide's.
         served: float64 (n,), of the calls that the policy makes.
-        missing: bool (n,), rows without an outcome: they save nothing and cost as much as can be.
+        unknown: bool (n,), rows without an outcome, or with an unknown cost: they save nothing and cost as much as can
+            be.
     """
 
     guide: Floats
     others: Floats
     served: Floats
-    missing: Bools
+    unknown: Bools
 
     def saving(self, audit: float, bounds: Bounds) -> Floats:
         """Return what each request saves against the guide alone, with a share of all run to the end: float64 (n,)."""
         spent = self.served + audit * (self.guide + self.others - self.served)
-        return np.where(self.missing, -bounds.others, self.guide - spent)
+        return np.where(self.unknown, -bounds.others, self.guide - spent)
 
     def within(self, bounds: Bounds) -> bool:
         """Whether no request is dearer than the bounds."""
-        known = ~self.missing
+        known = ~self.unknown
         return bool((self.guide[known] <= bounds.guide).all() and (self.others[known] <= bounds.others).all())
 
 
@@ -56,7 +57,7 @@ class Bounds:
     @classmethod
     def of(cls, costs: Costs) -> Bounds:
         """Return the bounds that rows give which may fit."""
-        known = ~costs.missing
+        known = ~costs.unknown
         return cls(SPARE * costs.guide[known].max(initial=0.0), SPARE * costs.others[known].max(initial=0.0))
 
 

@@ -294,7 +294,7 @@ class Counts(NamedTuple):
         certify: settled rows of this era that may still certify.
         conversations: of the latter, different conversations.
         audits, differing: audits that the e-process counted since the certificate in force, and those that differ.
-        requests: how many requests there were, by the rates of the draws.
+        requests: how many requests there were, by the rates of the draws, to the nearest whole number.
         first_s, last_s: when the first and the last row was drawn; None without any.
         off_path_nano_usd: what the rows cost beside what was served, where that is known.
         priced: rows for which it is known.

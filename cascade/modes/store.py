@@ -313,7 +313,7 @@ class ModeStore:
         pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
         return Counts(
             *(pending, complete, missing, fit, certify, conversations, audits, differing),
-            requests=float(requests or 0.0),
+            requests=round(requests or 0.0),
             first_s=first,
             last_s=last,
             off_path_nano_usd=int(cost or 0),

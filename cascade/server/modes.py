@@ -35,15 +35,18 @@ from cascade.modes.store import ModeStore, now_iso
 from cascade.money import nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.review.pairs import digest_of
+from cascade.safety.keys import redact
 from cascade.server.asking import Asked
 from cascade.server.catalog import Catalog, Route
-from cascade.server.whole import whole_of
+from cascade.server.whole import lost_traces, whole_of
 from cascade.types import Answer
 
 logger = logging.getLogger("cascade")
 _T = TypeVar("_T")
 _AT_ONCE = 64
 """Requests whose other calls are made at one time; others wait their turn."""
+_FLUSH_S = 10.0
+"""How long drawn requests wait for the store of the traces before the log says so."""
 _DAY_S = 86_400.0
 _RATE_S = 60.0
 """How often the rate of observing is set anew, where it has a budget."""
@@ -112,6 +115,7 @@ class Modes:
         self._loaded: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
+        self._flushing = asyncio.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="cascade-modes-")
 
     # --- before the response ---
@@ -231,7 +235,7 @@ class Modes:
         if turn.passed:
             await self._settle(row, None, 0, differs=False)
             return
-        whole, why, request = None, None, turn.asked.request
+        whole, why, request, lost = None, None, turn.asked.request, lost_traces(self._orchestrator)
         try:
             whole = await whole_of(
                 self._orchestrator, request, turn.answer, audit=turn.audits, trace_id=row.trace_id, key=turn.key
@@ -242,18 +246,34 @@ class Modes:
             why = f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:
             why = "the server stopped"
-        if why is None and not await asyncio.to_thread(self._orchestrator.flush_traces):
-            why = "its trace was not written"
+        if why is None and not await self._written(lost):
+            why = "its trace was lost"
         cost = None if whole is None else _cost(whole, turn.answer)
         differs = turn.audits and self._differs(turn.answer, whole)
         await self._settle(row, why, cost, differs=differs, pair=self._pair(turn.answer, whole))
         if row.source == "observe" and self.settings.per_day is not None:
             await self._set_rate()
 
+    async def _written(self, lost: int) -> bool:
+        """Wait until the traces are written, however long that takes; return whether no more than these are lost.
+
+        A row whose trace is late is pending, not missing. One thread waits for all rows, so that a store that stands
+        still leaves the others to requests.
+        """
+        orchestrator = self._orchestrator
+        async with self._flushing:
+            while (
+                not await asyncio.to_thread(orchestrator.flush_traces, _FLUSH_S) and lost_traces(orchestrator) == lost
+            ):
+                logger.warning("modes: drawn requests wait for the store of the traces since %g s", _FLUSH_S)
+        return lost_traces(orchestrator) == lost
+
     async def _settle(
         self, row: Draw, why: str | None, cost: int | None, *, differs: bool, pair: str | None = None
     ) -> None:
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
+        if why is not None:
+            logger.warning("modes: the drawn request %s has no outcome: %s", row.trace_id, redact(why))
         if row.source == "observe":
             await self._in_thread(self.store.settle, row.trace_id, why, cost)
             return

@@ -188,6 +188,7 @@ def _cascades(name: str) -> dict[str, Any]:
     """Return the paths that show and change the cascade's modes."""
     why = {"why": {"type": "string", "maxLength": 500}}
     canary = {"canary": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}}
+    anyway = {"anyway": {"type": "boolean"}}
     mode, switch = {"mode": {"enum": ["observe", "enforce", "fallback"]}}, {"on": {"type": "boolean"}}
     listed = {
         "type": "object",
@@ -200,7 +201,7 @@ def _cascades(name: str) -> dict[str, Any]:
     killed = "Let the guide answer everything, or end that."
     return {
         "/v1/cascades": {"get": _get(shown, listed, _refused(401, 403, 429, 503))},
-        "/v1/cascades/{name}/promote": {"post": _change(looked, canary, [], _PROMOTED, name)},
+        "/v1/cascades/{name}/promote": {"post": _change(looked, canary | anyway, [], _PROMOTED, name)},
         "/v1/cascades/{name}/mode": {"post": _change(moded, mode | canary | why, ["mode"], _CASCADE, name)},
         "/v1/cascades/{name}/kill": {"post": _change(killed, switch | why, ["on"], _CASCADE, name)},
     }

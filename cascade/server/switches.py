@@ -147,5 +147,6 @@ def _canary(body: Mapping[str, Any]) -> float | None:
 async def _promote(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
     share = _canary(body)
     arguments = ["--cascade", modes.cascade, "--by", by, *([] if share is None else ["--canary", str(share)])]
+    arguments += ["--anyway"] if body.get("anyway") is True else []
     page = await asyncio.shield(run_promote(modes.configuration(), *arguments))
     return {"promotion": page, "cascade": await shown(modes)}

@@ -49,3 +49,9 @@ async def whole_of(
     with orchestrator._halt.working():  # noqa: SLF001 - the same
         answer = await adrive(walk, replied)
     return await trace.asettle(answer)
+
+
+def lost_traces(orchestrator: Orchestrator) -> int:
+    """Return how many answers could not be put on record since the orchestrator was made."""
+    traces = orchestrator._traces  # noqa: SLF001 - the same
+    return 0 if traces is None else traces.counts.lost

@@ -132,7 +132,7 @@ def forecast(state: CascadeState, counts: Counts, kept: KeptPlan | None) -> Fore
     """Return what a page says of the next promotion: what is not known is None, and the sentence says why."""
     if counts.fit < LEAST_FIT:
         return Forecast(f"Unknown so far: {counts.fit} requests may fit, and it takes {LEAST_FIT} to tell.")
-    if kept is None or kept.plan.look != state.looks + 1 or kept.plan.era != state.era:
+    if kept is None or not kept.plan.is_about(state):
         return Forecast("Unknown so far: the server makes its first plan within a minute.")
     plan = kept.plan
     said = capital(plan.describe()).rstrip(".") + "."

@@ -1,0 +1,122 @@
+"""Drawn requests without an outcome: each is a loss, none hides what the others cost, and late traces make none."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from cascade.api.promoting import plan_promotion, promote
+from cascade.conformal.binomial import most_losses
+from cascade.errors import UsageError
+from cascade.modes.store import ModeStore
+from cascade.orchestrator import Orchestrator
+
+from .test_modes import Answers, ask, config_of, outcomes, serving, settled, state_of, store_of, text_of
+
+
+async def observed(folder: Path) -> None:
+    """Observe requests of customers whose names, and so whose roles, are the same in every run."""
+    async with serving(folder, Answers()) as client:
+        await asyncio.gather(
+            *(ask(client, text_of(number), **{"x-cascade-group": f"customer {number}"}) for number in range(300))
+        )
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what was observed."""
+    folder = tmp_path_factory.mktemp("seen")
+    asyncio.run(observed(folder))
+    return folder
+
+
+@pytest.fixture
+def observing(seen: Path, tmp_path: Path) -> Path:
+    """Return a folder of the test's own with what was observed."""
+    return Path(shutil.copytree(seen, tmp_path / "own"))
+
+
+def lose(folder: Path, role: str, count: int) -> None:
+    """Let so many rows of a role have no outcome, as where a call failed."""
+    with sqlite3.connect(folder / "traces-modes.db") as database:
+        database.execute(
+            "UPDATE cascade_draws SET outcome = 'missing', why = 'a call failed' WHERE trace_id IN "
+            "(SELECT trace_id FROM cascade_draws WHERE role = ? ORDER BY conversation LIMIT ?)",
+            (role, count),
+        )
+    database.close()
+
+
+@pytest.mark.parametrize("role", ["fit", "certify"])
+def test_one_missing_row_is_one_loss_and_leaves_the_costs_known(observing: Path, role: str) -> None:
+    whole = Path(shutil.copytree(observing, observing.parent / "whole"))
+    lose(observing, role, 1)
+    assert plan_promotion(config_of(observing)).plan.is_likely
+    before, found = promote(config_of(whole)), promote(config_of(observing))
+    assert found.promoted, str(found)
+    lost = int(role == "certify")
+    assert found.page["missing"] == lost <= found.page["losses"] <= found.page["losses_allowed"]
+    assert found.page["guide_usd"] == pytest.approx(before.page["guide_usd"], rel=0.02)
+    if lost:  # what it would have saved is taken for nothing, and its cost for the dearest
+        assert found.page["least_saving_usd"] < before.page["least_saving_usd"]
+
+
+def test_each_missing_row_is_a_loss_and_one_more_than_is_allowed_ends_the_look(observing: Path) -> None:
+    allowed = most_losses(drawn(observing, "certify"), 0.1, 0.05)
+    assert allowed is not None
+    lose(observing, "certify", allowed + 1)
+    found = promote(config_of(observing))
+    assert (found.promoted, found.page["missing"], found.page["losses_allowed"]) == (False, allowed + 1, allowed)
+    assert "no certificate" in found.page["why"]
+
+
+def test_a_plan_counts_what_is_missing_and_a_look_that_it_calls_vain_must_be_asked_for(observing: Path) -> None:
+    lose(observing, "fit", 30)
+    plan = plan_promotion(config_of(observing)).plan
+    assert plan.needed is None
+    assert f"30 of {drawn(observing, 'fit')} drawn requests have no outcome" in plan.describe()
+    assert "without these a promotion would be likely" in plan.describe()
+    with pytest.raises(UsageError, match=r"30 of .* have no outcome.* would spend 0\.05 of delta.*--anyway"):
+        promote(config_of(observing))
+    assert state_of(observing).looks == 0
+    assert promote(config_of(observing), anyway=True).page["look"] == 1
+
+
+def drawn(folder: Path, role: str) -> int:
+    store = store_of(folder)
+    try:
+        return sum(one.role == role for one in store.draws("cascade"))
+    finally:
+        store.close()
+
+
+async def test_traces_that_are_late_make_no_row_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush, asked = Orchestrator.flush_traces, [0]
+
+    def late(self: Orchestrator, timeout_s: float = 10.0) -> bool:
+        """Say of the first waits that the store has not answered in time."""
+        asked[0] += 1
+        return asked[0] > 2 and flush(self, timeout_s)
+
+    monkeypatch.setattr(Orchestrator, "flush_traces", late)
+    async with serving(tmp_path, Answers()) as client:
+        found = await asyncio.gather(*(ask(client, text_of(number)) for number in range(24)))
+        await settled(client)
+        rows = (await client.get("/v1/cascades")).json()["data"][0]["rows"]
+    assert {one.status_code for one in found} == {200}
+    assert outcomes(tmp_path) == [("observe", "complete", None)] * 24
+    assert asked[0] > 2
+    assert (rows["missing"], rows["priced"]) == (0, 24)
+
+
+def test_requests_are_counted_in_whole_numbers(observing: Path) -> None:
+    with sqlite3.connect(observing / "traces-modes.db") as database:
+        database.execute("UPDATE cascade_draws SET rate = 0.3")
+    database.close()
+    store = ModeStore.open(f"sqlite:///{observing}/traces-modes.db")
+    assert repr(store.counts("cascade").requests) == "1000"
+    store.close()
