@@ -265,7 +265,9 @@ class Modes:
             while (
                 not await asyncio.to_thread(orchestrator.flush_traces, _FLUSH_S) and lost_traces(orchestrator) == lost
             ):
-                logger.warning("modes: drawn requests wait for the store of the traces since %g s", _FLUSH_S)
+                logger.warning(
+                    "modes: the store of the traces has not answered for %g s; drawn requests stay pending", _FLUSH_S
+                )
         return lost_traces(orchestrator) == lost
 
     async def _settle(
