@@ -7,6 +7,7 @@ processor time a request takes in the server says what a quiet core would do, wh
 
     python benchmarks/gateway.py                          about two minutes
     python benchmarks/gateway.py --litellm VENV/bin       LiteLLM's proxy beside it, from an environment of its own
+    python benchmarks/gateway.py --firstpass VENV/bin     firstpass's proxy beside it (it writes a receipt a request)
     python benchmarks/gateway.py --streams 1000           so many streams at once
     python benchmarks/gateway.py --memory 100000          memory over so many requests, a fifth of them streams
 
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -271,16 +272,34 @@ def cascade_config(folder: str, port: int, behind: int) -> str:
     return str(path)
 
 
-def litellm_config(folder: str, behind: int) -> str:
-    """Write LiteLLM's configuration for the same backend, and return its path."""
+@contextmanager
+def litellm(programs: Path, folder: str, behind: int) -> Iterator[tuple[int, int]]:
+    """Run LiteLLM's proxy before the same backend; yield its process and its port."""
     parameters = {"model": "openai/small", "api_base": f"http://127.0.0.1:{behind}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": "small", "litellm_params": parameters}],
         "general_settings": {"master_key": KEY},
     }
-    path = Path(folder) / "litellm.yaml"
+    path, port = Path(folder) / "litellm.yaml", free_port()
     path.write_text(json.dumps(config), "utf-8")
-    return str(path)
+    command = [str(programs / "litellm"), "--config", str(path), "--port", str(port)]
+    with process(port, *command, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR") as run:
+        yield run.pid, port
+
+
+@contextmanager
+def firstpass(programs: Path, folder: str, behind: int) -> Iterator[tuple[int, int]]:
+    """Run firstpass's proxy, which hands requests on and keeps its receipts, before the same backend."""
+    port = free_port()
+    settings = {
+        "FIRSTPASS_MODE": "observe",
+        "FIRSTPASS_BIND": f"127.0.0.1:{port}",
+        "FIRSTPASS_UPSTREAM_OPENAI": f"http://127.0.0.1:{behind}",
+        "FIRSTPASS_DB": str(Path(folder) / "firstpass.db"),
+        "RUST_LOG": "error",
+    }
+    with process(port, str(programs / "firstpass"), "up", **settings) as run:
+        yield run.pid, port
 
 
 def measured(targets: dict[str, Target], rounds: int, count: int) -> dict[int, dict[str, list[Load]]]:
@@ -341,6 +360,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--litellm", type=Path, help="the folder with the program litellm")
+    parser.add_argument("--firstpass", type=Path, help="the folder with the program firstpass")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=400, help="requests of one measurement")
     parser.add_argument("--streams", type=int, default=0)
@@ -349,7 +369,7 @@ def main() -> None:
     if asked.backend:
         uvloop.run(backend(asked.backend))
         return
-    behind, port, other = free_port(), free_port(), free_port()
+    behind, port = free_port(), free_port()
     print(
         f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     )
@@ -368,12 +388,13 @@ def main() -> None:
             "direct, stream": Target.of(plain.pid, behind, "small", stream=True),
             "pass-through, stream": Target.of(served.pid, port, "small", stream=True),
         }
-        if asked.litellm is not None:
-            command = [str(asked.litellm / "litellm"), "--config", litellm_config(folder, behind), "--port", str(other)]
-            with process(other, *command, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR") as proxy:
-                targets["LiteLLM proxy"] = Target.of(proxy.pid, other, "small")
-                show(measured(targets, asked.rounds, asked.count), targets)
-        else:
+        with ExitStack() as peers:
+            if asked.litellm is not None:
+                proxy = peers.enter_context(litellm(asked.litellm, folder, behind))
+                targets["LiteLLM proxy"] = Target.of(*proxy, "small")
+            if asked.firstpass is not None:
+                proxy = peers.enter_context(firstpass(asked.firstpass, folder, behind))
+                targets["firstpass proxy"] = Target.of(*proxy, "small")
             show(measured(targets, asked.rounds, asked.count), targets)
         if asked.streams:
             one = uvloop.run(load(targets["pass-through, stream"], asked.streams, 5 * asked.streams))
