@@ -19,6 +19,7 @@ from stores import postgres_url, row
 
 from cascade.cli.main import main
 from cascade.episodes import trace_queue
+from cascade.episodes.schema import SCHEMA_VERSION
 from cascade.episodes.store import Store, StoreError
 from cascade.episodes.store import core as core_module
 from cascade.episodes.store import sqlite as sqlite_module
@@ -488,12 +489,13 @@ def test_f56_a_newer_schema_is_refused_with_what_to_do(
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     with Store.open(url) as store, store._transaction() as connection:
-        connection.execute(sa.text("UPDATE meta SET value = '5' WHERE key = 'schema_version'"))
+        connection.execute(sa.text(f"UPDATE meta SET value = '{SCHEMA_VERSION + 1}' WHERE key = 'schema_version'"))
     before = (tmp_path / "traces.db").read_bytes()
     for command in ("stats", "export"):
         ran = run("traces", command, "--store", url)
         assert (ran.code, ran.out) == (2, "")
-        assert "was written by a newer version of cascade (schema 5; this one knows 4)" in ran.err
+        newer = f"(schema {SCHEMA_VERSION + 1}; this one knows {SCHEMA_VERSION})"
+        assert f"was written by a newer version of cascade {newer}" in ran.err
         assert "pip install --upgrade certified-cascade, or, in a clone of it, git pull" in " ".join(ran.err.split())
     ran = ask(url)
     assert (ran.code, "Danube" in ran.out, "newer version of cascade" in ran.err) == (0, True, True)
