@@ -489,7 +489,9 @@ def test_f56_a_newer_schema_is_refused_with_what_to_do(
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     with Store.open(url) as store, store._transaction() as connection:
-        connection.execute(sa.text(f"UPDATE meta SET value = '{SCHEMA_VERSION + 1}' WHERE key = 'schema_version'"))
+        connection.execute(
+            sa.text("UPDATE meta SET value = :newer WHERE key = 'schema_version'"), {"newer": str(SCHEMA_VERSION + 1)}
+        )
     before = (tmp_path / "traces.db").read_bytes()
     for command in ("stats", "export"):
         ran = run("traces", command, "--store", url)
