@@ -3,7 +3,7 @@
 A loopback provider drips, hangs, cuts, floods, resets, and answers with errors. Every request has a deadline, plain and
 as a stream. The first table says how far past its deadline a request ended, and what the client got: the status or, in
 a stream that had begun, an error event (0); and the exceptions that the official client libraries raise for it.
-The second counts the calls that reach a provider of which a tenth, or all, fail.
+The second counts the calls that reach a provider which fails a tenth, or all, of them.
 
     python benchmarks/gateway_faults.py               about two minutes
     chrt -r 1 python benchmarks/gateway_faults.py     on a machine with other work: in real time, before all else

@@ -21,8 +21,8 @@ from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutEr
 from cascade.matching.same import answer_key
 from cascade.money import Price
 from cascade.policies.base import Observation, Policy
+from cascade.policies.missing_logprobs import missing_logprobs
 from cascade.policies.scope import Scope
-from cascade.policies.unheard import unheard
 from cascade.resilience.retry import Deadline
 from cascade.strategies.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.types import (
@@ -237,7 +237,7 @@ def _walk(
             continue
         observation = _within(Observation(question, record.seen(item), horizon), record)
         decision = decide(policy, observation)
-        record.warnings += () if observation.last else unheard(observation.step, policy.reads)
+        record.warnings += () if observation.last else missing_logprobs(observation.step, policy.reads)
         if item.number:  # before the first call there is nothing to put on record
             yield record.finish(observation.step._replace(decision=decision))
         record.check()

@@ -259,7 +259,7 @@ def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig 
 
 
 def _tell_lost(before: PolicyArtifact | None, now: PolicyArtifact, tell: Tell) -> None:
-    """Tell what was on record of the cascade before, and is no longer."""
+    """Tell which facts about the cascade the old certificate recorded and the new one does not."""
     gone = None if before is None else lost(before.certificates[0].made_for, now.certificates[0].made_for)
     if gone is not None:
         tell(gone)
@@ -292,7 +292,7 @@ class Promise(NamedTuple):
 
 
 def held_before(given: GivenPolicy, *, anew: bool) -> PolicyArtifact | None:
-    """Return what a policy directory holds; None where there is none, or no certificate in it.
+    """Return what a policy directory holds; None if the policy has no directory, or the directory no certificate.
 
     Args:
         given: the policy.
@@ -335,7 +335,7 @@ def changes(before: Promise, now: Promise) -> str:
 
 
 def _parts(promise: Promise) -> dict[str, str]:
-    """Return each part in words; empty where there is none."""
+    """Return each part of a promise in words; "" for a part that was not asked for."""
     asked = promise.asked
     shares = {name: "" if one is None else f"{one:g}" for name, one in (("alpha", asked.alpha), ("delta", asked.delta))}
     money = {"budget": asked.budget_nano_usd, "most": asked.most_nano_usd}
@@ -358,7 +358,7 @@ def _said(parts: Mapping[str, str]) -> Iterator[str]:
 
 
 def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return what was on record of the cascade and is no longer, in words; None where nothing is lost."""
+    """Return which recorded facts about the cascade a new certificate drops, in words; None if it drops none."""
     gone = [name for name in unknown(now) if name not in unknown(before)]
     if not gone:
         return None

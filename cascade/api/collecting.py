@@ -113,7 +113,7 @@ def collect(
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
         show: is called with how far it is.
-        tell: is called with what was left out of the questions, in words.
+        tell: is called with a sentence about the questions that were left out.
 
     Raises:
         UsageError: the questions or the log cannot be read or written, or what is asked for does not exist.

@@ -1,4 +1,4 @@
-"""Where tables and pages are written: a table of figures, and a page as it is shown on a terminal and as Markdown."""
+"""Tables of figures, and pages that are written for a terminal and as Markdown."""
 
 from __future__ import annotations
 

@@ -284,9 +284,10 @@ def _rows(settings: CascadeConfig, drawn: list[Draw], asked: Asked) -> Rows:
 def _said(found: Promotion) -> Iterator[str]:
     page, look = found.page, found.page["look"]
     if "fit_rows" in page:
+        fit, certify, missing = page["fit_rows"], page["certifying_conversations"], page["missing"]
         yield (
-            f"{found.cascade}, look {look}: {page['fit_rows']} rows fit, {page['certifying_conversations']} "
-            f"conversations certify, of which {page['missing']} lack an outcome and count as losses."
+            f"{found.cascade}, look {look}: {fit} rows fit the policy, and {certify} conversations certify it. "
+            f"{missing} of these conversations have no outcome and count as losses."
         )
     yield (
         f"delta: {page['delta']:g} over all looks; this one may spend {page['delta']:g}/({look}·{look + 1}) = "

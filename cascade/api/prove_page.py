@@ -162,7 +162,7 @@ def interval(found: Interval) -> str:
 
 
 def promise(guarantee: Guarantee, *, grouped: bool = False) -> str:
-    """Return a promise in words; `grouped`: the questions form groups, and one question of each certifies."""
+    """Return a promise in words. With `grouped`, one question of each group certifies."""
     least = percent(guarantee.alpha or 0.0, rest=True)
     one = "a random question of a random fresh group" if grouped else "a fresh question"
     over = one if guarantee.delta is not None else f"the calibration and {one}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cascade.budget.apart import cost_of
+from cascade.budget.charges import cost_of
 from cascade.budget.ledger import most_nano_usd
 from cascade.errors import ProviderError
 from cascade.money import Price

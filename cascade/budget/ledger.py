@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from cascade.budget.apart import Charged, bound_of
+from cascade.budget.charges import Charged, bound_of
 from cascade.budget.tokens import bound_tokens
 from cascade.errors import BudgetExceededError
 from cascade.money import Price, usd

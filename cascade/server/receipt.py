@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cascade.budget.apart import cost_of
+from cascade.budget.charges import cost_of
 from cascade.engine import BROKEN_OFF
 from cascade.money import Price, usd
 from cascade.types import Answer

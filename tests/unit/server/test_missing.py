@@ -15,7 +15,7 @@ from cascade.errors import UsageError
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
 
-from .test_modes import Answers, ask, config_of, outcomes, serving, settled, state_of, store_of, text_of
+from .observed import Answers, ask, config_of, outcomes, serving, settled, state_of, store_of, text_of
 
 
 async def observed(folder: Path) -> None:
@@ -32,12 +32,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seen")
     asyncio.run(observed(folder))
     return folder
-
-
-@pytest.fixture
-def observing(seen: Path, tmp_path: Path) -> Path:
-    """Return a folder of the test's own with what was observed."""
-    return Path(shutil.copytree(seen, tmp_path / "own"))
 
 
 def lose(folder: Path, role: str, count: int) -> None:

@@ -2,145 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import httpx
 import pytest
 
 from cascade.api.promoting import plan_promotion, promote
-from cascade.config import load
 from cascade.episodes.store import Store
-from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
-from cascade.modes.state import CascadeState
-from cascade.modes.store import ModeStore
-from cascade.providers.fake import FakeProvider, reply
+from cascade.errors import ConfigError, UsageError
 from cascade.server.access import new_key
-from cascade.server.app import application
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
 from unit.cli.documents import check_document
 
-from .served import CONFIG, orchestrator
-
-
-class Answers(FakeProvider):
-    """The base is unsure where a message holds "hard", and differs from the guide there; it may be made worse."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-        self.down: set[str] = set()
-        self.worse = False
-        self.build = "fp_1"
-
-    async def acomplete(self, request: Any, timeout_s: float) -> Any:
-        assert request.chat is not None
-        text = str(request.chat.messages[-1]["content"])
-        self.asked.append(request.model)
-        if request.model in self.down:
-            raise ProviderUnavailableError("it is down", model=request.model)
-        hard = "hard" in text
-        wrong = request.model == "small" and (hard or self.worse)
-        payload = await self._said(request, "no" if wrong else "yes", -2.0 if hard else -0.01, timeout_s)
-        payload["system_fingerprint"] = self.build
-        return payload
-
-    async def _said(self, request: Any, text: str, logprob: float, timeout_s: float) -> Any:
-        one = FakeProvider({request.model: [reply(text, logprobs=[logprob, logprob])]})
-        return dict(await one.acomplete(request, timeout_s))
-
-
-def settings(folder: Path, **modes: Any) -> dict[str, Any]:
-    told = {"share": 1.0, "alpha": 0.1, "delta": 0.1, "audit": 1.0, **modes}
-    return {"traces": {"store": f"sqlite:///{folder}/traces.db"}, "modes": told}
-
-
-@asynccontextmanager
-async def serving(folder: Path, provider: Answers, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve until the block ends, drained as at SIGTERM."""
-    store = store_of(folder)
-    store.begin("cascade", b"of this test alone")
-    store.close()
-    served = orchestrator(provider, **{**settings(folder), **others})
-    app = application(served)
-    queue: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
-    done: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
-    life = asyncio.create_task(app({"type": "lifespan", "asgi": {}, "state": {}}, queue.get, done.put))  # type: ignore[arg-type]
-    await queue.put({"type": "lifespan.startup"})
-    assert (await done.get())["type"] == "lifespan.startup.complete"
-    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        yield client
-    await queue.put({"type": "lifespan.shutdown"})
-    assert (await done.get())["type"] == "lifespan.shutdown.complete"
-    await life
-
-
-async def ask(client: httpx.AsyncClient, text: str, *history: Any, **headers: str) -> httpx.Response:
-    messages = [*history, {"role": "user", "content": text}]
-    return await client.post("/v1/chat/completions", json={"model": "cascade", "messages": messages}, headers=headers)
-
-
-async def settled(client: httpx.AsyncClient) -> None:
-    """Return once no drawn row is pending: each look at the state takes a turn of the loop."""
-    while (await client.get("/v1/cascades")).json()["data"][0]["rows"]["pending"]:
-        continue
-
-
-def store_of(folder: Path) -> ModeStore:
-    return ModeStore.open(f"sqlite:///{folder}/traces-modes.db")
-
-
-def state_of(folder: Path) -> CascadeState:
-    store = store_of(folder)
-    try:
-        return store.state("cascade")
-    finally:
-        store.close()
-
-
-def outcomes(folder: Path) -> list[tuple[str, str, bool | None]]:
-    store = store_of(folder)
-    try:
-        return [(one.source, one.outcome, one.differs) for one in store.draws("cascade")]
-    finally:
-        store.close()
-
-
-def text_of(number: int) -> str:
-    return f"Is {number} times {number + 7} even? It is {'hard' if number % 4 == 0 else 'easy'}."
-
-
-async def observed(folder: Path, provider: Answers, count: int = 320) -> None:
-    async with serving(folder, provider) as client:
-        found = await asyncio.gather(*(ask(client, text_of(number)) for number in range(count)))
-    assert {one.headers["x-cascade-served-by"] for one in found} == {"large"}
-    assert {one.headers["x-cascade-mode"] for one in found} == {"observe"}
-
-
-def config_of(folder: Path) -> Any:
-    return load({**CONFIG, **settings(folder, audit=0.1)})
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what was observed."""
-    folder = tmp_path_factory.mktemp("seen")
-    asyncio.run(observed(folder, Answers(), 160))
-    return folder
-
-
-@pytest.fixture
-def observing(seen: Path, tmp_path: Path) -> Path:
-    """Return a folder of the test's own with what was observed."""
-    return Path(shutil.copytree(seen, tmp_path / "own"))
+from .observed import (
+    Answers,
+    ask,
+    config_of,
+    observed,
+    outcomes,
+    serving,
+    settings,
+    settled,
+    state_of,
+    store_of,
+    text_of,
+)
+from .served import orchestrator
 
 
 @pytest.fixture(scope="module")

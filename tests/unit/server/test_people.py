@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from cascade.review.pairs import compare
 from cascade.review.places import opened, place_for
 from cascade.review.reviews import Judgement, Terms
 
+from .observed import Answers, ask, observed, serving, settings, settled, state_of, store_of, text_of
 from .served import CONFIG
-from .test_modes import Answers, ask, observed, serving, settings, settled, state_of, store_of, text_of
 
 REVIEW = {"server": {"review": {"ask": "regret"}}}
 
@@ -48,12 +47,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seen")
     asyncio.run(observed(folder, Worse(), 160))
     return folder
-
-
-@pytest.fixture
-def observing(seen: Path, tmp_path: Path) -> Path:
-    """Return a folder of the test's own with what was observed."""
-    return Path(shutil.copytree(seen, tmp_path / "own"))
 
 
 def judge_all(config: CascadeConfig, folder: Path, output_right: bool, reference_right: bool) -> int:

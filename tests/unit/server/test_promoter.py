@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +23,8 @@ from cascade.server.promoter import Promoter
 from cascade.server.refusals import Refused
 from unit.cli.documents import check_document
 
+from .observed import Answers, ask, config_of, serving, settings, state_of, store_of, text_of
 from .served import CONFIG, orchestrator
-from .test_modes import Answers, ask, config_of, observed, serving, settings, state_of, store_of, text_of
 
 _STUCK = """
 import json, sys
@@ -38,20 +37,6 @@ def stuck(*_):
 promoting.look_at = stuck
 promoting.promote(json.loads(sys.argv[1]))
 """
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what was observed."""
-    folder = tmp_path_factory.mktemp("seen")
-    asyncio.run(observed(folder, Answers(), 160))
-    return folder
-
-
-@pytest.fixture
-def observing(seen: Path, tmp_path: Path) -> Path:
-    """Return a folder of the test's own with what was observed."""
-    return Path(shutil.copytree(seen, tmp_path / "own"))
 
 
 def replica(folder: Path, **modes: Any) -> Modes:

@@ -1,4 +1,4 @@
-"""What a policy does not hear of a step since a model sent no log-probs: without them it pays more calls."""
+"""Warnings about replies without log-probs. A policy that decides by them then asks the next model, and pays more."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from cascade.types import Step
 
 
-def unheard(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each model whose reply lacks log-probs that the policy decides by.
+def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning for each model whose reply lacks log-probs that the policy decides by.
 
     Args:
         step: the step that is decided, with its calls.

@@ -1,7 +1,7 @@
-"""What is priced apart from tokens at the plain rate: a service tier, a web search, audio. Unknown is None, and named.
+"""The cost of a call, and the most that it can cost: tokens, service tier, web search, audio. Unknown is None.
 
-The reply says at which tier it was served, where it says so; before it comes the request does, and the dearer of both
-rates counts, since a provider may serve at its plain tier.
+A reply may name the tier that served it; otherwise the tier that the request asks for counts. Before the reply, the
+dearer of that tier and the plain one counts, since a provider may serve at its plain tier.
 """
 
 from __future__ import annotations
