@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from cascade.checks import did_you_mean
@@ -76,6 +78,11 @@ class Registry(Generic[T]):
             raise UsageError(f"{called} cannot be used: {lacking}.")
         kept: T = found
         return kept
+
+    def file(self, name: str) -> Path | None:
+        """Return the file that holds what a name stands for, as `file_of`; None where there is nothing of that name."""
+        place = self._place(name)
+        return None if place is None else file_of(place)
 
     def _place(self, name: str) -> str | None:
         if name in self.built_in:
@@ -142,3 +149,18 @@ def imported(place: str) -> Any:
         raise
     except Exception as error:  # whatever a foreign module raises while it is imported
         raise ValueError(f"cannot be imported: {type(error).__name__}: {quote(str(error))}") from error
+
+
+def file_of(place: str) -> Path | None:
+    """Return the file of the module at "module:attribute"; None where there is no such module or it has no file.
+
+    The module is not imported; the packages around it are.
+
+    >>> file_of("json.decoder:JSONDecoder").name
+    'decoder.py'
+    """
+    try:
+        spec = find_spec(place.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin is not None else None

@@ -6,8 +6,10 @@ does not record is None. None is not compared; `unknown` says in words what ther
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -23,8 +25,10 @@ from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.requests import seen
 from cascade.policies.scope import Scope, usual
+from cascade.safety.files import read_bounded
 from cascade.safety.keys import redact
 from cascade.strategies import prompts
+from cascade.strategies.agents import AGENTS
 from cascade.strategies.prompts import Prompts
 from cascade.types import Certificate
 
@@ -115,9 +119,10 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | 
 
     Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed),
     `step_models` (the one model that answers each step; None where several do), `prices` (by model, pico-USD a token),
-    `prompts_sha256`, `served_by` (by model: the provider's kind, and the address without user, query and anything that
-    looks like a key), `echoes` (by model the names that its replies bore), and `most_nano_usd`, the cap on a question's
-    cost.
+    `prompts_sha256`, `own_files` (the SHA-256 of each file of one's own that decides an answer: the module of an agent,
+    a verifier or a strategy, a schema), `served_by` (by model: the provider's kind, and the address without user, query
+    and anything that looks like a key), `echoes` (by model the names that its replies bore), and `most_nano_usd`, the
+    cap on a question's cost.
 
     Args:
         source: the configuration, or a log.
@@ -138,17 +143,36 @@ def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> Made
         "strategy": strategy.described(roles),
         "horizon": strategy.horizon,
         "models": {
-            role: {"name": entry.model} | {name: getattr(entry, name) for name in _SETTINGS}
+            role: {"name": entry.model}
+            | {name: getattr(entry, name) for name in _SETTINGS}
+            | ({} if entry.agent is None else {"agent": entry.agent})
             for role, entry in used.items()
         }
         | {name: {"name": name} | dict.fromkeys(_SETTINGS) for name in strategy.free_calls},
         "step_models": strategy.step_roles(roles),
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
         "prompts_sha256": _prompts_digest(config, templates),
+        "own_files": _own_files(config, list(used.values())),
         "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},
         "echoes": None,
         "most_nano_usd": None if cap is None else nano_usd(cap),
     }
+
+
+def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> dict[str, str | None]:
+    """Return the SHA-256 of each file of one's own that decides an answer, by what it is; None where none is read."""
+    agents = {f"the agent {entry.agent}": AGENTS.file(entry.agent) for entry in used if entry.agent is not None}
+    found = agents | dict(config.strategy.own_files)
+    return {what: _file_digest(path) for what, path in sorted(found.items())}
+
+
+def _file_digest(path: Path | None) -> str | None:
+    """Return the SHA-256 of a file; None where it cannot be read, or is longer than code is."""
+    try:
+        data = None if path is None else read_bounded(path, _MOST_FILE_BYTES)
+    except OSError:
+        return None
+    return None if data is None else hashlib.sha256(data).hexdigest()
 
 
 def _prompts_digest(config: CascadeConfig, templates: prompts.Prompts | None) -> str:
@@ -159,6 +183,7 @@ def _prompts_digest(config: CascadeConfig, templates: prompts.Prompts | None) ->
     return digest(texts if limit is None else {**texts, "context_chars": limit})
 
 
+_MOST_FILE_BYTES = 16 << 20
 _FIRST_JUDGE_CHAT = "357c6c4cbe498cbe"
 """The prompt `judge_chat` as 0.6 brought it: certificates made before know no such prompt, and it is left out."""
 _STANDS_IN = "replay"
@@ -198,6 +223,7 @@ def _of_table(table: EpisodeTable) -> MadeFor:
         "step_models": list(table.step_models) if any(table.step_models) else None,
         "prices": None,
         "prompts_sha256": None,
+        "own_files": None,
         "served_by": None,
         "echoes": {model: list(names) for model, names in table.echoes.items()} or None,
         "most_nano_usd": None,
@@ -234,10 +260,7 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
     for model, was, here in _both(then, now, "prices"):
         if not _same_price(was, here):
             yield f"the price of {model} is {_rates(here)}; the certificate was made at {_rates(was)}"
-    if None not in {then.get("prompts_sha256"), now.get("prompts_sha256")} and (
-        then["prompts_sha256"] != now["prompts_sha256"]
-    ):
-        yield "the prompts are not those that the certificate was made with"
+    yield from _files_changed(then, now)
     for model, was, here in _both(then, now, "served_by"):
         if was is not None and here is not None and was != here:
             yield f"{model} is served by {_where(here)}; the certificate was made with {_where(was)}"
@@ -246,6 +269,16 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
             before = " or ".join(was)
             yield f"{model} answered as {' and '.join(other)}; the certificate was made when it answered as {before}"
     yield from _cap_missing(then.get("most_nano_usd"), now)
+
+
+def _files_changed(then: MadeFor, now: MadeFor) -> Iterator[str]:
+    if None not in {then.get("prompts_sha256"), now.get("prompts_sha256")} and (
+        then["prompts_sha256"] != now["prompts_sha256"]
+    ):
+        yield "the prompts are not those that the certificate was made with"
+    for what, was, here in _both(then, now, "own_files"):
+        if was is not None and was != here:
+            yield f"the file of {what} has changed since the certificate was made"
 
 
 def _both(then: MadeFor, now: MadeFor, part: str) -> Iterator[tuple[str, Any, Any]]:
@@ -322,6 +355,13 @@ def _settings_changed(role: str, then: Mapping[str, Any], now: Mapping[str, Any]
     for name in _SETTINGS if known else ():
         if then[name] != now[name]:
             yield f"{role} has {name} {now[name]}; the certificate was made with {then[name]}"
+    if known and then.get("agent") != now.get("agent"):
+        was, here = _agent(then), _agent(now)
+        yield f"{role} answers through {here}; the certificate was made with {was}"
+
+
+def _agent(settings: Mapping[str, Any]) -> str:
+    return f"the agent {settings['agent']}" if "agent" in settings else "no agent"
 
 
 def _known(settings: Mapping[str, Any]) -> bool:

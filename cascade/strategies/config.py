@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE
 from cascade.providers.base import Provider
+from cascade.registry import file_of
 from cascade.section import KindSection
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.prompts import Prompts
@@ -79,6 +81,16 @@ class StrategyConfig(KindSection):
             ConfigError: what is named cannot be imported or read.
         """
         return {}
+
+    @property
+    def own_files(self) -> Mapping[str, Path | None]:
+        """The files of one's own that decide what it does, by what they are; of a strategy of one's own, its module.
+
+        A certificate holds as long as they do not change.
+        """
+        made = type(self)
+        ours = made.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return {} if ours else {f"the strategy {self.kind}": file_of(f"{made.__module__}:{made.__qualname__}")}
 
     def role(self, place: str, model: str) -> str:  # noqa: ARG002 - a ladder calls a model by its name
         """Return what a log calls the model of an entry under `models`: by default the entry's name."""

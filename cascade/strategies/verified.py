@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from cascade.errors import ProviderError, UsageError
@@ -150,6 +151,11 @@ class VerifiedConfig(RungsConfig):
         """Return who verifies, where it is no model. Raises ConfigError where it cannot be imported or read."""
         provider = self.verifier.provider
         return {} if provider is None else dict.fromkeys(self.free_calls, provider)
+
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The files that the verifier is made of."""
+        return {**super().own_files, **self.verifier.own_files}
 
     def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Verified:
         """Return the strategy."""

@@ -14,6 +14,7 @@ from pydantic import Field
 from cascade.errors import ConfigError
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Command, Schema, Verifier, read_verdict, sent_output
+from cascade.registry import file_of
 from cascade.safety.files import read_bounded
 from cascade.section import Section
 from cascade.strategies import verdict as verdicts
@@ -114,6 +115,11 @@ class FunctionVerifier(Section):
             raise ConfigError([f"strategy.verifier.function: {self.function} is no function"])
         return Verifier(lambda question, message, _: found(question, message), self.function)
 
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The function's module."""
+        return {f"the verifier {self.function}": file_of(self.function)}
+
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:  # noqa: ARG002 - as every kind's
         """Return who asks it."""
         return Local(self.name)
@@ -134,6 +140,12 @@ class SchemaVerifier(Section):
     def provider(self) -> Provider:
         """Read the schema."""
         return Verifier(Schema(self._document()), "schema")
+
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The schema, where it stands in a file; a certificate names one that does not as a setting."""
+        path = self.json_schema
+        return {f"the schema {path}": Path(path)} if isinstance(path, str) else {}
 
     def _document(self) -> Mapping[str, Any]:
         if isinstance(self.json_schema, Mapping):
@@ -169,6 +181,11 @@ class CommandVerifier(Section):
         """Return who runs it."""
         return Verifier(Command(self.command, self.timeout_s), self.command[0])
 
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The files that the command names: a script, a list of tests; not a program that is found on PATH."""
+        return {f"the verifier’s {word}": Path(word) for word in self.command if Path(word).is_file()}
+
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:  # noqa: ARG002 - as every kind's
         """Return who asks it."""
         return Local(self.name)
@@ -189,6 +206,11 @@ class ModelVerifier(Section):
     def provider(self) -> None:
         """The model has a provider already."""
         return None
+
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """None: the model and the prompt are on record elsewhere."""
+        return {}
 
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:
         """Return who asks it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cascade.calibration.fingerprint import differences, holds_for, made_for, un
 from cascade.config import load
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PolicyArtifact
+from cascade.strategies.ladder import LadderConfig
 from cascade.types import Certificate
 from unit.calibration.logs import config, log
 
@@ -76,6 +78,82 @@ def test_other_prompts_are_another_cascade(tmp_path: Path) -> None:
     assert changed(strategy={"kind": "base_guide", "prompts": str(tmp_path)}) == []  # none of its own
     (tmp_path / "answer.txt").write_text("[user]\nShort: {question}", "utf-8")
     assert "prompts" in changed(strategy={"kind": "base_guide", "prompts": str(tmp_path)})[0]
+
+
+CODE = """from cascade.types import Request
+
+
+def answers(request: Request):
+    return (yield request)
+
+
+def passes(question, message):
+    return True
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of somebody's own, which can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "somebodys_own", raising=False)
+    file = tmp_path / "somebodys_own.py"
+    file.write_text(CODE, "utf-8")
+    return file
+
+
+def verified(**verifier: Any) -> Any:
+    return made_for(
+        config(models=models(), strategy={"kind": "verified", "models": ["base", "guide"], "verifier": verifier})
+    )
+
+
+def test_another_agent_or_a_change_in_its_file_is_another_cascade(own: Path) -> None:
+    def with_agent() -> Any:
+        return made_for(config(models=models(agent="somebodys_own:answers")))
+
+    then = json.loads(json.dumps(with_agent(), allow_nan=False))
+    assert differences(then, with_agent()) == []
+    without = made_for(config(models=models()))
+    added, left = differences(without, then), differences(then, without)
+    assert added == ["base answers through the agent somebodys_own:answers; the certificate was made with no agent"]
+    assert left == ["base answers through no agent; the certificate was made with the agent somebodys_own:answers"]
+    own.write_text(CODE + "# mended\n", "utf-8")
+    changed = "the file of the agent somebodys_own:answers has changed since the certificate was made"
+    assert differences(then, with_agent()) == [changed]
+    own.unlink()
+    assert differences(then, {**then, "own_files": dict.fromkeys(then["own_files"])}) == [changed]  # it cannot be read
+    assert differences({**then, "own_files": None}, then) == []  # a certificate that does not say
+
+
+def test_a_change_in_the_files_of_a_verifier_is_another_cascade(own: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text("{}", "utf-8")
+    ways = [
+        {"kind": "function", "function": "somebodys_own:passes"},
+        {"kind": "schema", "json_schema": str(schema)},
+        {"kind": "command", "command": ["python", str(own)]},
+    ]
+    then = [verified(**way) for way in ways]
+    assert [len(one["own_files"]) for one in then] == [1, 1, 1]
+    assert [differences(was, verified(**way)) for was, way in zip(then, ways, strict=True)] == [[], [], []]
+    own.write_text(CODE + "# mended\n", "utf-8")
+    schema.write_text('{"type": "object"}', "utf-8")
+    said = [differences(was, verified(**way)) for was, way in zip(then, ways, strict=True)]
+    assert said == [
+        ["the file of the verifier somebodys_own:passes has changed since the certificate was made"],
+        [f"the file of the schema {schema} has changed since the certificate was made"],
+        [f"the file of the verifier’s {own} has changed since the certificate was made"],
+    ]
+
+
+class OwnLadder(LadderConfig):
+    """A strategy of somebody's own."""
+
+
+def test_the_file_of_ones_own_strategy_is_on_record_and_ours_is_not() -> None:
+    assert OwnLadder(kind="ladder", models=("base", "guide")).own_files == {"the strategy ladder": Path(__file__)}
+    assert LadderConfig(kind="ladder", models=("base", "guide")).own_files == {}
 
 
 def test_a_ladder_is_known_by_its_models_whatever_their_places_are_called() -> None:
