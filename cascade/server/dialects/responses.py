@@ -118,6 +118,7 @@ class _Response:
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": cut} if cut else None,
             "output": self.output(said),
+            "service_tier": said.completion.get("service_tier"),
             "usage": {
                 "input_tokens": usage["read"],
                 "input_tokens_details": {"cached_tokens": usage["cached"], "cache_write_tokens": usage["cache_write"]},

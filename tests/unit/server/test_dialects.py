@@ -356,6 +356,16 @@ async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block
     assert events.index(b'"text_delta"') < events.index(b'"thinking_delta"')
 
 
+async def test_a_response_says_at_which_service_tier_it_was_served() -> None:
+    said = {**reply("The Danube."), "service_tier": "priority"}
+    async with orchestrator(FakeProvider(lambda _: said)) as served:
+        answer = await served.achat(ASK)
+    whole = Responses().whole(answer, {}, "t", None)
+    assert openai.types.responses.Response.model_validate(whole).service_tier == "priority"
+    events = b"".join(Responses().writer({}, "t").ending(answer, None))
+    assert events.count(b'"service_tier":"priority"') == 1  # in the last event
+
+
 def test_a_field_of_a_tool_that_is_null_is_left_out() -> None:
     tool = {"type": "function", "name": "f", "description": None, "parameters": SCHEMA}
     found = Responses().request({"input": "Hi", "tools": [tool]})
