@@ -19,29 +19,36 @@ from cascade.api.output import plain
 from cascade.cli.output import LogFormatter, notes
 from cascade.errors import CascadeError
 
-COMMANDS = {
-    "init": "init:init",
-    "ask": "ask:ask",
-    "serve": "serve:serve",
-    "promote": "promote:promote_cascade",
-    "demo": "demo:app",
-    "collect": "collect:collect_log",
-    "import": "import_:import_log",
-    "compare": "compare:compare_log",
-    "evaluate": "compare:evaluate_log",
-    "prove": "prove:prove_logs",
-    "fit": "fit:fit_log",
-    "review": "review:review_log",
-    "calibrate": "calibrate:calibrate_log",
-    "verify": "verify:verify_log",
-    "monitor": "monitor:monitor_log",
-    "onboard": "onboard:onboard_model",
-    "prices": "prices:prices",
-    "doctor": "doctor:doctor",
-    "models": "models:app",
-    "traces": "traces:app",
+PANELS = {
+    "Begin": {
+        "init": "init:init",
+        "demo": "demo:app",
+        "doctor": "doctor:doctor",
+        "models": "models:app",
+        "prices": "prices:prices",
+    },
+    "Answer": {"ask": "ask:ask", "serve": "serve:serve"},
+    "Log requests": {"collect": "collect:collect_log", "import": "import_:import_log", "traces": "traces:app"},
+    "See what it saves": {
+        "prove": "prove:prove_logs",
+        "compare": "compare:compare_log",
+        "evaluate": "compare:evaluate_log",
+    },
+    "Learn and certify": {
+        "fit": "fit:fit_log",
+        "calibrate": "calibrate:calibrate_log",
+        "review": "review:review_log",
+        "verify": "verify:verify_log",
+    },
+    "In service": {
+        "promote": "promote:promote_cascade",
+        "monitor": "monitor:monitor_log",
+        "onboard": "onboard:onboard_model",
+    },
 }
-"""The module and the function of each command, in the order of the help. A run imports the module of its own alone."""
+"""The module and the function of each command, by the panel of the help in which it stands, in the order of the help."""
+COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
+"""The module and the function of each command. A run imports the module of its own alone."""
 
 
 class _Commands(TyperGroup):
@@ -62,6 +69,7 @@ class _Commands(TyperGroup):
             alone.command(cmd_name)(found)
             command = typer.main.get_command(alone)
         command.name = cmd_name
+        command.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
         return command
 
 
