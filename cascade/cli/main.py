@@ -46,7 +46,7 @@ PANELS = {
         "onboard": "onboard:onboard_model",
     },
 }
-"""The module and the function of each command, by the panel of the help in which it stands, in the order of the help."""
+"""The module and the function of each command, by the panel of the help in which it stands, in their order there."""
 COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
 """The module and the function of each command. A run imports the module of its own alone."""
 
@@ -62,12 +62,10 @@ class _Commands(TyperGroup):
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
         found = getattr(import_module(f"cascade.cli.{module}"), name)
-        if isinstance(found, typer.Typer):
-            command = typer.main.get_command(found)
-        else:
-            alone = typer.Typer(add_completion=False)
+        alone = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
+        if alone is not found:
             alone.command(cmd_name)(found)
-            command = typer.main.get_command(alone)
+        command: Any = typer.main.get_command(alone)
         command.name = cmd_name
         command.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
         return command
