@@ -93,17 +93,23 @@ def read_log(asked: LogAsked, tell: Tell) -> Log:
         tell(dropped.describe())
     if log.unlabelled:
         for table in log.tables:
-            tell(unlabelled_said(table))
+            tell(unlabelled_said(table, unjudged=log.unjudged))
     return log
 
 
-def unlabelled_said(table: EpisodeTable) -> str:
-    """Return what is offered on a log in which nothing says which answers are right."""
+def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
+    """Return what is offered on a log in which nothing says which answers are right.
+
+    A log with accepted answers is not judged by a matcher that nobody chose: one that is too strict finds both models
+    wrong, and a promise of regret then holds for nothing.
+    """
     assert table.truth is not None  # noqa: S101 - such a log is compared with its reference
     reference, comparator = table.truth.reference, table.truth.comparator
     cautions = "".join(f" {said}" for said in table.truth.cautions)
+    has = "has accepted answers (gold), and" if unjudged else "does not say which answers are right, so"
+    matcher = " no matcher was named to judge by them (--matcher exact, label, json, …), so" if unjudged else ""
     return (
-        f"The log {table.dataset} does not say which answers are right, so what is offered is agreement with "
+        f"The log {table.dataset} {has}{matcher} what is offered is agreement with "
         f"{reference}: that the answer served is the same as what {reference} gives, by the comparator {comparator}. "
         f"No label is needed.{cautions}"
     )
@@ -118,11 +124,13 @@ def tables_for(
     lies, where these matter. What a directory's certificates compare by is what its log is compared by.
 
     Raises:
-        UsageError: of no answer it is known how good it is.
+        UsageError: of no answer it is known how good it is, or "right" does not mean in the log what the kind is about.
     """
     if kind is not None and get(kind).compares:
         log = log.compared(held.certificates[0].comparator if held is not None and held.certificates else None)
     tables = log.tables
+    for table in tables if kind is not None else ():
+        get(kind).check_truth(table)
     if kind is not None and get(kind).needs_quality:
         graded = zip(tables, qualities(log.rows(), tables), strict=True)
         tables = tuple([replace(table, quality=quality) for table, quality in graded])

@@ -61,12 +61,14 @@ class Log:
     """A log that was read: one table for each data set, and the rows again, as logged, where a figure needs them.
 
     `unlabelled` says that nothing in the log tells which answers are right, so that right means equal to the
-    reference's output (`episodes.truth`) though that was not asked for.
+    reference's output (`episodes.truth`) though that was not asked for. `unjudged` says that such a log has accepted
+    answers all the same: no matcher was named to judge by them.
     """
 
     tables: tuple[EpisodeTable, ...]
     rows: Callable[[], Iterable[Mapping[str, Any]]]
     unlabelled: bool = False
+    unjudged: bool = False
     matcher: str | None = None
 
     def compared(self, comparator: str | None = None) -> Log:
@@ -142,7 +144,8 @@ def open_log(
         if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in rows()):
             raise
         try:
-            found = replace(_compared(rows, matcher, compared := Dropped()), unlabelled=True)
+            found = _compared(rows, matcher, compared := Dropped())
+            found = replace(found, unlabelled=True, unjudged=any(row["gold"] for row in rows()))
         except UsageError:
             found = None  # it has no reference either: say what is missing for labels
         if found is None:

@@ -267,7 +267,10 @@ class Kind(ABC):
             return
         if truth.asked is not None:
             raise UsageError(f"In {where} right means that people found no loss of {truth.asked}, not of {self.name}.")
-        advice = "ask for --guarantee agreement, or read a log with labels without --reference"
+        advice = (
+            "ask for --guarantee agreement, or read a log with labels without --reference, or name the matcher that "
+            "judges by the accepted answers where the log has them (column gold): --matcher exact"
+        )
         advice += (
             ", or have the outputs that differ judged: cascade review, then --reviews FILE" if self.reviewed else ""
         )

@@ -56,6 +56,32 @@ def test_what_needs_labels_is_refused_and_says_what_does_not(cli: Cli, tmp_path:
     assert "--guarantee agreement" in plain(ran)
 
 
+def test_a_log_with_accepted_answers_that_no_matcher_judged_says_so(cli: Cli, tmp_path: Path) -> None:
+    path = log(tmp_path / "log.jsonl", 300)
+    write_rows(Path(path), [{**one, "gold": ["Danube"]} for one in read_rows(Path(path))])
+    said = "has accepted answers (gold), and no matcher was named to judge by them (--matcher exact"
+    assert said in plain(cli("prove", path))
+    asked = ("--guarantee", "regret", "--alpha", "0.1", "-o", "policy")
+    ran = cli("fit", path, *asked)
+    assert (ran.code, said in plain(ran)) == (2, True)
+    assert "name the matcher that judges by the accepted answers where the log has them" in plain(ran)
+    assert cli("fit", path, *asked, "--matcher", "exact").code == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "monitor", "evaluate"])
+def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(
+    cli: Cli, tmp_path: Path, command: str
+) -> None:
+    path = log(tmp_path / "log.jsonl", 300)
+    write_rows(Path(path), [{**one, "gold": ["Danube"]} for one in read_rows(Path(path))])
+    asked = ("--guarantee", "regret", "--alpha", "0.1", "--matcher", "exact", "-o", "policy")
+    assert cli("fit", path, *asked).code == 0
+    call = ("evaluate", path, "--policy", "policy") if command == "evaluate" else (command, "policy", path)
+    ran = cli(*call)
+    assert (ran.code, "regret needs labels" in plain(ran), "--matcher exact" in plain(ran)) == (2, True, True)
+    assert cli(*call, "--matcher", "exact").code == 0
+
+
 def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli: Cli, tmp_path: Path) -> None:
     path = log(tmp_path / "log.jsonl", 200, labels=True)
     for options in (("--reference", "guide"), ("--reference", "large"), ("--guarantee", "agreement")):

@@ -364,7 +364,7 @@ def test_a_log_without_judgements_says_what_was_left_out_and_what_to_do(cli: Cli
     rows = [one | {"correct": None} for one in hard_rows(20, [])]
     ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
     assert ran.code == 2
-    assert "does not say which answers are right, so what is offered is agreement with large" in ran.err
+    assert "has accepted answers (gold), and no matcher was named to judge by them" in ran.err
     assert "ask for --guarantee agreement, or read a log with labels" in ran.err
 
 
