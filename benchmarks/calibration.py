@@ -27,10 +27,8 @@ from frontier import CANDIDATES, STEPS, exponent, made, timed
 
 from cascade.conformal import binomial
 from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.rollout import levels
-from cascade.conformal.segments import calibrate_segments
-from cascade.conformal.split import critical_kappa, critical_values
+from cascade.conformal.split import Calibration, calibrate, calibrate_segments, critical_kappa, critical_values
 
 ALPHA, DELTA, GROUPS = 0.1, 0.1, 1_000
 GOAL_S, GOAL_VALUES_S = 1.0, 0.1

@@ -27,7 +27,7 @@ from cascade.calibration.scores import table_scores
 from cascade.calibration.verifying import verify
 from cascade.config import policy_section
 from cascade.conformal.binomial import lower_tail, misses_p_value
-from cascade.conformal.calibrate import calibrate
+from cascade.conformal.split import calibrate
 from cascade.errors import ConfigError
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS

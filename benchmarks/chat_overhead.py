@@ -21,10 +21,10 @@ from typing import Any
 import httpx
 
 from cascade import Orchestrator
-from cascade.providers.base import wire_body
-from cascade.providers.exchange import Endpoint
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.registry import Endpoint
+from cascade.providers.wire import wire_body
 from cascade.types import Message, Question, Request
 
 _PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}}

@@ -21,11 +21,10 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
 from cascade.conformal.audits import AuditPlan
-from cascade.conformal.calibrate import calibrate
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.online import OnlineThreshold
 from cascade.conformal.rollout import levels, rollout
-from cascade.conformal.split import covered_at, critical_kappa
+from cascade.conformal.split import calibrate, covered_at, critical_kappa
 from cascade.evaluation.report.figures import save
 
 ALPHA, DELTA, LEVEL = 0.1, 0.1, 0.05

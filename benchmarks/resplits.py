@@ -27,9 +27,8 @@ import numpy as np
 from cascade.calibration.doubt import Doubt, doubt_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.conformal.binomial import miss_log_pmf
-from cascade.conformal.calibrate import calibrate
 from cascade.conformal.rollout import levels
-from cascade.conformal.split import critical_kappa, pac_rank, split_rank
+from cascade.conformal.split import calibrate, critical_kappa, pac_rank, split_rank
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.methods import Threshold
 from cascade.evaluation.report.figures import save

@@ -19,9 +19,9 @@ Names are loaded when they are first used; importing the package runs nothing el
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cascade._names import loaded_on_use
 from cascade._version import __version__
 
 if TYPE_CHECKING:
@@ -133,14 +133,7 @@ __all__ = [
     "verify",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cascade' has no attribute {name!r}")
-    value = getattr(import_module(f"cascade.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = loaded_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

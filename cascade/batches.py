@@ -9,15 +9,13 @@ from typing import SupportsIndex, TypeAlias
 
 from cascade.checks import refuse_chat
 from cascade.errors import BatchError, CascadeError, UsageError
-from cascade.resilience.halting import Halt
+from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.types import Answer, Question
 
-SETTLE_S = 2.0
-"""How long `close` and Ctrl-C wait at most for calls that were cancelled; a provider of one's own may not notice."""
 Asked: TypeAlias = str | Question
 
 
-def check_batch(questions: object, concurrency: object) -> None:
+def check(questions: object, concurrency: object) -> None:
     """Raise UsageError if `questions` is not a list, or if `concurrency` is not a whole number of at least 1."""
     if isinstance(questions, str | Question):
         raise UsageError("ask_many takes a list of questions; for one question use ask.")
@@ -41,7 +39,9 @@ def in_threads(
 
     Raises:
         BatchError: some failed; `results` holds every answer and every error.
+        UsageError: as `check`.
     """
+    check(questions, concurrency)
     own = Halt()
 
     def one(question: Asked) -> Answer | CascadeError:
@@ -68,6 +68,7 @@ async def in_tasks(
     ask: Callable[[Asked], Awaitable[Answer]], questions: Iterable[Asked], concurrency: int
 ) -> list[Answer]:
     """Return the answers in order, without blocking; cancelling cancels all. Raises as `in_threads` does."""
+    check(questions, concurrency)
     places = asyncio.Semaphore(concurrency)
 
     async def one(question: Asked) -> Answer | CascadeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cascade._deprecated import moved_attribute
+from cascade._names import moved_attribute
 
 
 def __getattr__(name: str) -> Any:

@@ -133,6 +133,21 @@ class ChatRequest:
         return schema if isinstance(schema, Mapping) else None
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that the reply may be: the `enum` of its schema, or of the one property that the schema has.
+
+        >>> ChatRequest([{"role": "user", "content": "?"}], {"response_format": {"enum": ["A", "B"]}}).labels
+        ('A', 'B')
+        """
+        wanted = self.options.get("response_format")
+        schema = self.json_schema or (wanted if isinstance(wanted, Mapping) else {})
+        inside = schema.get("properties")
+        if isinstance(inside, Mapping) and len(inside) == 1:
+            (schema,) = [one if isinstance(one, Mapping) else {} for one in inside.values()]
+        listed = schema.get("enum")
+        return tuple([str(one) for one in listed]) if isinstance(listed, list) and listed else ()
+
+    @property
     def wants_json(self) -> bool:
         """Whether the reply has to be JSON, with a schema or without."""
         wanted = self.options.get("response_format")

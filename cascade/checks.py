@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from cascade._deprecated import warn_renamed
+from cascade._names import warn_renamed
 from cascade.chat import Chat, chat_request
 from cascade.errors import UsageError
 from cascade.safety.defusing import taken_out

@@ -11,18 +11,16 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cascade.budget.calls import failed_call, paid_call
+from cascade.budget.charges import failed_call, paid_call
 from cascade.budget.ledger import QuestionBudget
 from cascade.chat import ChatRequest
-from cascade.conformal.actions import actions
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching.same import answer_key
 from cascade.money import Price
-from cascade.policies.base import Observation, Policy
-from cascade.policies.missing_logprobs import missing_logprobs
-from cascade.policies.scope import Scope
+from cascade.policies.base import Observation, Policy, actions
+from cascade.policies.signals import missing_logprobs
 from cascade.resilience.retry import Deadline
 from cascade.strategies.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.types import (
@@ -39,6 +37,9 @@ from cascade.types import (
     TextDelta,
     Usage,
 )
+
+if TYPE_CHECKING:  # of certificates, which most questions have none of
+    from cascade.policies.scope import Scope
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})

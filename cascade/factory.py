@@ -18,18 +18,13 @@ from cascade.config import (
 from cascade.config.schema import ModelConfig
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.base import Policy
-from cascade.policies.config import PolicyConfig
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig, PolicyConfig
 from cascade.providers import registry
 from cascade.providers.base import Provider
-from cascade.providers.exchange import OPENAI_BASE, Endpoint, Trusted
 from cascade.providers.guard import Guard
-from cascade.providers.registry import ProviderSettings
+from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
 from cascade.strategies import prompts
-from cascade.strategies.agents import AGENTS, WithAgents
 from cascade.strategies.base import ModelUse, Standins, Strategy
-from cascade.strategies.ladder import Ladder
-from cascade.telemetry import tracer
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
@@ -45,6 +40,10 @@ def build_strategy(config: CascadeConfig) -> Strategy:
 
 def _with_agents(config: CascadeConfig, strategy: Strategy) -> Strategy:
     named = {entry.model: entry.agent for entry in config.models.values() if entry.agent is not None}
+    if not named:
+        return strategy
+    from cascade.strategies.agents import AGENTS, WithAgents
+
     agents = {model: agent for model, place in named.items() if (agent := AGENTS.find(place)) is not None}
     return WithAgents(strategy, agents) if agents else strategy
 
@@ -60,6 +59,8 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
     Raises:
         UsageError: no configured model has that name.
     """
+    from cascade.strategies.ladder import Ladder
+
     for entry in config.models.values():
         if entry.model == model:
             return _with_agents(config, Ladder((_use(entry),), templates or prompts.load(), logprobs=False))
@@ -257,6 +258,8 @@ def build_guards(
         providers: ready-made providers by kind, used instead of making new ones.
     """
     if config.telemetry.spans:
+        from cascade.telemetry import tracer
+
         tracer()
     by_kind: dict[str, list[ModelConfig]] = {}
     guards, own = dict[str, Guard](), list[Guard]()

@@ -343,7 +343,7 @@ def litellm_map_path() -> Path | None:
 
 @cache
 def _bundled_document() -> tuple[dict[str, Any], str]:
-    raw = resources.files("cascade.data").joinpath("prices.json").read_bytes()
+    raw = resources.files("cascade").joinpath("data/prices.json").read_bytes()
     return json.loads(raw), hashlib.sha256(raw).hexdigest()
 
 

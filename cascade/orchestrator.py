@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
-from cascade._deprecated import warn_renamed
-from cascade.batches import SETTLE_S, check_batch, in_tasks, in_threads
-from cascade.budget.calls import paid_call
+from cascade._names import renamed
+from cascade.budget.charges import paid_call
 from cascade.budget.ledger import QuestionBudget
 from cascade.chat import Chat, ChatRequest
 from cascade.checks import (
@@ -27,30 +26,31 @@ from cascade.checks import (
 )
 from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, run
-from cascade.episodes.traces import Trace, TraceWriter
+from cascade.episodes.trace import Trace
 from cascade.errors import UsageError
 from cascade.factory import alone, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
-from cascade.policies.directory import DirectoryConfig
-from cascade.policies.fixed import FixedPolicy
+from cascade.policies.config import DirectoryConfig
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
-from cascade.resilience.halting import Halt
+from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
-from cascade.serving.audits import Outcome, judge
-from cascade.serving.certified import CertifiedPolicy, RunPlan, unpromised
-from cascade.serving.levels import ServingState, at_level, in_service
-from cascade.serving.monitors import ServiceStatus
-from cascade.serving.prompt_caches import PromptCaches
-from cascade.serving.spending import Spending, SpendingGuard
+from cascade.serving import at_level, caches_of, caps_of, service_of
+from cascade.serving.plan import RunPlan, outright, unpromised
 from cascade.strategies.base import Strategy
 from cascade.streaming import Flow, aserve, astream, stream
-from cascade.telemetry import TracedGuard, traced
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded where a configuration or a caller asks for them: promises, shared caps, spans, streams
+    from cascade.episodes.traces import TraceWriter
     from cascade.policies.levels import Level
+    from cascade.serving.audits import Outcome
+    from cascade.serving.certified import CertifiedPolicy
+    from cascade.serving.levels import ServingState
+    from cascade.serving.monitors import ServiceStatus
+    from cascade.serving.spending import SpendingGuard
+    from cascade.telemetry import TracedGuard
 
 
 class Orchestrator:
@@ -104,13 +104,12 @@ class Orchestrator:
     def _wire(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
         self.config = config
         self._plain = build_strategy(config)
-        watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
-        self._service = in_service(config, self._plain) if watched else None
+        self._service = service_of(config, self._plain)
         self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
-        self._caches = PromptCaches.of(config)
-        self._spending = Spending.of(config)
+        self._caches = caches_of(config, self._prices)
+        self._spending = caps_of(config)
         self._standins = build_standins(config)
         self._closed = False
         self._halt = Halt()
@@ -121,6 +120,8 @@ class Orchestrator:
         wanted, url = self.config.traces, configuration.traces_url(self.config.traces)
         if wanted is None or url is None:
             return None
+        from cascade.episodes.traces import TraceWriter
+
         keys = {key for guard in self._guards.values() for key in guard.secrets}
         return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "durability", "strict"}))
 
@@ -242,10 +243,11 @@ class Orchestrator:
             UsageError: it cannot be asked so.
         """
         refuse_in_event_loop("ask_many", "aask_many")
-        check_batch(questions, concurrency)
+        from cascade import batches
+
         level = level_of(level, budget)
         self._serves(level, alpha)
-        return in_threads(
+        return batches.in_threads(
             lambda question, halt: self._ask(question, level, alpha, segment, halt), questions, concurrency, self._halt
         )
 
@@ -260,10 +262,11 @@ class Orchestrator:
         budget: str | None = None,
     ) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
-        check_batch(questions, concurrency)
+        from cascade import batches
+
         level = level_of(level, budget)
         self._serves(level, alpha)
-        return await in_tasks(
+        return await batches.in_tasks(
             lambda question: self.aask(question, level=level, alpha=alpha, segment=segment), questions, concurrency
         )
 
@@ -350,7 +353,7 @@ class Orchestrator:
         """
         only = None
         if model is not None:
-            only = RunPlan(alone(self.config, model, self._plain.prompts), FixedPolicy(), walk=f"{model} only")
+            only = outright(alone(self.config, model, self._plain.prompts), f"{model} only")
         asked = Question.of_chat(request)
         deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced, key=key)
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
@@ -440,6 +443,8 @@ class Orchestrator:
         Raises:
             UsageError: `reference_right` is needed.
         """
+        from cascade.serving.audits import Outcome, judge
+
         if self._service is None:
             return Outcome(None, counted=False, reason="nothing is guaranteed, so nothing is counted")
         return self._service.of(answer).record(answer, judge(right, matcher), reference_right)
@@ -459,24 +464,10 @@ class Orchestrator:
             raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
-        self._service, self.config = in_service(config, build_strategy(config), self._service), config
+        self._service, self.config = service_of(config, build_strategy(config), self._service), config
 
-    def record_truth(
-        self,
-        answer: Answer,
-        right: Callable[[str], bool | None] | str | Sequence[str],
-        *,
-        matcher: str = "exact",
-        reference_right: bool | None = None,
-    ) -> Outcome:
-        """Do as `record_outcome`, whose old name this is."""
-        warn_renamed("record_truth", "record_outcome")
-        return self.record_outcome(answer, right, matcher=matcher, reference_right=reference_right)
-
-    def recalibrated(self, directory: str | Path | None = None) -> None:
-        """Do as `reload_policy`, whose old name this is."""
-        warn_renamed("recalibrated", "reload_policy")
-        self.reload_policy(directory)
+    record_truth = renamed("record_truth", record_outcome)
+    recalibrated = renamed("recalibrated", reload_policy)
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
@@ -593,7 +584,11 @@ class Orchestrator:
         return paid_call(request, completion, self._prices.get(request.model))
 
     def _guard(self, request: Request, key: str | None = None) -> Guard | TracedGuard | SpendingGuard:
-        guard = traced(self._guards[request.model], self.config.telemetry)
+        guard: Guard | TracedGuard = self._guards[request.model]
+        if self.config.telemetry.spans:
+            from cascade.telemetry import TracedGuard, tracer
+
+            guard = TracedGuard(self._guards[request.model], tracer(), content=self.config.telemetry.content)
         return guard if self._spending is None else self._spending.over(guard, key)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cascade.chat import ChatRequest
 from cascade.engine import Run, aplay, play
-from cascade.episodes.traces import Trace
+from cascade.episodes.trace import Trace
 from cascade.errors import ProviderError
 from cascade.strategies.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta

@@ -19,7 +19,6 @@ from cascade.errors import MissingExtraError, ProviderError
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import NEVER, Halt
 from cascade.resilience.retry import Deadline
-from cascade.section import Section
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:
@@ -35,18 +34,6 @@ def tracer() -> Tracer:
     except ModuleNotFoundError:
         raise MissingExtraError("opentelemetry", "telemetry") from None
     return trace.get_tracer("cascade", __version__)
-
-
-def traced(guard: Guard, settings: TelemetryConfig) -> Guard | TracedGuard:
-    """Return a guard whose calls are spans, where the configuration asks for them."""
-    return TracedGuard(guard, tracer(), content=settings.content) if settings.spans else guard
-
-
-class TelemetryConfig(Section):
-    """Whether model calls become OpenTelemetry spans, and whether these hold prompts and replies."""
-
-    spans: bool = False
-    content: bool = False
 
 
 class TracedGuard:

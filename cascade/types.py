@@ -160,6 +160,11 @@ class Call(NamedTuple):
             return False
         return self.completion.tokens is None and bool(self.completion.text)
 
+    @property
+    def failed_with(self) -> str:
+        """The name of the error that it failed with; "" where it did not."""
+        return (self.error or "").partition(":")[0]
+
 
 class Candidate(NamedTuple):
     """One answer that could be returned. `confidence` in [0, 1] is the strategy's own estimate that it is right.

@@ -10,7 +10,7 @@ kappa, the more is kept. So each question has a critical value, the highest kapp
 import random
 
 from cascade.conformal import calibrate
-from cascade.conformal.segments import calibrate_segments
+from cascade.conformal.split import calibrate_segments
 
 ALWAYS = float("inf")
 

@@ -10,9 +10,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_tail
-from cascade.conformal.calibrate import calibrate
-from cascade.conformal.segments import calibrate_segments
-from cascade.conformal.split import allowed_misses, pac_rank, split_rank
+from cascade.conformal.split import allowed_misses, calibrate, calibrate_segments, pac_rank, split_rank
 from known_risk.cells import ALPHAS, DELTA, STANDARD_ERRORS, Cell, mean_cell, samples, violation_cell
 from known_risk.populations import GROUPS, Population, missed
 

@@ -16,8 +16,7 @@ from cascade.policies.artifact import (
     is_policy,
 )
 from cascade.policies.base import Policy
-from cascade.policies.config import PolicyConfig
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig, PolicyConfig
 from cascade.policies.files import damaged, there, writable
 
 if TYPE_CHECKING:

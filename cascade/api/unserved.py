@@ -11,8 +11,7 @@ import numpy as np
 from cascade.api.telling import Tell
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import SHARED_PLACE
-from cascade.strategies.config import StrategyConfig
-from cascade.strategies.registry import STRATEGIES
+from cascade.strategies.config import STRATEGIES, StrategyConfig
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig

@@ -1,4 +1,6 @@
-"""The cost of a call, and the most that it can cost: tokens, service tier, web search, audio. Unknown is None.
+"""What a call costs, the most that it can cost, and what goes on record: tokens, service tier, web search, audio.
+
+Unknown is None. A provider may have billed more than it said; the record of such a call has a bound in place of a cost.
 
 A reply may name the tier that served it; otherwise the tier that the request asks for counts. Before the reply, the
 dearer of that tier and the plain one counts, since a provider may serve at its plain tier.
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cascade.budget.tokens import bound_tokens
 from cascade.chat import ChatRequest
+from cascade.errors import ProviderError
 from cascade.money import PICO_PER_NANO, Price
-from cascade.types import Completion, Request
+from cascade.types import Call, Completion, Request, Usage
 
 _PLAIN_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
 """Tiers at the plain rate, as OpenAI, Anthropic and Groq call them."""
@@ -66,6 +70,11 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
     return Charged(most + more.nano_usd)
 
 
+def most_nano_usd(request: Request, price: Price | None) -> Charged:
+    """Return the most that a call can cost: its prompt counted high, its answer as long as it may be."""
+    return Charged(None) if price is None else bound_of(request, price, bound_tokens(request))
+
+
 def _asked_tier(chat: ChatRequest | None) -> str | None:
     tier = None if chat is None else chat.options.get("service_tier")
     return tier if isinstance(tier, str) else None
@@ -96,3 +105,41 @@ def _speaks(chat: ChatRequest) -> bool:
 def _audio(details: Mapping[str, Any], name: str) -> int:
     found = details.get(name, {}).get("audio_tokens")
     return found if isinstance(found, int) else 0
+
+
+def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
+    """Return the record of a call that was answered.
+
+    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost. Where
+    something is priced apart and its price is not known, there is neither, and `unpriced` names it.
+    """
+    if price is None:
+        return Call(request, completion, None, None)
+    cost, unpriced = cost_of(request, completion, price)
+    if cost is None or not (completion.usage.estimated or completion.maybe_billed):
+        return Call(request, completion, cost, cost, unpriced=unpriced)
+    return Call(request, completion, None, _sum(cost, _tries(completion.maybe_billed, request, price)))
+
+
+def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
+    """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
+    said = f"{type(error).__name__}: {error}"
+    if error.billed == "no":
+        return Call(request, None, 0, 0, "no", said)
+    if price is None:
+        return Call(request, None, None, None, error.billed, said)
+    usage, tries = error.usage if isinstance(error.usage, Usage) else None, max(1, error.maybe_billed)
+    told = None if usage is None or usage.estimated or tries > 1 else Completion("", "failed", usage)
+    cost, unpriced = (None, None) if told is None else cost_of(request, told, price)
+    most = _tries(tries, request, price) if cost is None else cost
+    return Call(request, None, cost, most, error.billed, said, unpriced)
+
+
+def _tries(tries: int, request: Request, price: Price) -> int | None:
+    """Return the most that so many calls can have cost; None where that is not known."""
+    most = most_nano_usd(request, price).nano_usd
+    return 0 if not tries else None if most is None else tries * most
+
+
+def _sum(cost: int, more: int | None) -> int | None:
+    return None if more is None else cost + more

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from cascade.budget.charges import Charged, bound_of
-from cascade.budget.tokens import bound_tokens
+from cascade.budget.charges import most_nano_usd
 from cascade.errors import BudgetExceededError
 from cascade.money import Price, usd
 from cascade.types import Request
@@ -90,11 +89,6 @@ class SharedBudget:
             self._held -= hold_nano_usd
             self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
             self._changed.notify_all()
-
-
-def most_nano_usd(request: Request, price: Price | None) -> Charged:
-    """Return the most that a call can cost: its prompt counted high, its answer as long as it may be."""
-    return Charged(None) if price is None else bound_of(request, price, bound_tokens(request))
 
 
 def no_price(model: str, cap: str, unpriced: str | None) -> str:

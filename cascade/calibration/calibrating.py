@@ -40,7 +40,7 @@ from cascade.guarantees.questions import Truth
 from cascade.guarantees.words import dollars
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.registry import HELD
+from cascade.policies.config import HELD
 from cascade.section import Section
 from cascade.text import counted
 from cascade.types import Certificate

@@ -24,14 +24,14 @@ from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError,
 from cascade.factory import build_strategy, endpoints
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.providers import weights
-from cascade.providers.exchange import OPENAI_BASE
+from cascade.providers.registry import OPENAI_BASE
 from cascade.server.access import listening_problems
 from cascade.server.running import refuse_missing
+from cascade.serving import caps_of
 from cascade.serving.certified import CALIBRATE
 from cascade.serving.levels import in_service
-from cascade.serving.spending import Spending
 from cascade.types import Certificate
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
@@ -326,7 +326,7 @@ def _writable(url: str | None) -> Finding:
 
 
 def _budget(config: CascadeConfig) -> Finding:
-    spending = Spending.of(config)
+    spending = caps_of(config)
     if spending is None:
         return Finding("server budget", "note", "no cap on what many requests spend together")
     spending.ledger.account("total")

@@ -6,12 +6,14 @@ import json
 import logging
 import sys
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from cascade.api.output import SafeConsole, plain, shown, spelled
-from cascade.api.result import Result
+
+if TYPE_CHECKING:
+    from cascade.api.result import Result
 
 
 class LogFormatter(logging.Formatter):

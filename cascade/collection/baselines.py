@@ -9,9 +9,9 @@ from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.factory import build_policy, build_strategy
-from cascade.policies import registry as policies
+from cascade.policies import config as policies
 from cascade.policies.base import Policy
-from cascade.strategies import registry as strategies
+from cascade.strategies import config as strategies
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuideConfig
 

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from cascade.budget.calls import failed_call, paid_call
+from cascade.budget.charges import failed_call, paid_call
 from cascade.budget.ledger import SharedBudget
 from cascade.collection.baselines import RecordedBaseline
 from cascade.config import CascadeConfig

@@ -19,7 +19,6 @@ from pydantic import (
 )
 
 from cascade.checks import did_you_mean, secret_problems, shown_name
-from cascade.config.problems import problems_behind, problems_in
 from cascade.config.schema import (
     AnyStrategy,
     BudgetConfig,
@@ -32,6 +31,7 @@ from cascade.config.schema import (
     PriceConfig,
     ProviderConfig,
     ServerConfig,
+    TelemetryConfig,
     TimeoutsConfig,
     TracesConfig,
     WrittenPolicy,
@@ -39,19 +39,14 @@ from cascade.config.schema import (
     traces_shorthand,
 )
 from cascade.config.yamlfile import read_yaml
-from cascade.episodes.store.address import parse
 from cascade.errors import ConfigError, UsageError
-from cascade.guarantees.base import get
 from cascade.money import Price, PriceTable
+from cascade.policies import config as policies
 from cascade.policies.base import FittedOn
-from cascade.policies.config import PolicyConfig, StrategyFacts
-from cascade.policies.directory import DirectoryConfig
-from cascade.policies.threshold import ThresholdConfig
+from cascade.policies.config import DirectoryConfig, PolicyConfig, StrategyFacts
 from cascade.providers import registry
 from cascade.section import Section
-from cascade.strategies import registry as strategies
-from cascade.strategies.base_guide import BaseGuideConfig
-from cascade.telemetry import TelemetryConfig
+from cascade.strategies import config as strategies
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
@@ -63,8 +58,8 @@ class CascadeConfig(Section):
     """Everything that an `Orchestrator` is made from."""
 
     models: Mapping[str, Model]
-    strategy: AnyStrategy = Field(default_factory=BaseGuideConfig)
-    policy: WrittenPolicy = Field(default_factory=ThresholdConfig)
+    strategy: AnyStrategy = Field(default_factory=lambda: strategies.WRITTEN.read({}))
+    policy: WrittenPolicy = Field(default_factory=lambda: policies.WRITTEN.read({}))
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
@@ -267,8 +262,7 @@ def policy_section(document: Mapping[str, Any], *, held: bool = False) -> Policy
     try:
         return kind.model_validate({"policy": document}).policy
     except ValidationError as error:
-        found = problems_in(kind, {"policy": document}, error) + problems_behind(kind, {"policy": document}, error)
-        raise ConfigError(dict.fromkeys(found), None) from None
+        raise ConfigError(_said(kind, {"policy": document}, error), None) from None
 
 
 class _HeldPolicy(Section):
@@ -289,11 +283,17 @@ def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
     try:
         config = CascadeConfig.model_validate(document)
     except ValidationError as error:
-        problems += problems_in(CascadeConfig, document, error) + problems_behind(CascadeConfig, document, error)
-        raise ConfigError(list(dict.fromkeys(problems)), source) from None
+        raise ConfigError([*problems, *_said(CascadeConfig, document, error)], source) from None
     if problems:
         raise ConfigError(problems, source)
     return config
+
+
+def _said(kind: type[Section], document: Mapping[str, Any], error: ValidationError) -> list[str]:
+    """Return everything that is wrong with settings, each problem once, with its path."""
+    from cascade.config.problems import problems_behind, problems_in
+
+    return list(dict.fromkeys(problems_in(kind, document, error) + problems_behind(kind, document, error)))
 
 
 def environment(name: str | None) -> str | None:
@@ -308,16 +308,16 @@ def ledger_url(budget: BudgetConfig) -> str | None:
     url = environment(budget.store_env)
     if not url:
         raise ConfigError([f"budget.store_env: {budget.store_env} is not set"])
-    try:
-        parse(url)
-    except UsageError as error:
-        raise ConfigError([f"budget.store_env: {error}"]) from None
-    return url
+    return _store_in("budget.store_env", url)
 
 
 def _label_problems(config: CascadeConfig) -> Iterable[str]:
     """Yield what keeps people's judgements from a promise that needs them."""
-    if config.modes is None or get(config.modes.guarantee).compares:
+    if config.modes is None:
+        return
+    from cascade.guarantees.base import get
+
+    if get(config.modes.guarantee).compares:
         return
     review = config.server.review
     if review.ask != config.modes.guarantee:
@@ -351,6 +351,8 @@ def modes_url(config: CascadeConfig) -> str | None:
         raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
     if modes.store is not None:
         return modes.store
+    from cascade.episodes.store.address import parse
+
     path = parse(traces).path
     return traces if path is None else f"sqlite:///{path.with_name(f'{path.stem}-modes.db')}"
 
@@ -388,6 +390,8 @@ def default_traces_url() -> str | None:
 
 
 def _store_in(variable: str, url: str) -> str:
+    from cascade.episodes.store.address import parse
+
     try:
         parse(url)
     except UsageError as error:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from cascade.checks import checked_base, did_you_mean, shown_name
-from cascade.episodes.store.address import holds_password, parse
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee, default_kind, get
 from cascade.money import Price, nano_usd
-from cascade.policies import registry as policies
+from cascade.policies import config as policies
 from cascade.policies.config import PolicyConfig
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
-from cascade.strategies import registry as strategies
-from cascade.strategies.agents import AGENTS
+from cascade.strategies import config as strategies
 from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS
 from cascade.strategies.config import StrategyConfig
+
+if TYPE_CHECKING:  # loaded where a configuration has the section `guarantee`
+    from cascade.guarantees.base import Guarantee
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
@@ -72,8 +72,12 @@ class ModelConfig(Section):
     @field_validator("agent")
     @classmethod
     def _usable(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        from cascade.strategies.agents import AGENTS  # most models have none
+
         try:
-            unknown = value is not None and AGENTS.find(value) is None
+            unknown = AGENTS.find(value) is None
         except UsageError as error:
             raise ValueError(str(error)) from None
         if unknown:
@@ -135,6 +139,8 @@ class GuaranteeConfig(Section):
         Raises:
             UsageError: everything that is wrong with it.
         """
+        from cascade.guarantees.base import Guarantee, get
+
         limit = None if self.budget is None else nano_usd(self.budget)
         asked = self.kind or kind
         if limit is None and get(asked).on_cost:
@@ -158,6 +164,8 @@ class GuaranteeConfig(Section):
     def _problems(self) -> Iterator[str]:
         if not self.model_fields_set:
             return
+        from cascade.guarantees.base import default_kind, get
+
         kind = self.kind or default_kind(budget=self.budget is not None)
         try:
             self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None, 1)  # the certificate says the rest
@@ -169,6 +177,8 @@ class GuaranteeConfig(Section):
 
 def _checked_store(value: str) -> str:
     """Return a store's URL. Raises ValueError if it is not a URL, or holds a password (F67)."""
+    from cascade.episodes.store.address import holds_password, parse
+
     if holds_password(value):
         raise ValueError(
             "a URL with a password does not belong in a configuration; put it in an environment variable and name "
@@ -204,6 +214,13 @@ class BudgetConfig(Section):
     prompt_cache_s: _Positive | None = None
     store: Annotated[str, AfterValidator(_checked_store)] | None = None
     store_env: str | None = None
+    shared: ClassVar[tuple[str, ...]] = ("per_key", "per_user", "per_day", "per_month", "total")
+    """The caps that many requests share."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is a cap that many requests share, so that a ledger is needed."""
+        return any(getattr(self, name) is not None for name in self.shared)
 
     @model_validator(mode="after")
     def _one_store(self) -> BudgetConfig:
@@ -330,6 +347,13 @@ class ProviderConfig(Section):
         if value not in PROVIDERS.names:
             raise ValueError(f"there is no provider {shown_name(value)}{did_you_mean(value, PROVIDERS.names)}")
         return value
+
+
+class TelemetryConfig(Section):
+    """Whether model calls become OpenTelemetry spans, and whether these hold prompts and replies."""
+
+    spans: bool = False
+    content: bool = False
 
 
 class TracesConfig(Section):

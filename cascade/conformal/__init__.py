@@ -6,17 +6,15 @@ This package works on numbers only and knows no language models. You can use it 
 >>> calibrate([0.3, 0.9, 0.4, 0.7, 0.6, 0.8, 0.2, 0.5, 0.1], alpha=0.1).kappa  # of nine questions' critical values
 0.1
 
-Names are loaded when they are first used. `calibrate` alone is bound at once: its module has its name, and would
-otherwise hide it as soon as somebody imports it. That module imports nothing large.
+Names are loaded when they are first used, so that a program that only serves needs no numpy.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from cascade.conformal.calibrate import Calibration, calibrate
+from cascade._names import loaded_on_use
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import ScoreArrays, StepArrays
@@ -34,13 +32,21 @@ if TYPE_CHECKING:
         loss_levels,
     )
     from cascade.conformal.rollout import Levels, levels
-    from cascade.conformal.segments import SegmentCalibration, calibrate_segments
     from cascade.conformal.served import PathPoint, served_losses
-    from cascade.conformal.split import covered_at, critical_kappa, critical_values
+    from cascade.conformal.split import (
+        Calibration,
+        SegmentCalibration,
+        calibrate,
+        calibrate_segments,
+        covered_at,
+        critical_kappa,
+        critical_values,
+    )
 
 _HOMES = {
     "AuditPlan": "audits",
     "BudgetCalibration": "risk",
+    "Calibration": "split",
     "Levels": "rollout",
     "Monitor": "monitor",
     "OnlineThreshold": "online",
@@ -48,11 +54,12 @@ _HOMES = {
     "PathResult": "ltt",
     "RiskCalibration": "risk",
     "ScoreArrays": "arrays",
-    "SegmentCalibration": "segments",
+    "SegmentCalibration": "split",
     "StepArrays": "arrays",
+    "calibrate": "split",
     "calibrate_budget": "risk",
     "calibrate_risk": "risk",
-    "calibrate_segments": "segments",
+    "calibrate_segments": "split",
     "cost_levels": "risk",
     "covered_at": "split",
     "critical_kappa": "split",
@@ -93,16 +100,14 @@ __all__ = [
 ]
 
 
+_load = loaded_on_use(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module (PEP 562)."""
     if name == "calibrate_groups":
         warn("calibrate_groups is called calibrate_segments since 0.6; 0.7 removes the old name", stacklevel=2)
         name = "calibrate_segments"
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cascade.conformal' has no attribute {name!r}")
-    value = getattr(import_module(f"cascade.conformal.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return _load(name)
 
 
 def __dir__() -> list[str]:

@@ -88,8 +88,8 @@ def single(
 def last_resort(steps: StepArrays, confidence: Floats) -> Bools:
     """Return whether the best of all answers on record is right, bool (n,): what is served where a walk keeps nothing.
 
-    A walk that ends without a kept answer has gone to the last step, which brought none (`conformal.actions`). Then the
-    engine serves the best answer of all steps (`engine.rank`), unless it may abstain. False where the record is not
+    A walk that ends without a kept answer has gone to the last step, which brought none (`policies.base.actions`). Then
+    the engine serves the best answer of all steps (`engine.rank`), unless it may abstain. False where the record is not
     complete: what would have come is unknown.
 
     Args:

@@ -5,20 +5,41 @@ exchangeable with them is then missed with probability at most k/(n + 1) ≤ alp
 been used for nothing else: not for fitting, not for choosing. A question of the critical value −∞ is covered at no
 threshold. So where kappa itself comes out as −∞, such questions are missed however many they are: nothing is promised.
 
-Reference: Vovk, Gammerman & Shafer (2005); Angelopoulos et al., Conformal risk control (2022), 0/1 loss.
+A question's critical value kappa*(q) is the highest threshold at which a right answer is still kept
+(`critical_kappa`); +∞ where every threshold is good for it. Any decision rule whose set of answers grows as one number
+falls has critical values, and `calibrate` makes a threshold of them.
+
+`calibrate_segments` makes a promise for each segment of questions (a tenant, a task, a language), small ones pooled
+without losing exactness. Let m be the least number of exchangeable questions, the fresh one among them, that can
+certify alpha: ⌊alpha·m⌋ ≥ 1. A question's *category* is decided on all n + 1 questions together, the fresh one
+included: its own segment if the segment has m of them or more, else the pool of all smaller segments. Then Pr[fresh
+question missed | its category] ≤ alpha: the categories depend on the bag of labels, not on which question is the fresh
+one (`design/calibration.md`). A fresh question of segment g is thus judged by g's own n_g questions if n_g + 1 ≥ m,
+else together with every segment h that has n_h ≤ m − 1: a segment of exactly m − 1 is large for its own questions, and
+part of the pool for those of others. The pool's promise is one for its questions taken together, not for each of its
+segments. With delta there is no pool, for its mixture is not the law of any of its segments: small segments keep
+everything.
+
+References: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World (2005), Mondrian predictors (section 4.5);
+the taxonomy that looks at the whole bag is what makes the pooling exact. Angelopoulos et al., Conformal risk control
+(2022), 0/1 loss.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
-from cascade.conformal.binomial import as_written, most_losses
+from cascade.conformal.binomial import as_written, most_losses, needed_n
 from cascade.conformal.rollout import Levels, check_arrays, chunks, fill_levels, passed
 from cascade.errors import UsageError
 
@@ -196,3 +217,231 @@ def one_of_each(groups: Sequence[Hashable], *, labels: Sequence[str] | None = No
         turn = sha256(f"one of each|{seed}|{label}".encode("utf-8", "replace")).digest(), row
         chosen[key] = min(chosen.get(key, turn), turn)
     return np.array(sorted(row for _, row in chosen.values()), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A threshold, and its promise about a fresh question (`calibrate`).
+
+    Attributes:
+        kappa: the threshold: the k-th smallest critical value. −∞ where everything is to be kept.
+        n: calibration questions.
+        k: the rank; 0 where n is too small for alpha, or for alpha and delta.
+        alpha: the share of questions that may be missed.
+        delta: the probability that the calibration misleads; None for a promise on average over calibrations.
+        misses: calibration questions that are missed at kappa: at most k − 1 unless `vacuous`. Where everything is
+            kept, those that no finite threshold covers.
+    """
+
+    kappa: float
+    n: int
+    k: int
+    alpha: float
+    delta: float | None
+    misses: int
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether every answer of every step must be kept for the promise, whatever its score, −∞ included."""
+        return self.k == 0
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the calibration promises nothing, because k or more questions are missed at every threshold."""
+        return self.k > 0 and self.kappa == -math.inf
+
+    @property
+    def needed_n(self) -> int | None:
+        """The least number of questions that would have given a threshold; None where none would: alpha is 0."""
+        return needed_n(self.alpha, self.delta) if self.alpha > 0 else None
+
+    @property
+    def expected_coverage(self) -> float | None:
+        """1 − k/(n + 1): the mean coverage over calibrations without ties, a lower bound with them; None if vacuous."""
+        return None if self.vacuous else 1 - self.k / (self.n + 1)
+
+    @property
+    def coverage_sd(self) -> float | None:
+        """The standard deviation of the coverage between calibrations: that of Beta(n + 1 − k, k).
+
+        Without ties, the coverage has this distribution. 0 if everything is kept, None if vacuous.
+        """
+        if self.vacuous:
+            return None
+        return math.sqrt(self.k * (self.n + 1 - self.k) / (self.n + 2)) / (self.n + 1)
+
+
+def calibrate(
+    critical_values: ArrayLike,
+    alpha: float,
+    *,
+    delta: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 0,
+) -> Calibration:
+    """Return the highest threshold with the promise that a fresh question is missed with probability at most alpha.
+
+    Guarantee: let the n calibration questions and a fresh one be exchangeable, used for nothing else before (neither
+    for fitting nor for choosing). Then
+
+        without delta:  Pr[fresh missed and not vacuous] ≤ k/(n + 1) ≤ alpha,             k = ⌊alpha·(n + 1)⌋
+        with delta:     Pr[ Pr[fresh missed | calibration] > alpha and not vacuous ] ≤ delta
+
+    the second for independent questions of one law, with the largest k for which Pr[Bin(n, alpha) ≤ k − 1] ≤ delta.
+    The first is on average over calibrations: one of them may cover less (`Calibration.coverage_sd`). Ties and
+    infinite values are included, on the safe side. Where k is 0 everything is to be kept. A calibration is vacuous
+    where k or more questions have the critical value −∞: then nothing is promised (`Calibration.vacuous`).
+
+    Args:
+        critical_values: n numbers, any sequence or array of one dimension; ±∞ allowed.
+        alpha: the share of questions that may be missed, 0..1.
+        delta: the probability that the calibration misleads.
+        groups: n labels, where questions belong together (of one document, one user); None = of no group. One question
+            of each group counts, drawn at random (`split.one_of_each`), and the promise is about a random question of a
+            fresh group: `Calibration.n` is the number of groups, which take the place of the questions above.
+        seed: draws them.
+
+    Raises:
+        UsageError: alpha or delta lies outside its range, a critical value is missing or not a number, there are not as
+            many groups as values. All is listed.
+
+    Reference: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World (2005); with delta Vovk, Conditional
+    validity of inductive conformal predictors (2012), by the exact binomial law.
+
+    >>> found = calibrate([0.31, 0.12, 0.55, 0.47, 0.93, 0.28, 0.76, 0.64, 0.83], alpha=0.2)
+    >>> found.kappa, found.k, found.misses, found.expected_coverage
+    (0.28, 2, 1, 0.8)
+    >>> calibrate([0.31, 0.12, 0.55], alpha=0.2).keeps_everything, calibrate([0.31, 0.12, 0.55], alpha=0.2).needed_n
+    (True, 4)
+    >>> calibrate([0.3, 0.3, 0.4, 0.6, 0.9, 0.8], alpha=0.25, groups=["a", "a", "a", "b", "b", "c"]).n
+    3
+    """
+    values = _checked(critical_values, alpha, delta, groups)
+    if groups is not None:
+        values = values[one_of_each(groups, seed=seed)]
+    n = values.size
+    k = split_rank(n, alpha) if delta is None else pac_rank(n, alpha, delta)
+    kappa = float(np.partition(values, k - 1)[k - 1]) if k else -math.inf
+    misses = n - int(np.count_nonzero(passed(values, kappa)))
+    return Calibration(kappa, n, k, float(alpha), None if delta is None else float(delta), misses)
+
+
+def _checked(
+    critical_values: ArrayLike, alpha: float, delta: float | None, groups: Sequence[Hashable] | None
+) -> Floats:
+    """Return the critical values as an array, or raise one error that lists every problem."""
+    wrong = [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)]
+    try:
+        values = np.asarray(critical_values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UsageError("; ".join([*wrong, "the critical values must be numbers"]) + ".") from None
+    if values.ndim != 1:
+        wrong.append(f"the critical values must have one dimension, not the shape {values.shape}")
+    elif groups is not None and len(groups) != values.size:
+        wrong.append(f"there are {values.size} critical values, and {len(groups)} groups")
+    missing = np.flatnonzero(np.isnan(values))
+    if missing.size:
+        wrong.append(f"{missing.size} of {values.size} critical values are not a number, the first at {missing[0]}")
+    refuse(wrong)
+    return values
+
+
+_QUOTED = 3  # labels that an error shows
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCalibration:
+    """A threshold for every segment: by its own questions or, where they are too few, by a pool (`calibrate_segments`).
+
+    Attributes:
+        by_segment: what serves each segment on record; a small one's is the pool's.
+        pooled: the calibration of the pool. It keeps everything where the pool itself is too small. None with delta.
+        pooled_segments: the segments on record that are too small for a threshold of their own, sorted: the pool serves
+            them; with delta they keep everything.
+        unknown: what serves a question of a segment that is not on record, or of no segment: the pool; with delta
+            everything is kept.
+    """
+
+    by_segment: Mapping[str, Calibration]
+    pooled: Calibration | None
+    pooled_segments: tuple[str, ...]
+    unknown: Calibration
+
+    def of(self, segment: str | None) -> Calibration:
+        """Return the calibration that serves a question of this segment; None = a question without a segment."""
+        return self.unknown if segment is None else self.by_segment.get(segment, self.unknown)
+
+
+def calibrate_segments(
+    critical_values: ArrayLike,
+    segments: Sequence[str | None],
+    alpha: float,
+    *,
+    delta: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 0,
+) -> SegmentCalibration:
+    """Return a threshold for each segment of questions.
+
+    Guarantee: let the n calibration questions and a fresh one be exchangeable together with their segments, used for
+    nothing else before. Without delta a fresh question is missed with probability at most alpha given that it belongs
+    to a segment with a threshold of its own, for each such segment, and given that it belongs to the rest: small
+    segments, segments never seen, and no segment at all (proof: `design/calibration.md`). With delta, for independent
+    questions: a segment's threshold misses more than alpha of its questions with probability at most delta, for each
+    segment, not for all segments at once.
+
+    Args:
+        critical_values: n numbers; ±∞ allowed (`calibrate`).
+        segments: n labels; None = of no segment, always in the pool.
+        alpha: the share of each segment's questions that may be missed, 0..1.
+        delta: the probability that a segment's calibration misleads; for K segments together ask for delta/K.
+        groups: n labels, where questions belong together; one question of each group in each segment counts, drawn at
+            random, as of `calibrate`.
+        seed: draws them.
+
+    Raises:
+        UsageError: as `calibrate`; or there are not as many segments as values, or a label is not a text.
+
+    >>> values = [0.31, 0.12, 0.55, 0.47, 0.93, 0.28, 0.76, 0.64]
+    >>> found = calibrate_segments(values, ["de", "de", "de", "de", "fr", "fr", "it", "it"], alpha=0.25)
+    >>> found.of("de").kappa, found.pooled_segments, found.of("fr").kappa, found.of("es").n
+    (0.12, ('fr', 'it'), 0.28, 4)
+    """
+    n = calibrate(critical_values, alpha, delta=delta).n  # also checks them
+    values = np.asarray(critical_values, dtype=np.float64)
+    if groups is not None:
+        if not n == len(groups) == len(segments):
+            raise UsageError(f"There are {n} critical values, {len(segments)} segments and {len(groups)} groups.")
+        keys = [None if group is None else (label, group) for label, group in zip(segments, groups, strict=True)]
+        chosen = one_of_each(keys, seed=seed)
+        values, segments, n = values[chosen], [segments[row] for row in chosen.tolist()], chosen.size
+    rows = _rows_by_segment(segments, n)
+    needed = needed_n(alpha, delta) if alpha > 0 else n + 1
+    large = {name: at for name, at in rows.items() if name is not None and at.size >= needed}
+    own = {name: _of_rows(values, [at], alpha, delta) for name, at in large.items()}
+    small = tuple(sorted(name for name in rows if name is not None and name not in own))
+    if delta is not None:
+        everything = {name: _of_rows(values, [rows[name]], alpha, delta) for name in small}
+        return SegmentCalibration(own | everything, None, small, calibrate([], alpha, delta=delta))
+    pool = [at for name, at in rows.items() if name is None or at.size <= needed]
+    pooled = _of_rows(values, pool, alpha, None)
+    return SegmentCalibration(own | dict.fromkeys(small, pooled), pooled, small, pooled)
+
+
+def _of_rows(values: Floats, rows: Iterable[Ints], alpha: float, delta: float | None) -> Calibration:
+    return calibrate(values[np.concatenate([np.zeros(0, dtype=np.int64), *rows])], alpha, delta=delta)
+
+
+def _rows_by_segment(segments: Sequence[object], n: int) -> dict[str | None, Ints]:
+    """Return which rows belong to each label, in the order in which the labels come."""
+    if len(segments) != n:
+        raise UsageError(f"There are {n} critical values, and {len(segments)} segments.")
+    codes: dict[Any, int] = {}
+    code = np.fromiter((codes.setdefault(segment, len(codes)) for segment in segments), dtype=np.int64, count=n)
+    wrong = [repr(label) for label in codes if label is not None and not isinstance(label, str)]
+    if wrong:
+        shown = ", ".join(wrong[:_QUOTED]) + (", …" if len(wrong) > _QUOTED else "")
+        raise UsageError(f"A segment must be a text, or None where there is none; not {shown}.")
+    order = np.argsort(code, kind="stable")
+    ends = np.cumsum(np.bincount(code, minlength=len(codes)))
+    return dict(zip(codes, np.split(order, ends[:-1]), strict=True)) if n else {}

@@ -25,7 +25,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.matching import exact_match
 from cascade.money import total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedConfig
 from cascade.policies.threshold import ThresholdConfig
 from cascade.providers.base import Provider

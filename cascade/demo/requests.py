@@ -24,7 +24,7 @@ from cascade.config import CascadeConfig
 from cascade.demo.questions import alone, ladder_config
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.providers.base import Provider
 from cascade.types import Answer
 

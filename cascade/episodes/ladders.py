@@ -16,7 +16,7 @@ from cascade.policies.signals import OF_MESSAGES
 
 STEPS = 2
 _SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
-"""What a ladder shows of a reply, beside `agrees_with_earlier` (`policies.reply_signals.logprob_signals`)."""
+"""What a ladder shows of a reply, beside `agrees_with_earlier` (`policies.signals.logprob_signals`)."""
 
 
 def ladder_dataset(name: str | None) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from cascade._deprecated import warn_renamed
+from cascade._names import warn_renamed
 from cascade.errors import UsageError
 from cascade.safety.files import open_regular
 

@@ -20,7 +20,6 @@ from typing import Any
 from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
 from cascade.money import PriceTable
-from cascade.policies.scope import failed_with
 from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
 SCHEMA_VERSION = 5
@@ -182,7 +181,7 @@ def _head(question: Question) -> dict[str, Any]:
 def _failed(answer: Answer) -> list[list[Any]]:
     """Return step, role and error of each call that failed."""
     failed = [call for call in answer.calls if call.error is not None]
-    return [[call.request.step, call.request.role, failed_with(call)] for call in failed]
+    return [[call.request.step, call.request.role, call.failed_with] for call in failed]
 
 
 def call_row(call: Call, completion: Completion) -> dict[str, Any]:

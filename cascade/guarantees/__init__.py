@@ -7,8 +7,9 @@ Names are loaded when they are first used: most configurations promise nothing a
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cascade._names import loaded_on_use
 
 if TYPE_CHECKING:
     from cascade.guarantees.audit import Audit
@@ -42,11 +43,4 @@ __all__ = [
     "statement",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cascade.guarantees' has no attribute {name!r}")
-    value = getattr(import_module(f"cascade.guarantees.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = loaded_on_use(__name__, _HOMES)

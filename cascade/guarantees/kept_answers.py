@@ -11,11 +11,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
-from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.rollout import hopeless
-from cascade.conformal.segments import calibrate_segments
-from cascade.conformal.split import critical_kappa, pac_rank, split_rank
+from cascade.conformal.split import Calibration, calibrate, calibrate_segments, critical_kappa, pac_rank, split_rank
 from cascade.guarantees.audit import Audit
 from cascade.guarantees.base import Guarantee, Kind
 from cascade.guarantees.found import Found, Misses, Path, everywhere

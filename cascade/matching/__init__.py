@@ -2,16 +2,38 @@
 
 `get_matcher(spec)` gives a matcher, `judge_rows(rows, matcher)` fills the column `correct` of logged rows.
 `get_comparator(spec)` gives a comparator, `default_for(request)` the one that a request asks for,
-`default_of(requests)` the one for a log of requests.
+`default_of(requests)` the one for a log of requests. Names are loaded when they are first used.
 """
 
 from __future__ import annotations
 
-from cascade.matching.base import Comparator, KeyedComparator, Matcher, QuestionMatcher, Verdict
-from cascade.matching.exact import exact_match, only_number
-from cascade.matching.judging import judge_rows
-from cascade.matching.registry import get_comparator, get_matcher, names
-from cascade.matching.same import answer_key, default_for, default_of
+from typing import TYPE_CHECKING
+
+from cascade._names import loaded_on_use
+
+if TYPE_CHECKING:
+    from cascade.matching.base import Comparator, KeyedComparator, Matcher, QuestionMatcher, Verdict
+    from cascade.matching.exact import exact_match, only_number
+    from cascade.matching.judging import judge_rows
+    from cascade.matching.registry import get_comparator, get_matcher, names
+    from cascade.matching.same import answer_key, default_for, default_of
+
+_HOMES = {
+    "Comparator": "base",
+    "KeyedComparator": "base",
+    "Matcher": "base",
+    "QuestionMatcher": "base",
+    "Verdict": "base",
+    "answer_key": "same",
+    "default_for": "same",
+    "default_of": "same",
+    "exact_match": "exact",
+    "get_comparator": "registry",
+    "get_matcher": "registry",
+    "judge_rows": "judging",
+    "names": "registry",
+    "only_number": "exact",
+}
 
 __all__ = [
     "Comparator",
@@ -29,3 +51,5 @@ __all__ = [
     "names",
     "only_number",
 ]
+
+__getattr__ = loaded_on_use(__name__, _HOMES)

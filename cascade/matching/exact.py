@@ -1,4 +1,4 @@
-"""Whether an answer is right: the same words after normalisation, or the same number."""
+"""Whether two answers are the same: the same words after normalisation (`TextMatcher`), or also the same number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from cascade.matching.base import UNKNOWN, Verdict, accepted
+from cascade.chat import ChatRequest
+from cascade.matching.base import UNKNOWN, Verdict, accepted, by_keys
 from cascade.text import normalize_answer
 
 _NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
@@ -54,3 +55,24 @@ class ExactMatcher:
         """Return whether the answer equals an accepted one; None if there is no accepted one."""
         golds = accepted(gold)
         return Verdict(exact_match(answer, golds)) if golds else UNKNOWN
+
+
+class TextMatcher:
+    """The same words after normalisation (`text.normalize_answer`). Long free text hardly ever has the same words.
+
+    >>> TextMatcher().same("The Danube.", "danube").correct
+    True
+    """
+
+    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        """Return whether the answer has the words of an accepted one."""
+        keys = [normalize_answer(one) for one in accepted(gold)]
+        return Verdict(normalize_answer(answer) in keys) if keys else UNKNOWN
+
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
+        """Return whether two texts have the same words."""
+        return by_keys(self.key(one, request), self.key(other, request))
+
+    def key(self, output: str, request: ChatRequest | None = None) -> str:  # noqa: ARG002 - the Protocol's
+        """Return the words."""
+        return normalize_answer(output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -41,22 +41,7 @@ class LabelMatcher:
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the label that an output names; an output that names none is like its own words alone."""
-        return _label(output, self._labels or (() if request is None else labels_of(request)))
-
-
-def labels_of(request: ChatRequest) -> tuple[str, ...]:
-    """Return the labels that a request allows: the `enum` of its schema, or of the one property that the schema has.
-
-    >>> labels_of(ChatRequest([{"role": "user", "content": "?"}], {"response_format": {"enum": ["A", "B"]}}))
-    ('A', 'B')
-    """
-    wanted = request.options.get("response_format")
-    schema = request.json_schema or (wanted if isinstance(wanted, Mapping) else {})
-    inside = schema.get("properties")
-    if isinstance(inside, Mapping) and len(inside) == 1:
-        (schema,) = [one if isinstance(one, Mapping) else {} for one in inside.values()]
-    listed = schema.get("enum")
-    return tuple([str(one) for one in listed]) if isinstance(listed, list) and listed else ()
+        return _label(output, self._labels or (() if request is None else request.labels))
 
 
 @lru_cache(maxsize=4_096)

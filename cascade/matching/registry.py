@@ -16,7 +16,7 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
     "matcher",
     "cascade.matchers",
     {
-        "text": "cascade.matching.text:TextMatcher",
+        "text": "cascade.matching.exact:TextMatcher",
         "label": "cascade.matching.label:LabelMatcher",
         "exact": "cascade.matching.exact:ExactMatcher",
         "squad": f"{_OFFICIAL}:SquadMatcher",

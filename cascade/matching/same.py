@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
 from cascade.matching.base import KeyedComparator, Verdict
-from cascade.matching.json_value import JsonMatcher
-from cascade.matching.label import LabelMatcher, labels_of
-from cascade.matching.text import TextMatcher
-from cascade.matching.tool_calls import ToolCallsMatcher
 from cascade.text import normalize_answer
 
-_TEXT, _LABEL, _JSON, _TOOL_CALLS = TextMatcher(), LabelMatcher(), JsonMatcher(), ToolCallsMatcher()
 _FREE_TEXT = (
     "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator "
     "embedding, or judge."
@@ -41,14 +36,20 @@ def default_for(request: ChatRequest | None) -> Chosen:
     'json'
     """
     if request is None:
-        return Chosen("text", _TEXT)
+        return _chosen("text")
     if request.tools:
-        return Chosen("tool_calls", _TOOL_CALLS, None if request.wants_json else _WORDS)
-    if labels_of(request):
-        return Chosen("label", _LABEL)
-    if request.wants_json:
-        return Chosen("json", _JSON)
-    return Chosen("text", _TEXT, _FREE_TEXT)
+        return _chosen("tool_calls", None if request.wants_json else _WORDS)
+    if request.labels:
+        return _chosen("label")
+    return _chosen("json") if request.wants_json else _chosen("text", _FREE_TEXT)
+
+
+@cache
+def _chosen(name: str, warning: str | None = None) -> Chosen:
+    from cascade.matching.registry import get_comparator  # most programs compare texts in one way
+
+    comparator: Any = get_comparator(name)
+    return Chosen(name, comparator, warning)
 
 
 class RequestMatcher:

@@ -31,8 +31,8 @@ from cascade.guarantees.certificate import (
 )
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
+from cascade.policies.config import HELD
 from cascade.policies.files import content, damaged, json_of, there, unwritten, write_whole
-from cascade.policies.registry import HELD
 from cascade.types import Certificate
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"

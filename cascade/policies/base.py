@@ -1,4 +1,7 @@
-"""The Protocol that every policy follows, hand-set or learned. `policies.config` has the settings that build one."""
+"""The Protocol that every policy follows, and how its scores become actions at a threshold (`actions`).
+
+`policies.config` has the settings that build a policy.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ if TYPE_CHECKING:  # numpy, which most configurations do without
     from cascade.policies.embedding import Embedded
     from cascade.policies.history import History
 
+ALWAYS, NEVER = float("inf"), float("-inf")
+"""The score of what is kept at every threshold, and of what is kept at none."""
 SHARED_PLACE = "answer"
 """A place of a step's candidates that several models fill, as a ladder's do (`episodes.tabulate`)."""
 
@@ -98,7 +103,7 @@ class FittedOn(NamedTuple):
 
 
 class Policy(Protocol):
-    """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`conformal.actions`).
+    """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`actions`).
 
     A policy inherits from this class and defines `kappa` and `scores`; every other member has a default.
     """
@@ -190,3 +195,54 @@ class Policy(Protocol):
     def embedded(self) -> Embedded | None:
         """The sentence model that it looks at questions with; None where it does not."""
         return None
+
+
+class Actions(NamedTuple):
+    """The set of actions at one step: the kept candidates' indices, and whether "next" is among them."""
+
+    keep: tuple[int, ...]
+    proceed: bool
+
+
+def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: bool) -> Actions:
+    """Return the set of actions at threshold kappa: C(o_t) = {a : score(a) ≥ kappa} and {argmax}.
+
+    "next" is impossible at the last step. The argmax is always in the set (ties: the lowest index, candidates before
+    "next"), so that the set is never empty, an answer always comes, and the sets grow as kappa falls. Any other
+    fallback would break that nesting, and with it the guarantee (`design/decisions.md`).
+
+    Args:
+        scores: one score a candidate, higher = include; +inf always, −inf only as the last resort.
+        next_score: the score of going on.
+        kappa: the threshold.
+        last: whether this is step T, where going on is impossible.
+
+    A score that is not a number is no reason to stop: it excludes a candidate and includes "next".
+
+    >>> actions([0.7, 0.2], 0.1, kappa=0.15, last=False)
+    Actions(keep=(0, 1), proceed=False)
+    >>> actions([0.1, 0.2], 0.7, kappa=0.9, last=False)
+    Actions(keep=(), proceed=True)
+    """
+    best = _argmax(scores)
+    if best is None:
+        return Actions((), proceed=not last)
+    onward = ALWAYS if next_score != next_score else next_score  # noqa: PLR0124 - NaN
+    argmax_is_next = not last and not onward <= scores[best]
+    keep = tuple(
+        [
+            index
+            for index, score in enumerate(scores)
+            if (score >= kappa and score > NEVER) or (index == best and not argmax_is_next)
+        ]
+    )
+    return Actions(keep, proceed=not last and (argmax_is_next or (onward >= kappa and onward > NEVER)))
+
+
+def _argmax(scores: Sequence[float]) -> int | None:
+    """Return the index of the highest score, the lowest of several, NaN counting as −inf; None if there is none."""
+    best, highest = None, NEVER
+    for index, score in enumerate(scores):
+        if best is None or score > highest:
+            best, highest = index, score if score == score else NEVER  # noqa: PLR0124 - NaN
+    return best

@@ -1,13 +1,21 @@
-"""The settings of a policy: what every kind has in common. `docs/write-a-policy.md` shows a whole one."""
+"""The settings of a policy: what every kind has in common, and the kinds by name (`POLICIES`).
+
+`docs/write-a-policy.md` shows a whole kind. A kind is built in, brought by an installed package, or a class of one's
+own as "module:Class". The kind "directory" names a policy directory in place of a policy.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
+from pydantic import Field
+
+from cascade.errors import UsageError
 from cascade.policies.base import FittedOn, Policy
-from cascade.section import KindSection
+from cascade.registry import Registry, subclass_of
+from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:  # numpy, which most configurations do without
     from cascade.policies.embedding import Embedder
@@ -67,3 +75,39 @@ class PolicyConfig(KindSection):
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:  # noqa: ARG002 - most policies go with any strategy
         """Yield what keeps the policy from working with a strategy, each as "path: what is wrong"."""
         yield from ()
+
+
+class DirectoryConfig(PolicyConfig):
+    """A policy directory, as `cascade calibrate` writes it: a policy with the thresholds that were certified for it."""
+
+    kind: Literal["directory"]
+    path: str = Field(min_length=1)
+
+    def build(self) -> NoReturn:
+        """Refuse: a directory is read, with its files and certificates, by `factory.read_policy`.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(f"{self.path} is a policy directory: read it with cascade.factory.read_policy.")
+
+
+POLICIES: Registry[type[PolicyConfig]] = Registry(
+    "policy",
+    "cascade.policies",
+    {
+        "fixed": "cascade.policies.fixed:FixedConfig",
+        "random": "cascade.policies.fixed:RandomConfig",
+        "threshold": "cascade.policies.threshold:ThresholdConfig",
+        "prompted": "cascade.policies.prompted:PromptedConfig",
+        "directory": "cascade.policies.config:DirectoryConfig",
+        "learned": "cascade.policies.learned_config:LearnedConfig",
+        "cross": "cascade.policies.learned_config:CrossConfig",
+    },
+    subclass_of(PolicyConfig),
+    by_place=True,
+)
+WRITTEN = ByKind(POLICIES, "threshold")
+"""Reads a policy's settings as a configuration has them."""
+HELD = ByKind(POLICIES, "threshold", held=True)
+"""Reads them as a policy directory has them."""

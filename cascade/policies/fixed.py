@@ -10,11 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, Scores
 from cascade.policies.config import PolicyConfig, StrategyFacts
-
-ALWAYS = float("inf")
-NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)

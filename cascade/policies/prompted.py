@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, Scores
 from cascade.policies.config import PolicyConfig, StrategyFacts
-from cascade.policies.fixed import ALWAYS, NEVER
 
 KEEP_BASE, KEEP_GUIDE, GO_ON = 1.0, 2.0, 3.0
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from cascade.policies.base import Policy
 from cascade.text import same_model
-from cascade.types import Call, Certificate, Step
+from cascade.types import Certificate, Step
 
 Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What the calibration questions showed at one step, by the number of its answers.
@@ -168,9 +168,4 @@ def failures(step: Step) -> Iterator[str]:
     """Yield a sentence for each failed call of a step. The provider's own message is only in `Call.error`."""
     for call in step.calls:
         if call.error is not None:
-            yield f"the call of {call.request.role} at step {step.number} failed ({failed_with(call)})"
-
-
-def failed_with(call: Call) -> str:
-    """Return the name of the error that a call failed with."""
-    return (call.error or "").partition(":")[0]
+            yield f"the call of {call.request.role} at step {step.number} failed ({call.failed_with})"

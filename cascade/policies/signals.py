@@ -1,14 +1,22 @@
-"""The one table of signals: what each is called, its unit and range. Which strategy gives it, the strategy declares.
+"""Signals, the numbers that a step shows to a policy: the one table of them, and how they are read from a reply.
 
-`design/signals.md` agrees with both (`strategies.config.StrategyConfig.signals`).
+The table has each name with its unit and range. Which strategy gives a signal, the strategy declares
+(`strategies.config.StrategyConfig.signals`); `design/signals.md` agrees with both. An unknown signal is None.
+
+In JSON, structure tokens are always sure and hide doubt, so the value tokens stand by themselves (`value_tokens`):
+those that spell a string's letters, a number or a literal, and not a key, a brace or a comma.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+from cascade.chat import ChatRequest, arguments_of, calls_of, text_of
+from cascade.types import Completion, Step, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ OF_ANSWERS = frozenset(
         "agrees_with_earlier",
     }
 )
-"""What a step shows of any model's answer (`policies.reply_signals`), and whether it agrees with the earlier ones."""
+"""What a step shows of any model's answer (`logprob_signals`), and whether it agrees with the earlier ones."""
 OF_MESSAGES = frozenset(
     {"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults", "model_skipped"}
 )
@@ -97,3 +105,164 @@ def role_free(name: str) -> str:
         if name not in SIGNALS and name.removeprefix(role) in SIGNALS:
             return name.removeprefix(role)
     return name
+
+
+def logprob_signals(completion: Completion, answer: str) -> dict[str, float | None]:
+    """Return mean and minimum log-prob (nats per token) of the whole reply and of its answer part."""
+    tokens = completion.tokens or ()
+    mean, least = mean_and_least(tokens)
+    answer_mean, answer_least = mean_and_least(answer_tokens(tokens, answer))
+    return {
+        "reply_tokens": float(completion.usage.output_tokens or 0) or None,
+        "reply_mean_logprob": mean,
+        "reply_min_logprob": least,
+        "answer_mean_logprob": answer_mean,
+        "answer_min_logprob": answer_least,
+    }
+
+
+def answer_tokens(tokens: Sequence[Token], answer: str) -> Sequence[Token]:
+    """Return the tokens at the end of a reply that spell its answer; none if they cannot be told."""
+    if not tokens or not answer:
+        return ()
+    spelled = "".join([token.text for token in tokens])
+    start = spelled.rfind(answer)
+    if start < 0:
+        return ()
+    end = len(spelled)
+    past = start + len(answer)
+    part: list[Token] = []
+    for token in reversed(tokens):
+        begin = end - len(token.text)
+        if begin < past and end > start:
+            part.append(token)
+        if begin <= start:
+            break
+        end = begin
+    return part
+
+
+def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
+    """Return the mean and the least log-prob of tokens, in nats; None for both where one of them is unknown."""
+    if not tokens:
+        return None, None
+    values = [token.logprob for token in tokens]
+    known = [value for value in values if value is not None and value > -math.inf]
+    if len(known) < len(values):
+        return None, None  # a part of the picture is not the picture
+    return sum(known) / len(known), min(known)
+
+
+def message_signals(request: ChatRequest, completion: Completion) -> dict[str, float | None]:
+    """Return the signals of a message: log-probs of reply and values, characters, calls, arguments.
+
+    Args:
+        request: what it answers.
+        completion: the reply, with its message.
+    """
+    numbers = logprob_signals(completion, "")
+    tokens = completion.tokens or ()
+    calls = calls_of(completion.message or {})
+    in_json = bool(completion.message and (calls or request.wants_json))
+    values = value_tokens(tokens) if in_json else tokens
+    mean, least = mean_and_least(values)
+    numbers |= {
+        "answer_mean_logprob": mean,
+        "answer_min_logprob": least,
+        "answer_chars": float(min(len(completion.text), 2_000)),
+        "tool_calls": float(len(calls)),
+        "message_faults": float(len(completion.faults)),
+        **_arguments(request, calls),
+    }
+    return numbers
+
+
+def _arguments(request: ChatRequest, calls: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return how many arguments the calls give, and the share of their values that the request's messages spell."""
+    values = list(_leaves([arguments_of(call) for call in calls]))
+    if not values:
+        return {"arguments": 0.0, "arguments_quoted": None}
+    said = " ".join([text_of(message.get("content")) for message in request.messages]).casefold()
+    quoted = sum([value in said for value in values])
+    return {"arguments": float(len(values)), "arguments_quoted": quoted / len(values)}
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield the values of a JSON value as texts; whole numbers as such."""
+    if isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(item)
+    elif isinstance(value, float) and value.is_integer():
+        yield str(int(value))
+    else:
+        yield str(value).casefold()
+
+
+def value_tokens(tokens: Sequence[Token]) -> list[Token]:
+    """Return the tokens that spell the values of a JSON text, possibly inside other text such as a code fence.
+
+    A token that holds a value's characters and structure too counts as a value: the model chose it whole.
+
+    >>> written = ('{"', 'city', '": "', 'Wien', '", "n": ', '3', '}')
+    >>> [token.text for token in value_tokens([Token(text, -0.1) for text in written])]
+    ['Wien', '3']
+    """
+    reader = _Reader()
+    return [token for token in tokens if reader.take(token.text)]
+
+
+class _Reader:
+    """Reads JSON a character at a time and tells which characters belong to values."""
+
+    def __init__(self) -> None:
+        self._stack: list[str] = []  # "{" before a key, ":" before a value of an object, "[" inside a list
+        self._in_string = self._escaped = False
+
+    def take(self, text: str) -> bool:
+        """Take the next characters; return whether one of them spells a value."""
+        return sum([self._is_value(char) for char in text]) > 0
+
+    def _is_value(self, char: str) -> bool:
+        """Take the next character; return whether it spells a value."""
+        if self._in_string:
+            return self._inside(char)
+        if char == '"':
+            self._in_string = True
+        elif char in "{[":
+            self._stack.append(char)
+        elif char in "}]":
+            self._stack = self._stack[:-1]
+        elif char == ":" and self._stack[-1:] == ["{"]:
+            self._stack[-1] = ":"
+        elif char == "," and self._stack[-1:] == [":"]:
+            self._stack[-1] = "{"
+        else:
+            return bool(self._stack) and self._stack[-1] in ":[" and (char.isalnum() or char in "+-.")
+        return False
+
+    def _inside(self, char: str) -> bool:
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+        elif char == '"':
+            self._in_string = False
+            return False
+        return bool(self._stack) and self._stack[-1] in ":["
+
+
+def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning for each model whose reply lacks log-probs that the policy decides by.
+
+    Args:
+        step: the step that is decided, with its calls.
+        reads: the signals that the policy looks at.
+    """
+    missing = [name for name in reads if "logprob" in name and step.signals.get(name) is None]
+    if not missing:
+        return ()
+    silent = dict.fromkeys(call.request.model for call in step.calls if call.lacks_logprobs)
+    return tuple(
+        f"{model} sent no log-probs at step {step.number}, so the policy decided without {' and '.join(missing)}"
+        for model in silent
+    )

@@ -17,9 +17,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, Scores
 from cascade.policies.config import PolicyConfig, StrategyFacts
-from cascade.policies.fixed import ALWAYS, NEVER
 from cascade.types import Step
 
 

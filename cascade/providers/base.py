@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from cascade.providers.histories import accepted
 from cascade.types import Request
 
 Payload: TypeAlias = Mapping[str, Any]
@@ -45,11 +44,6 @@ class Streams(Protocol):
         ...
 
 
-def sendable(text: str) -> str:
-    """Return a text that can be sent as UTF-8: lone surrogates become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
 REFUSABLE: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprobs", "top_logprobs"),
     "temperature": ("temperature",),
@@ -83,23 +77,3 @@ def added(request: Request) -> dict[str, Any]:
         for field in REFUSABLE[name]:
             fields.pop(field, None)
     return fields
-
-
-def wire_body(request: Request, model: str) -> dict[str, Any]:
-    """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it.
-
-    An application's own request is sent as it is, but for what the model's vendor would refuse in its history
-    (`histories`), and what cascade needs and the request leaves open (`added`).
-    """
-    chat = request.chat
-    if chat is not None:
-        return {"model": model, **chat.options, "messages": accepted(chat.messages, request.model), **added(request)}
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": message.role, "content": sendable(message.content)} for message in request.messages],
-        **added(request),
-    }
-    if request.schema is not None:
-        schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return body

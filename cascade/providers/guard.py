@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cascade.chat import text_of
 from cascade.errors import (
@@ -23,16 +24,17 @@ from cascade.errors import (
     ProviderTimeoutError,
     StreamInterruptedError,
 )
-from cascade.providers.assembling import Assembler
 from cascade.providers.base import Payload, Provider, Streams, added
 from cascade.providers.reading import read_completion
 from cascade.providers.refused import Refusals, refused
-from cascade.providers.written_calls import with_tool_calls
-from cascade.resilience.breaker import Breaker
-from cascade.resilience.concurrency import Turns
 from cascade.resilience.halting import NEVER, Halt
 from cascade.resilience.retry import Deadline, RetryBudget, RetryPolicy
 from cascade.types import Completion, Request, TextDelta
+
+if TYPE_CHECKING:  # loaded where a caller wants them: a server that breaks circuits, a stream
+    from cascade.providers.assembling import Assembler
+    from cascade.resilience.breaker import Breaker
+    from cascade.resilience.concurrency import Turns
 
 logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
@@ -166,7 +168,7 @@ class Guard:
             return
         tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
         while True:
-            started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
+            started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
                 chunks = self.provider.stream(tries.asked, tries.left_s(started))
                 while (chunk := _next(chunks, halt)) is not None:
@@ -193,7 +195,7 @@ class Guard:
             return
         tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
         while True:
-            started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
+            started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
                 async with self._turn(tries), aclosing(self._chunks(tries)) as chunks:
                     while (chunk := await _anext(chunks, halt)) is not None:
@@ -211,6 +213,11 @@ class Guard:
                 await self.asleep(delay_s)
         yield completion
 
+    def _assembler(self, request: Request) -> Assembler:
+        from cascade.providers.assembling import Assembler
+
+        return Assembler(request, self.secrets)
+
     def close(self) -> None:
         """Close the provider."""
         self.provider.close()
@@ -226,12 +233,16 @@ class Guard:
     def _breaker(self, model: str) -> Breaker | None:
         if self.breakers is None:
             return None
+        from cascade.resilience.breaker import Breaker
+
         found = self.breakers.get(model)
         return self.breakers.setdefault(model, Breaker()) if found is None else found
 
     def _turn(self, tries: _Tries) -> AbstractAsyncContextManager[None]:
         if self.turns is None:
             return nullcontext()
+        from cascade.resilience.concurrency import Turns
+
         model = tries.asked.model
         found = self.turns.get(model)
         found = self.turns.setdefault(model, Turns()) if found is None else found
@@ -292,7 +303,11 @@ class Guard:
 
 def _with_calls(payload: Payload, request: Request) -> Payload:
     """Return a payload with the tool calls that the model wrote as text; of a stream the text was shown already."""
-    return payload if request.chat is None or not isinstance(payload, dict) else with_tool_calls(payload, request.chat)
+    if request.chat is None or not isinstance(payload, dict):
+        return payload
+    from cascade.providers.written_calls import with_tool_calls
+
+    return with_tool_calls(payload, request.chat)
 
 
 def _written(completion: Completion) -> str:

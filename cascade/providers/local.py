@@ -25,9 +25,10 @@ from cascade.errors import (
     ProviderUnavailableError,
 )
 from cascade.providers import weights
-from cascade.providers.base import Payload, wire_body
+from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
 from cascade.providers.vocabulary import Vocabulary, read_vocabulary
+from cascade.providers.wire import wire_body
 from cascade.providers.written_calls import body_for, with_tool_calls
 from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request

@@ -28,8 +28,8 @@ from cascade.errors import (
     StreamInterruptedError,
 )
 from cascade.providers.base import Payload
-from cascade.providers.exchange import CERTIFI_ALONE, Endpoint, Exchange, Trusted
-from cascade.providers.registry import ProviderSettings
+from cascade.providers.exchange import Exchange
+from cascade.providers.registry import CERTIFI_ALONE, Endpoint, ProviderSettings, Trusted
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
 from cascade.resilience.forks import after_fork, keep_for_ever

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
-from cascade.chat import output_text, part_texts, refusal_of
-from cascade.chat_faults import message_faults
+from cascade.chat import ChatRequest, output_text, part_texts, refusal_of
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -71,11 +70,17 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         latency_s=latency_s,
         notes=tuple(notes),
         message=whole,
-        faults=() if request.chat is None or whole is None else message_faults(request.chat, whole, str(finish)),
+        faults=() if request.chat is None or whole is None else _faults(request.chat, whole, finish),
         fingerprint=_said(payload, "system_fingerprint"),
         tier=_said(payload, "service_tier"),
         details={} if usage.estimated else _details(payload.get("usage")),
     )
+
+
+def _faults(chat: ChatRequest, whole: Mapping[str, Any], finish: object) -> tuple[str, ...]:
+    from cascade.chat_faults import message_faults
+
+    return message_faults(chat, whole, str(finish))
 
 
 def _said(payload: Payload, name: str) -> str | None:

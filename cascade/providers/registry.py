@@ -1,16 +1,60 @@
-"""Providers by name, loaded when they are first asked for: built in, or an installed package's entry point."""
+"""Providers by name, loaded when they are first asked for: built in, or an installed package's entry point.
+
+Also what a provider is made from: its options, where each model is served (`Endpoint`), whom it trusts (`Trusted`).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from cascade.checks import shown_name
+from cascade.checks import checked_key, shown_name
 from cascade.errors import ConfigError, UsageError
 from cascade.providers.base import Provider
-from cascade.providers.exchange import CERTIFI_ALONE, Endpoint, Trusted
 from cascade.registry import Registry, callable_alone
+
+OPENAI_BASE = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a model is served, and the key that opens it. The key is in no repr.
+
+    Raises:
+        ConfigError: the key holds a character that an HTTP header cannot hold.
+    """
+
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take blanks and line ends off the key."""
+        if self.api_key is not None:
+            try:
+                object.__setattr__(self, "api_key", checked_key(self.api_key, "the key"))
+            except ValueError as error:
+                raise ConfigError([f"api_key: {error}"]) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """Certificate authorities that are trusted besides certifi's: a file and folders of PEM files."""
+
+    file: str | None = None
+    folders: str | None = None
+
+    def problems(self) -> list[str]:
+        """Return what is not there: OpenSSL passes over a missing folder in silence."""
+        lost = self.file is not None and not Path(self.file).is_file()
+        problems = [f"SSL_CERT_FILE: there is no file {self.file}"] if lost else []
+        missing = [one for one in (self.folders or "").split(os.pathsep) if one and not Path(one).is_dir()]
+        return problems + [f"SSL_CERT_DIR: there is no folder {one}" for one in missing]
+
+
+CERTIFI_ALONE = Trusted()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from cascade.errors import ClosedError
 from cascade.resilience.forks import after_fork
 
+SETTLE_S = 2.0
+"""How long `close` and Ctrl-C wait at most for calls that were cancelled; a provider of one's own may not notice."""
 SAYS = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
 
 

@@ -1,1 +1,58 @@
-"""A policy in service: its levels, its certificates, the audits of its answers, and what audits told of each."""
+"""A policy in service: its certificates, audits, shared caps. What a configuration asks for is loaded, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cascade.errors import UsageError
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
+    from cascade.money import Price
+    from cascade.serving.certified import CertifiedPolicy
+    from cascade.serving.levels import ServingState
+    from cascade.serving.prompt_caches import PromptCaches
+    from cascade.serving.spending import Spending
+    from cascade.strategies.base import Strategy
+
+
+def service_of(config: CascadeConfig, strategy: Strategy, before: ServingState | None = None) -> ServingState | None:
+    """Return what serves under certificates (`levels.in_service`); None where nothing is promised."""
+    if config.guarantee is None and config.policy.kind != "directory":
+        return None
+    from cascade.serving import levels
+
+    return levels.in_service(config, strategy, before)
+
+
+def at_level(service: ServingState | None, level: str | None, alpha: float | None) -> CertifiedPolicy:
+    """Return what serves the level that is asked for.
+
+    Raises:
+        UsageError: there is none, both are given, or the policy has no levels.
+    """
+    if service is None or service.levels is None:
+        from cascade.policies.levels import MAKE
+
+        asked = f"the level {level!r}" if level is not None else f"alpha {alpha!r}"
+        raise UsageError(f"The policy has no levels, and {asked} was asked for; one with levels is made with: {MAKE}")
+    return service.by_name[service.levels.chosen(level, alpha).name]
+
+
+def caches_of(config: CascadeConfig, prices: Mapping[str, Price | None]) -> PromptCaches | None:
+    """Return what is known of prompts that providers hold; None where a configuration does not reckon with them."""
+    if config.budget.prompt_cache_s is None:
+        return None
+    from cascade.serving.prompt_caches import PromptCaches
+
+    return PromptCaches(config.budget.prompt_cache_s, prices)
+
+
+def caps_of(config: CascadeConfig) -> Spending | None:
+    """Return the caps that many requests share, None where there are none. Raises ConfigError for a wrong store."""
+    if not config.budget.is_shared:
+        return None
+    from cascade.serving.spending import Spending
+
+    return Spending.of(config)

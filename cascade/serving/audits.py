@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from cascade._deprecated import warn_renamed
+from cascade._names import warn_renamed
 from cascade.guarantees.audit import Judge
 from cascade.matching.same import answer_key
 from cascade.types import Answer

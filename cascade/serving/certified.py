@@ -12,13 +12,12 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.engine import Run
 from cascade.episodes.identity import identity
-from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.errors import ConfigError, NotCertifiedError
 from cascade.guarantees.audit import Audit, Judge
 from cascade.guarantees.base import get
@@ -29,6 +28,7 @@ from cascade.policies.requests import kind_of, unlike
 from cascade.policies.scope import Scope, failures
 from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
+from cascade.serving.plan import RunPlan, reference_walk, unpromised
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Certificate, Question, Step
 
@@ -42,31 +42,6 @@ CALIBRATE = "make one with: cascade calibrate EPISODES --policy … -o DIR, and 
 def today_utc() -> date:
     """Return today's date, UTC."""
     return datetime.now(UTC).date()
-
-
-class RunPlan(NamedTuple):
-    """How one question is to be run.
-
-    `scope` is what the certificate speaks of.
-    `walk` is its name on record where it is not run by the strategy configured; `level` that of the policy's levels.
-    """
-
-    strategy: Strategy
-    policy: Policy
-    certificate: Certificate | None = None
-    abstain_below: float | None = None
-    audit: bool = False
-    warnings: tuple[str, ...] = ()
-    walk: str | None = None
-    level: str | None = None
-    scope: Scope | None = None
-
-
-def unpromised(strategy: Strategy, policy: Policy, stays: bool) -> RunPlan:
-    """Return how a question is run where nothing is promised: by the policy, or by the reference alone if it stays."""
-    if stays:
-        return RunPlan(strategy.only(Takes(reference=True)), FixedPolicy(), walk=_walk_of(strategy))
-    return RunPlan(strategy, policy)
 
 
 NO_CERTIFICATE = "no certificate: "
@@ -105,7 +80,7 @@ class CertifiedPolicy:
         self._wanted = config.guarantee or GuaranteeConfig()
         takes = policy.takes
         self._strategy = strategy if takes is None else strategy.only(takes)
-        self._walk = _walk_of(strategy) if takes is not None and takes.reference else None
+        self._walk = reference_walk(strategy) if takes is not None and takes.reference else None
         self._today, self._level = today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
@@ -183,7 +158,9 @@ class CertifiedPolicy:
         if known.alarm is not None and certificate is not None:
             strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
-                return RunPlan(strategy, fallback, warnings=warnings, walk=_walk_of(self._strategy), level=self._level)
+                return RunPlan(
+                    strategy, fallback, warnings=warnings, walk=reference_walk(self._strategy), level=self._level
+                )
             return RunPlan(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
         if stays and not audit and (certificate is None or get(certificate.kind).reference_keeps_it):
             held = None if reasons else certificate
@@ -316,11 +293,6 @@ def _uncounted(answer: Answer) -> str | None:
     if certificate is None:
         return "it was given without a certificate"
     return None if get(certificate.kind).monitored else f"{certificate.kind} is no promise on single questions"
-
-
-def _walk_of(strategy: Strategy) -> str:
-    """Return what a log calls the reference alone: a ladder's last model, or the guide asked outright."""
-    return LAST_ONLY if strategy.ends_with_reference else GUIDE_ONLY
 
 
 def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:

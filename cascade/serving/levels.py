@@ -16,7 +16,7 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import build_policy, certified_policy, fitting, read_levels
 from cascade.policies.base import Policy
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.serving.certified import CertifiedPolicy, today_utc
 from cascade.serving.monitors import CertificateMonitors, ServiceStatus
 from cascade.strategies.base import Strategy
@@ -68,20 +68,6 @@ class ServingState:
         if not self.by_name:
             return tuple([(None, *one) for one in self.default.holding])
         return tuple([(name, *one) for name, serving in self.by_name.items() for one in serving.holding])
-
-
-def at_level(service: ServingState | None, level: str | None, alpha: float | None) -> CertifiedPolicy:
-    """Return what serves the level that is asked for.
-
-    Raises:
-        UsageError: there is none, both are given, or the policy has no levels.
-    """
-    if service is None or service.levels is None:
-        from cascade.policies.levels import MAKE
-
-        asked = f"the level {level!r}" if level is not None else f"alpha {alpha!r}"
-        raise UsageError(f"The policy has no levels, and {asked} was asked for; one with levels is made with: {MAKE}")
-    return service.by_name[service.levels.chosen(level, alpha).name]
 
 
 def in_service(

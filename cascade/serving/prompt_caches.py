@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from cascade.budget.tokens import estimate_tokens
 from cascade.chat import ChatRequest
-from cascade.config import CascadeConfig
 from cascade.engine import Run
 from cascade.money import Price, Usage
 from cascade.strategies.base import Strategy
@@ -59,12 +58,6 @@ class PromptCaches:
         self._keeps_s, self._prices, self._clock = keeps_s, prices, clock
         self._read: OrderedDict[tuple[str, bytes], _Read] = OrderedDict()
         self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, config: CascadeConfig) -> PromptCaches | None:
-        """Return what a configuration asks for; None where it does not reckon with prompt caches."""
-        kept_s = config.budget.prompt_cache_s
-        return None if kept_s is None else cls(kept_s, config.prices())
 
     def stays(self, question: Question, strategy: Strategy) -> bool:
         """Whether the answer of a ladder's last model is expected to cost no more than that of the first one.

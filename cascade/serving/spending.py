@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cascade.budget.calls import failed_call, paid_call
 from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s, new_id
-from cascade.budget.ledger import most_nano_usd, no_price
+from cascade.budget.charges import failed_call, most_nano_usd, paid_call
+from cascade.budget.ledger import no_price
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, quote
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Halt
@@ -56,19 +56,14 @@ class Spending:
     owner: str = field(default_factory=new_id)
 
     @classmethod
-    def of(cls, config: CascadeConfig) -> Spending | None:
-        """Return what a configuration says, None where no cap is shared. Raises ConfigError for a wrong store."""
+    def of(cls, config: CascadeConfig) -> Spending:
+        """Return what a configuration says. Raises ConfigError for a wrong store."""
         from cascade.config import ledger_url
 
         budget = config.budget
         caps = Caps(
-            **{
-                name: None if (cap := getattr(budget, name)) is None else nano_usd(cap)
-                for name in ("per_key", "per_user", "per_day", "per_month", "total")
-            }
+            **{name: None if (cap := getattr(budget, name)) is None else nano_usd(cap) for name in budget.shared}
         )
-        if caps == Caps():
-            return None
         url = ledger_url(budget)
         return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
 

@@ -11,7 +11,6 @@ from cascade.chat import has_image
 from cascade.defaults import default
 from cascade.errors import UsageError
 from cascade.policies.base import Policy, Takes
-from cascade.policies.fixed import FixedPolicy
 from cascade.strategies.prompts import Prompts
 from cascade.types import Completion, Question, Request, Step
 
@@ -141,6 +140,8 @@ class Strategy(Protocol):
     @default
     def guide_policy(self) -> Policy:
         """The policy that takes one step and keeps the strongest model's answer, as far as a step tells it apart."""
+        from cascade.policies.fixed import FixedPolicy
+
         return FixedPolicy()
 
     def only(self, takes: Takes) -> Strategy:

@@ -22,10 +22,9 @@ from cascade.chat import ChatRequest, part_texts
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
-from cascade.policies import reply_signals
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES, logprob_signals
 from cascade.policies.threshold import uncertainty
 from cascade.safety.defusing import taken_out
 from cascade.strategies import reply
@@ -278,7 +277,7 @@ class BaseGuide(Strategy):
         request = self._request(self.base, "base", "answer", question, current.number, messages, logprobs=1)
         completion = yield request
         reasoning, answer = reply.split_reply(completion.text)
-        current.signals |= reply_signals.logprob_signals(completion, answer)
+        current.signals |= logprob_signals(completion, answer)
         unread = reply.unread(completion, answer, request)
         if unread is not None:
             current.warnings.append(unread)

@@ -1,4 +1,8 @@
-"""The settings of a strategy: what every kind has in common. `docs/write-a-strategy.md` shows a whole one."""
+"""The settings of a strategy: what every kind has in common, and the kinds by name (`STRATEGIES`).
+
+`docs/write-a-strategy.md` shows a whole kind. A kind is built in, brought by an installed package, or a class of one's
+own as "module:Class".
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from typing import Any, ClassVar
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE
 from cascade.providers.base import Provider
-from cascade.registry import file_of
-from cascade.section import KindSection
+from cascade.registry import Registry, file_of, subclass_of
+from cascade.section import ByKind, KindSection
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.prompts import Prompts
 
@@ -126,3 +130,20 @@ class StrategyConfig(KindSection):
             places: the entries under `models`, cheapest first as far as prices are known.
         """
         return None
+
+
+STRATEGIES: Registry[type[StrategyConfig]] = Registry(
+    "strategy",
+    "cascade.strategies",
+    {
+        "base_guide": "cascade.strategies.base_guide:BaseGuideConfig",
+        "ladder": "cascade.strategies.ladder:LadderConfig",
+        "exit": "cascade.strategies.exit:ExitConfig",
+        "offers": "cascade.strategies.offers:OffersConfig",
+        "verified": "cascade.strategies.verified:VerifiedConfig",
+    },
+    subclass_of(StrategyConfig),
+    by_place=True,
+)
+WRITTEN = ByKind(STRATEGIES, "base_guide")
+"""Reads a strategy's settings."""

@@ -17,8 +17,7 @@ from pydantic import Field
 
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
-from cascade.policies import reply_signals
-from cascade.policies.signals import OF_ANSWERS
+from cascade.policies.signals import OF_ANSWERS, logprob_signals
 from cascade.strategies import reply
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
@@ -78,7 +77,7 @@ class Exit(Strategy):
             completion = yield request
             assert completion is not None  # noqa: S101 - a request is answered by a completion
             _, answer = reply.split_reply(completion.text)
-            numbers = reply_signals.logprob_signals(completion, answer)
+            numbers = logprob_signals(completion, answer)
             unread = reply.unread(completion, answer, request)
             if unread is not None:
                 notes = ("the reply holds no whole answer",)

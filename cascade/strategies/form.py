@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from cascade.chat import ChatRequest
-from cascade.policies import chat_signals, reply_signals
+from cascade.policies.signals import logprob_signals, message_signals
 from cascade.strategies import reply
 from cascade.strategies.base import ModelUse
 from cascade.strategies.prompts import Prompts, question_text
@@ -66,7 +66,7 @@ class TextForm:
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:  # noqa: ARG002 - the Protocol's
         """Read the answer of a reply; one that cannot be read is no candidate, at the last step neither."""
         _, answer = reply.split_reply(completion.text)
-        numbers = reply_signals.logprob_signals(completion, answer)
+        numbers = logprob_signals(completion, answer)
         unread = reply.unread(completion, answer, request)
         return Reading(Candidate(answer, request.role, request.model) if unread is None else None, numbers, unread)
 
@@ -86,7 +86,7 @@ class ChatForm:
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
         """Read a message. One with a fault is a candidate, with a warning, where no other message can be served."""
-        numbers = chat_signals.message_signals(self.chat, completion)
+        numbers = message_signals(self.chat, completion)
         faults = "; ".join(completion.faults)
         candidate = Candidate(completion.text, request.role, request.model, None, completion.message)
         if not faults:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from shop import Shop, Task
 
-from cascade.budget.calls import paid_call
+from cascade.budget.charges import paid_call
 from cascade.budget.ledger import QuestionBudget
 from cascade.errors import BudgetExceededError
 from cascade.money import Price

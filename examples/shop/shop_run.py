@@ -20,7 +20,7 @@ from shop import Task, tasks
 from shop_agent import ALWAYS_LARGE, ALWAYS_SMALL, LARGE, SMALL, Models, Played, Policy, Switch, candidates, play
 
 from cascade import Orchestrator
-from cascade.budget.calls import paid_call
+from cascade.budget.charges import paid_call
 from cascade.episodes.journal import Journal
 from cascade.episodes.schema import call_row, request_digest
 from cascade.types import Completion, Request

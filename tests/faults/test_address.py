@@ -13,8 +13,8 @@ import pytest
 from unit.made import request
 
 from cascade.errors import AddressError, ConfigError
-from cascade.providers.exchange import Endpoint, Trusted
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.registry import Endpoint, Trusted
 
 from .bench import Bench
 from .bodies import QUESTION

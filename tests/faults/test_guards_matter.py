@@ -11,7 +11,7 @@ import pytest
 
 from cascade import checks, engine, money, orchestrator, text, types
 from cascade.config import loading, problems, yamlfile
-from cascade.conformal.actions import Actions
+from cascade.policies.base import Actions
 from cascade.providers import assembling, exchange, guard, openai_http, reading
 from cascade.strategies import base_guide, reply, verdict
 from cascade.types import Usage

@@ -22,8 +22,8 @@ from cascade.errors import (
     RateLimitedError,
     StreamInterruptedError,
 )
-from cascade.providers.exchange import Endpoint
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.registry import Endpoint
 from cascade.resilience import background
 
 from .bench import KEY, PROVIDERS, Bench

@@ -11,11 +11,11 @@ from cascade.chat import ChatRequest, output_text
 from cascade.errors import MissingExtraError, ModelFileError
 from cascade.providers import weights
 from cascade.providers.base import Provider
-from cascade.providers.exchange import Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, load_xllamacpp, start_server
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.registry import Endpoint
 from cascade.resilience.retry import Deadline
 from cascade.types import Question, Request
 

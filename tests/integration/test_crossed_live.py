@@ -12,7 +12,7 @@ from cascade.evaluation.logs import DEMO, DEMO_LADDER
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.training.crossing import fit_crossed
 from integration.test_fitted_live import assert_same_bits, logged
 

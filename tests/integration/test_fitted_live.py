@@ -23,7 +23,7 @@ from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.providers.replay import Replay
 from cascade.serving.audits import judge
 from cascade.training.fitting import fit_policy

@@ -15,7 +15,7 @@ from cascade.factory import read_levels
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies import levels
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.training.levels import fit_levels
 from integration.test_fitted_live import assert_same_bits, logged
 

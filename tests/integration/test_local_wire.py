@@ -16,11 +16,11 @@ from cascade.errors import ContextTooLongError, ModelFileError, ProviderTimeoutE
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.providers.base import Provider
-from cascade.providers.exchange import Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.registry import Endpoint
 from cascade.providers.vocabulary import read_vocabulary
 from cascade.resilience.retry import Deadline
 from cascade.safety.defusing import defuse

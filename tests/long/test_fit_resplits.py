@@ -19,9 +19,8 @@ import pytest
 import cascade
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.calibrate import calibrate
 from cascade.conformal.rollout import levels, rollout
-from cascade.conformal.split import covered_at, critical_kappa
+from cascade.conformal.split import calibrate, covered_at, critical_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.simulate import simulate

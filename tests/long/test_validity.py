@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cascade.conformal.arrays import Floats
-from cascade.conformal.calibrate import calibrate
 from cascade.conformal.rollout import rollout
+from cascade.conformal.split import calibrate
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

@@ -12,10 +12,8 @@ from unit.conformal.brute import Case, pack
 
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, rejects, upper_bound
-from cascade.conformal.calibrate import calibrate
 from cascade.conformal.rollout import levels, rollout
-from cascade.conformal.segments import calibrate_segments
-from cascade.conformal.split import covered_at, critical_kappa, critical_values
+from cascade.conformal.split import calibrate, calibrate_segments, covered_at, critical_kappa, critical_values
 from property.test_rollout_arrays import HORIZON, LOG, WIDTH
 
 VALUE = st.floats(-1, 1) | st.sampled_from([0.0, 0.25, 0.5, math.inf, -math.inf, -0.0])

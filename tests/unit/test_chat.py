@@ -11,8 +11,8 @@ import pytest
 from cascade import Orchestrator
 from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
-from cascade.providers.base import wire_body
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.wire import wire_body
 from cascade.server.dialects.completions import Chunks
 from cascade.server.receipt import Receipt
 from cascade.types import Request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade import Orchestrator
-from cascade._deprecated import GONE_WITH
+from cascade._names import GONE_WITH
 from cascade.episodes.lines import Dropped
 from cascade.errors import UsageError
 from cascade.serving.audits import Outcome

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from cascade.budget.calls import failed_call, paid_call
-from cascade.budget.ledger import most_nano_usd
+from cascade.budget.charges import failed_call, most_nano_usd, paid_call
 from cascade.engine import _served, decide, rank, sure_of
 from cascade.errors import EmptyCompletionError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.policies.base import Observation, Policy, Scores

@@ -12,20 +12,20 @@ from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy, certified_policy, policy_of, read_policy
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
 from cascade.policies.calibrated import CalibratedPolicy
+from cascade.policies.config import POLICIES
 from cascade.policies.estimators import Signal
 from cascade.policies.features import FeatureSet
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, settings
 from cascade.policies.prompted import PromptedPolicy
-from cascade.policies.registry import POLICIES
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.config import STRATEGIES
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offers
-from cascade.strategies.registry import STRATEGIES
 from cascade.strategies.verified import Verified
 from unit.certified import certificate, directory
 from unit.made import TWO_MODELS

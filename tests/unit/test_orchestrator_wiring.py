@@ -13,8 +13,8 @@ from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.providers.exchange import Endpoint
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.registry import Endpoint
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder

@@ -25,9 +25,9 @@ from cascade.factory import build_policy, read_policy
 from cascade.guarantees.base import Guarantee
 from cascade.matching import get_matcher
 from cascade.policies.artifact import write
-from cascade.policies.registry import POLICIES
+from cascade.policies.config import POLICIES
 from cascade.providers.fake import FakeProvider, reply
-from cascade.strategies.registry import STRATEGIES
+from cascade.strategies.config import STRATEGIES
 from cascade.training.fitting import fit_policy
 from cascade.types import Question, Request
 from unit.plugged import EXAMPLES, PACKAGES, installed

@@ -15,8 +15,7 @@ from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import CHAT, COLUMNS, SCHEMA_VERSION, token_row
 from cascade.errors import UsageError
-from cascade.policies.chat_signals import message_signals
-from cascade.policies.reply_signals import logprob_signals
+from cascade.policies.signals import logprob_signals, message_signals
 from cascade.types import Completion, Question, Token, Usage
 
 NO_CALL = "[]"

@@ -6,8 +6,9 @@ store is opened, since a configuration that names a store should be read without
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cascade._names import loaded_on_use
 
 if TYPE_CHECKING:
     from cascade.episodes.store.address import Address, parse
@@ -29,10 +30,4 @@ def load(address: Address) -> None:
         tables.load(address)
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = loaded_on_use(__name__, _HOMES)

@@ -132,7 +132,7 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
     """
     possible = able(log_policy, walks)
     policy = possible.exp()
-    best = possible.argmax(dim=-1, keepdim=True)  # the first of several, as `conformal.actions`
+    best = possible.argmax(dim=-1, keepdim=True)  # the first of several, as `policies.base.actions`
     kept = ((policy >= kappa[:, None, None]) & (possible > -torch.inf)).scatter(-1, best, value=True)
     onward = kept[..., -1] & walks.onward
     if walks.right is None:  # every answer is kept: stopping is never the last resort

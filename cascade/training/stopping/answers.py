@@ -278,7 +278,7 @@ def fit_inclusion(table: EpisodeTable, stages: Sequence[Stage], asked: FitTarget
 def with_inclusion(table: EpisodeTable, inclusion: Inclusion, cost: Floats, price: float) -> Kept:
     """Return loss and cost of stopping where answers that are not worth their charge are left out.
 
-    Where the walk stops its last step's likeliest find is kept all the same: no set is empty (`conformal.actions`).
+    Where the walk stops its last step's likeliest find is kept all the same: no set is empty (`policies.base.actions`).
     """
     arrays, kept = table.arrays, inclusion.kept(price)
     found = np.logical_or.accumulate((kept & arrays.correct).any(axis=2), axis=1)

@@ -13,8 +13,8 @@ import pytest
 
 from cascade import Orchestrator
 from cascade.config import load
-from cascade.policies.directory import DirectoryConfig
-from cascade.strategies.registry import STRATEGIES
+from cascade.policies.config import DirectoryConfig
+from cascade.strategies.config import STRATEGIES
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cascade.budget.ledger import most_nano_usd
+from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
 from cascade.collection.baselines import BASELINES, RecordedBaseline, recorded_baselines
 from cascade.config import CascadeConfig, load

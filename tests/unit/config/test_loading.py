@@ -17,7 +17,7 @@ from cascade.errors import ConfigError
 from cascade.guarantees.base import Guarantee
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedConfig, RandomConfig
 from cascade.policies.threshold import ThresholdConfig
 from cascade.strategies.base_guide import BaseGuideConfig

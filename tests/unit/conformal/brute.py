@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.actions import Actions, actions
 from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
 from cascade.engine import rank
+from cascade.policies.base import Actions, actions
 from cascade.types import Candidate, Decision, Step
 
 SPECIAL = (math.inf, -math.inf, math.nan, 0.0, 0.25, 0.5, 0.75, 1.0)

@@ -6,7 +6,7 @@ import math
 
 from cases import each
 
-from cascade.conformal.actions import actions
+from cascade.policies.base import actions
 
 INF, NAN = math.inf, math.nan
 

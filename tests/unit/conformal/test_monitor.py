@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from cascade.conformal.calibrate import calibrate
 from cascade.conformal.monitor import Monitor, _hurdles, _weight
+from cascade.conformal.split import calibrate
 from cascade.errors import UsageError
 
 PATHS = st.lists(st.booleans(), max_size=40)

@@ -12,8 +12,7 @@ import pytest
 from crepes import ConformalClassifier
 
 from cascade.conformal.binomial import needed_n
-from cascade.conformal.calibrate import calibrate
-from cascade.conformal.segments import SegmentCalibration, calibrate_segments
+from cascade.conformal.split import SegmentCalibration, calibrate, calibrate_segments
 from cascade.errors import UsageError
 
 INF = math.inf

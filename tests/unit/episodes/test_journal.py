@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cascade.budget.calls import paid_call
+from cascade.budget.charges import paid_call
 from cascade.engine import drive, run
 from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
@@ -26,7 +26,7 @@ from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, call_row, completio
 from cascade.errors import UsageError
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy
-from cascade.providers.base import wire_body
+from cascade.providers.wire import wire_body
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit

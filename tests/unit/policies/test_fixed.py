@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from cascade.conformal.actions import actions
-from cascade.policies.base import Observation
+from cascade.policies.base import Observation, actions
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.types import Question, Step
 from unit.made import RIVER, candidate, step

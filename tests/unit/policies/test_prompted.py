@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from cascade.conformal.actions import actions
-from cascade.policies.base import Observation
+from cascade.policies.base import Observation, actions
 from cascade.policies.prompted import PromptedPolicy
 from cascade.types import Candidate
 from unit.made import RIVER, candidate, step

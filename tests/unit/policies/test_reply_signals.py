@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cascade.matching.same import agreement
-from cascade.policies.reply_signals import (
+from cascade.policies.signals import (
     answer_tokens,
     logprob_signals,
 )

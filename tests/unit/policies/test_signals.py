@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cascade.policies.signals import SIGNALS, Signal
-from cascade.strategies.registry import STRATEGIES
+from cascade.strategies.config import STRATEGIES
 
 PAGE = Path(__file__).parents[3] / "design" / "signals.md"
 KINDS = {name: STRATEGIES.find(name) for name in STRATEGIES.built_in}

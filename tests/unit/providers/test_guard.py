@@ -19,10 +19,10 @@ from cascade.errors import (
     RateLimitedError,
     StreamInterruptedError,
 )
-from cascade.providers.base import wire_body
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
 from cascade.providers.refused import FIRST_PAUSE_S, Refusals
+from cascade.providers.wire import wire_body
 from cascade.resilience.retry import Deadline
 from cascade.types import Completion, TextDelta
 from unit.made import Failing, payload, request

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.providers.base import wire_body
-from cascade.providers.histories import accepted, vendor_of
+from cascade.providers.wire import accepted, vendor_of, wire_body
 from unit.made import request
 
 

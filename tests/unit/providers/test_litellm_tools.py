@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cascade.chat import ChatRequest, output_text
-from cascade.providers.exchange import Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.registry import Endpoint
 from cascade.resilience.retry import Deadline
 from unit.made import request
 

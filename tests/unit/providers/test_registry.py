@@ -12,10 +12,9 @@ import pytest
 
 from cascade.errors import ConfigError, MissingExtraError
 from cascade.providers import local, registry
-from cascade.providers.exchange import Endpoint
 from cascade.providers.fake import FakeProvider
 from cascade.providers.openai_http import OpenAIHTTP
-from cascade.providers.registry import PROVIDERS, ProviderSettings
+from cascade.providers.registry import PROVIDERS, Endpoint, ProviderSettings
 
 PLAIN = ProviderSettings({}, {})
 

@@ -16,7 +16,7 @@ from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.factory import endpoints
 from cascade.orchestrator import Orchestrator
-from cascade.providers.exchange import Endpoint
+from cascade.providers.registry import Endpoint
 from cascade.safety.keys import holds_key, redact
 from unit.made import TWO_MODELS, two_models
 

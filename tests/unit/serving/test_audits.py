@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.conformal.actions import actions
 from cascade.guarantees.audit import Audit, Judge
 from cascade.guarantees.coverage import Coverage
 from cascade.guarantees.error import Error
 from cascade.guarantees.solvable import Solvable
+from cascade.policies.base import actions
 from cascade.serving.audits import critical_of, judge
 from cascade.types import Answer, Candidate, Decision, Forced, Step
 from unit.made import RIVER, candidate

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cases import each
 
-from cascade.budget.ledger import most_nano_usd
+from cascade.budget.charges import most_nano_usd
 from cascade.errors import AuthenticationError, BudgetExceededError, ProviderError
 from cascade.money import Price, usd
 from cascade.orchestrator import Orchestrator

@@ -21,7 +21,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen, write
-from cascade.policies.directory import DirectoryConfig
+from cascade.policies.config import DirectoryConfig
 from cascade.policies.embedding import Embedded
 from cascade.providers.fake import FakeProvider
 from cascade.strategies import embedding as strategy

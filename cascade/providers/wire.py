@@ -1,4 +1,4 @@
-"""A conversation that another vendor's model wrote, in a form that a model accepts.
+"""The body of a chat completion request, and a conversation that another vendor's model wrote as a model accepts it.
 
 A vendor refuses a request whose history holds what its own models did not write: ids of tool calls in another form,
 thinking that is signed by another vendor, reasoning items. So ids are written anew, the same for a call and its result,
@@ -15,6 +15,34 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
+
+from cascade.providers.base import added
+from cascade.types import Request
+
+
+def wire_body(request: Request, model: str) -> dict[str, Any]:
+    """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it.
+
+    An application's own request is sent as it is, but for what the model's vendor would refuse in its history
+    (`accepted`), and what cascade needs and the request leaves open (`added`).
+    """
+    chat = request.chat
+    if chat is not None:
+        return {"model": model, **chat.options, "messages": accepted(chat.messages, request.model), **added(request)}
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": sendable(message.content)} for message in request.messages],
+        **added(request),
+    }
+    if request.schema is not None:
+        schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+def sendable(text: str) -> str:
+    """Return a text that can be sent as UTF-8: lone surrogates become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 class _Vendor(NamedTuple):

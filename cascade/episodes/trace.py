@@ -1,0 +1,117 @@
+"""Follow one ask to its end: answered, failed or cancelled. `traces.TraceWriter` writes what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from logging import getLogger
+from typing import TYPE_CHECKING, TypeAlias
+
+from cascade.errors import BudgetExceededError, ProviderError, UsageError
+from cascade.types import Answer, Call, Completion, Question, Request, Step
+
+if TYPE_CHECKING:  # where traces are off it is not loaded
+    from cascade.episodes.traces import TraceWriter
+
+logger = getLogger("cascade")
+Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
+
+
+class Trace:
+    """The record of one ask. Without a writer it does nothing.
+
+    Args:
+        writer: where the answer goes.
+        horizon: T, how many steps the strategy can take.
+        paid: makes the record of a call that was answered; needed for a walk that is left in the middle of a step.
+        walk: its name, if it is not the configured strategy's own.
+        episode_id: the id that it is put on record under; a new one by default.
+        key: the name of the server's key that asks: the user on record, where the request names none.
+    """
+
+    __slots__ = ("_done", "_episode_id", "_horizon", "_key", "_paid", "_walk", "_writer")
+
+    def __init__(
+        self,
+        writer: TraceWriter | None,
+        horizon: int,
+        paid: Callable[[Request, Completion], Call],
+        walk: str | None = None,
+        episode_id: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self._writer = writer
+        self._horizon = horizon
+        self._paid = paid
+        self._walk = walk
+        self._episode_id = episode_id
+        self._key = key
+        self._done: Future[None] | None = None
+
+    def follow(self, question: Question, walk: Walk) -> Walk:
+        """Return the same walk; at its end the result goes to the writer."""
+        return walk if self._writer is None else self._followed(question, walk)
+
+    def _followed(self, question: Question, walk: Walk) -> Walk:
+        steps: list[Step] = []
+        loose: list[tuple[Request, Completion]] = []  # since the last step
+        try:
+            item = next(walk)
+            while True:
+                if isinstance(item, Step):
+                    steps.append(item)
+                    loose.clear()
+                try:
+                    sent = yield item
+                except (ProviderError, BudgetExceededError) as error:
+                    item = walk.throw(error)
+                    continue
+                if isinstance(item, Request) and sent is not None:
+                    loose.append((item, sent))
+                item = walk.send(sent)
+        except StopIteration as end:
+            answer: Answer = end.value
+            self._submit(answer)
+            return answer
+        except (ProviderError, BudgetExceededError) as error:
+            made = sum(len(step.calls) for step in steps)
+            stopped = "budget" if isinstance(error, BudgetExceededError) else "provider error"
+            self._submit(_broken_off(question, steps, error.calls[made:], stopped))
+            raise
+        except BaseException as error:  # not an Exception: the driver was cancelled or interrupted
+            stopped = "error" if isinstance(error, Exception) else "cancelled"
+            self._submit(_broken_off(question, steps, [self._paid(*call) for call in loose], stopped))
+            raise
+        finally:
+            walk.close()
+
+    def _submit(self, answer: Answer) -> None:
+        if self._writer is None or not any(call.completion is not None for call in answer.calls):
+            return
+        try:
+            columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}
+            columns |= {} if self._episode_id is None else {"episode_id": self._episode_id}
+            chat = answer.question.chat
+            columns |= {"user": self._key} if chat is None or chat.user is None else {}
+            self._done = self._writer.submit(answer, columns)
+        except UsageError:
+            logger.warning("traces: an answer came after the end and is not on record")
+        except Exception as error:  # noqa: BLE001 - whatever is odd about an answer, its trace does not cost it
+            logger.warning("traces: an answer is not on record: %s", type(error).__name__)
+
+    def settle(self, answer: Answer) -> Answer:
+        """Return the answer, after its commit where that is waited for. Raises as `TraceWriter.record` does."""
+        if self._writer is not None:
+            self._writer.settle(self._done, answer)
+        return answer
+
+    async def asettle(self, answer: Answer) -> Answer:
+        """Do as `settle` without blocking the event loop."""
+        if self._writer is not None:
+            await self._writer.asettle(self._done, answer)
+        return answer
+
+
+def _broken_off(question: Question, steps: list[Step], loose: Iterable[Call], stopped: str) -> Answer:
+    """Return the finished part of an interrupted walk, as an answer without an answer text."""
+    return Answer(question, None, (), tuple(steps), stopped, 0.0, loose_calls=tuple(loose))
