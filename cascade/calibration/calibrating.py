@@ -442,6 +442,11 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
     if frame.drawn:
         yield f"Questions of one group hang together; one of each was drawn, whatever the answers: {frame.drawn}."
     yield from frame.how
+    if asked.tested_before is not None:
+        yield (
+            f"Another policy was tested first, on {counted(asked.tested_before, 'question')}, and either could be "
+            f"served: this one's threshold was tested at {asked.level:.9g}, what the first test leaves of delta."
+        )
     yield from (
         ("Whether an answer is right is judged as in the log.",) if frame.truth is None else frame.truth.assumptions()
     )

@@ -35,6 +35,7 @@ MOST_QUESTIONS = 10**9
 _EXACT_WORK = 10**9  # bits times terms: about a quarter of a second
 _DIGITS = 60  # of logarithms, which `decimal` rounds correctly
 _APART = Decimal("1e-40")  # two such logarithms' quotients are that far from each other or equal
+_NINE_DECIMALS = 10**9
 _SMALLEST = 1e-300  # terms below it may have lost digits to underflow
 
 
@@ -103,6 +104,24 @@ def most_losses(n: int, alpha: float, delta: float) -> int | None:
     """
     n = _checked(n, [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
     return _most(n, as_written(alpha), as_written(delta))
+
+
+def unspent(n: int, alpha: float, delta: float) -> float:
+    """Return what the exact test on n questions leaves of delta, rounded down to nine decimals.
+
+    Counts are whole, so the test rejects at the level Pr[Bin(n, alpha) ≤ `most_losses`] and not at delta. Another test
+    at the difference, on any questions, leaves the probability that either of the two is wrong at delta or less.
+
+    Guarantee and errors are those of `rejects`; all of delta is left where no count of losses rejects.
+
+    >>> most_losses(200, 0.1, 0.1), round(lower_tail(14, 200, 0.1), 6), unspent(200, 0.1, 0.1)
+    (14, 0.092946, 0.00705382)
+    """
+    most = most_losses(n, alpha, delta)
+    if most is None:
+        return delta
+    left = as_written(delta) - Fraction(lower_tail(most, n, alpha))
+    return max(0, math.floor(left * _NINE_DECIMALS)) / _NINE_DECIMALS
 
 
 def upper_bound(losses: int, n: int, delta: float) -> float:

@@ -51,6 +51,8 @@ class Guarantee:
         by_segment: whether each segment of questions gets a promise, and a threshold, of its own.
         together: whether the promises for all K segments must hold at once with probability 1 − delta: each is then
             made with delta/K. Else delta holds for each segment by itself.
+        tested_before: the questions on which another policy was tested exactly at this delta before this one. The test
+            of this one gets what that leaves (`level`), so that the two hold at once. None where there is no other.
 
     Raises:
         UsageError: everything that is wrong with it.
@@ -71,6 +73,7 @@ class Guarantee:
     abstain: bool = False
     by_segment: bool = False
     together: bool = False
+    tested_before: int | None = None
 
     def __post_init__(self) -> None:
         if self.rules.on_cost:
@@ -103,6 +106,15 @@ class Guarantee:
     def separate(self) -> bool:
         """Whether each segment of questions gets a promise of its own."""
         return self.by_segment or self.by_group
+
+    @property
+    def level(self) -> float | None:
+        """The part of delta at which a threshold is tested: all of it, or what the test before left unspent."""
+        if self.tested_before is None or self.alpha is None or self.delta is None:
+            return self.delta
+        from cascade.conformal.binomial import unspent
+
+        return unspent(self.tested_before, self.alpha, self.delta)
 
     def each_delta(self, segments: int) -> float | None:
         """Return the delta of one segment's promise, if the log has this many segments."""
@@ -151,6 +163,9 @@ def _about_options(asked: Guarantee) -> Iterator[str]:
         yield "Ask for a promise by segment or by group, not both."
     if asked.together and not (asked.separate and asked.delta is not None):
         yield "All segments together goes with a promise by segment and a delta."
+    before = asked.tested_before
+    if before is not None and (before < 1 or not asked.single or None in {asked.alpha, asked.delta}):
+        yield f"A test before, here on {before} questions, goes with an alpha, a delta and a promise on the one answer."
     if asked.abstain and not asked.single:
         yield f"Abstaining goes with {kinds_that(lambda kind: kind.single)}, not with {asked.kind}."
 

@@ -219,12 +219,13 @@ _ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 _ASKED_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "by_segment": (_is_bool, "true or false"),
     "together": (_is_bool, "true or false"),
+    "tested_before": (_is_int, "a whole number"),
 }
 
 
 def asked_document(asked: Guarantee) -> dict[str, Any]:
     """Return what was asked for as plain JSON values. `asked_of` is the inverse."""
-    return asdict(asked)
+    return {name: value for name, value in asdict(asked).items() if value is not None or name not in _ASKED_ADDED}
 
 
 def asked_of(document: Any) -> Guarantee:

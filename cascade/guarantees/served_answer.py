@@ -67,7 +67,8 @@ class ServedAnswer(Kind):
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
         """Return the last point of the path that passes the test, after all those before it."""
         _need_costs(sample, guarantee)
-        assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
+        level = guarantee.level
+        assert level is not None  # noqa: S101 - `Guarantee` has checked it
         answered, n = drawn_alone(self.served(sample, abstain=guarantee.abstain), sample.table), sample.table.n
         if sample.is_reference and self.reference_keeps_it and guarantee.budget_nano_usd is None:
             # What is served is the reference: no test is needed, and no number of questions.
@@ -78,7 +79,7 @@ class ServedAnswer(Kind):
         result = learn_then_test(
             answered.along(path),
             alpha=tested_alpha(guarantee, sample.table),
-            delta=guarantee.delta,
+            delta=level,
             budget_nano_usd=guarantee.budget_nano_usd,
             most_nano_usd=guarantee.most_nano_usd,
         )
@@ -234,11 +235,12 @@ def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
         n: all questions.
         guarantee: what is asked for.
     """
-    assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
+    level = guarantee.level
+    assert level is not None  # noqa: S101 - `Guarantee` has checked it
     said = ""
     if unsure:
         said = f", {unsure} of them since {_EARLY}: log each question to its last step (cascade collect)"
-    ahead = forecast(losses - unsure, n, guarantee.alpha or 0.0, guarantee.delta)
+    ahead = forecast(losses - unsure, n, guarantee.alpha or 0.0, level)
     if ahead.questions is not None:
         return said
     instead = "" if guarantee.abstain else ", or let it abstain"

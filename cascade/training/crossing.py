@@ -35,7 +35,7 @@ from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import allowed_loss, questions_of
 from cascade.training.estimators.threads import one_thread
-from cascade.training.fitting import choice_on, figures
+from cascade.training.fitting import choice_on
 from cascade.training.notes import LEAST_TRAINING
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def fit_crossed(
     crossing.demand(critical, guarantee.alpha, guarantee.rules)
     policy = CrossPolicy(members, critical, guarantee.alpha)
     numbers = cross_file.dumps(policy)
-    told = [figures(one, one.n, values.size) for one, values in zip(choices, critical, strict=True)]
+    told = [one.figures(one.n, values.size) for one, values in zip(choices, critical, strict=True)]
     settings = cross_file.settings(policy, numbers, seed, told)
     sample = crossing.out_of_fold(drawn, fold[rows], policy)
     found = [crossing.found_at(sample, guarantee.rules, guarantee.alpha)]

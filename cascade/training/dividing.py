@@ -199,7 +199,11 @@ def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
         guarantee: what will be promised.
         segments: how many there are, where all are to hold together.
     """
-    return 1 if guarantee.alpha is None else needed_n(guarantee.alpha, guarantee.each_delta(segments))
+    return (
+        1
+        if guarantee.alpha is None
+        else needed_n(guarantee.alpha, guarantee.level if segments == 1 else guarantee.each_delta(segments))
+    )
 
 
 def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
@@ -210,7 +214,7 @@ def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
     """
     if guarantee.alpha is None:
         return None
-    return guarantee.rules.certain_loss(n, guarantee.alpha, guarantee.delta) or guarantee.alpha
+    return guarantee.rules.certain_loss(n, guarantee.alpha, guarantee.level) or guarantee.alpha
 
 
 def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:

@@ -7,22 +7,27 @@
 5. The threshold is set on the questions of step 1 (`calibration.calibrating`), which nothing has used before.
 
 So the certificate holds however the policy was chosen and however good it is.
+
+Where a score was named before the log was read, all questions certify a threshold on it. A learned policy is tested
+beside it, on a part of the questions, at what the first exact test leaves of delta; the cheaper of the two is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.ordering import Draw, order_terms
+from cascade.calibration.remarks import reference_cost
 from cascade.calibration.samples import FOLDS, folds, one_a_group
-from cascade.calibration.scores import sample_of
+from cascade.calibration.scores import play_found, realised, sample_of
 from cascade.checks import refuse
 from cascade.conformal.served import PathPoint
 from cascade.episodes.embeddings import embedded
@@ -30,10 +35,12 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import has_reference
+from cascade.guarantees.served_answer import tested_alpha
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
 from cascade.policies.learned import LearnedPolicy
+from cascade.text import counted
 from cascade.training.choice.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_leave_out, on_steps, portfolio
@@ -46,6 +53,7 @@ from cascade.training.dividing import (
     allowed_budget,
     allowed_by,
     divided,
+    needed_of,
     questions_of,
 )
 from cascade.training.estimators.threads import one_thread
@@ -55,6 +63,12 @@ from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logg
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
+
+
+BESIDE = "purchases"
+"""The method that is tested beside a named score. It is the one that reads every number and decides before each call;
+nothing is chosen among several, for on a few hundred questions that costs more than it brings (`design/purchases.md`).
+"""
 
 
 class Sizes(NamedTuple):
@@ -140,7 +154,7 @@ def fit_policy(
             order of the log.
         calibration_share: the share of the questions that is set aside to certify; never fewer than the guarantee
             needs, if the log has them. By default 0.3; for a promise of regret the share that costs least (`shares`),
-            and all questions where nothing is learned.
+            and where a score is named beforehand all questions, and seven tenths for what is tested beside it.
         lambda_set: the charge for each further answer in the set, as a share of a step's mean cost.
         init: an earlier policy from which the chosen one starts; the choice is made without it. Its questions, and
             those of their groups, do not certify.
@@ -162,13 +176,27 @@ def fit_policy(
     Reference: `design/portfolio.md`.
     """
     how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
-    parts, share, taken = _planned(tables, guarantee, how, calibration_share)
+    plans = _plans(tables, guarantee, how, calibration_share)
+    return _cheapest(plans, [_carried_out(plan, tables, how) for plan in plans])
+
+
+class _Plan(NamedTuple):
+    """A divided log, the share of it that certifies, what is promised, and what is taken without a comparison."""
+
+    parts: Divided
+    share: float
+    guarantee: Guarantee
+    taken: Candidate | None = None
+
+
+def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitted:
+    """Fit and certify as planned; a refusal says how many logged questions would do. Raises as `fit_policy`."""
 
     def told(error: NotCertifiedError) -> NotCertifiedError:
-        return in_logged(error, parts, guarantee, share, logged_in(tables))
+        return in_logged(error, plan.parts, plan.guarantee, plan.share, logged_in(tables))
 
     try:
-        fitted = fit_parts(parts, guarantee, how, taken=taken)
+        fitted = fit_parts(plan.parts, plan.guarantee, how, taken=plan.taken)
     except NotCertifiedError as error:
         raise told(error) from None
     if fitted.refused is None:
@@ -177,19 +205,41 @@ def fit_policy(
     return replace(fitted, refused=refused, notes=(*fitted.notes, str(refused).rstrip(".")))
 
 
-class _Plan(NamedTuple):
-    """A divided log, the share of it that certifies, and a way to make the policy that is taken without comparison."""
+def _cheapest(plans: Sequence[_Plan], found: Sequence[Fitted]) -> Fitted:
+    """Return what costs least on the questions that certify the last plan; say what the others would have cost.
 
-    parts: Divided
-    share: float
-    taken: Candidate | None = None
+    All certificates hold at once but for a probability of delta, so that this choice may look at any question.
+    """
+    if len(found) == 1:
+        return found[0]
+    shown = plans[-1].parts.calibration
+    shares = [_cost_on(shown, one) / (reference_cost(shown) or math.inf) for one in found]
+    best = found[shares.index(min(shares))]
+    judged, said = list(best.choice.judged), list(best.notes)
+    for plan, one, share in zip(plans, found, shares, strict=True):
+        if one is not best and plan.taken is not None:
+            saves = one.policy.method != "reference"
+            why = (
+                f"certified too, at {share:.2f} × the reference's cost" if saves else "tested too: no saving certified"
+            )
+            judged.append(replace(one.choice.of(plan.taken.name), chosen=False, why=why))
+            said.append(f"{plan.taken.name}, on {counted(plan.parts.calibration.n, 'question')}: {why}")
+    here = f"{best.choice.chosen.name} costs {min(shares):.2f} × the reference's cost on the same questions"
+    return replace(best, choice=replace(best.choice, judged=tuple(judged)), notes=(*said, here))
 
 
-def _planned(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share: float | None) -> _Plan:
-    """Divide a log; by default all questions certify where nothing has to be learned."""
+def _cost_on(table: EpisodeTable, fitted: Fitted) -> float:
+    """Return the mean cost of a certified policy, nano-USD; +∞ where no cost is known."""
+    thresholds = [one.found for one in fitted.calibrated.segments]
+    did = realised(table, play_found(sample_of(table, fitted.policy), thresholds))
+    return math.inf if did is None or did.cost_nano_usd is None else did.cost_nano_usd
 
-    def part(share: float) -> Divided:
-        return divided(tables, guarantee, share=share, seed=how.seed, seen=how.seen)
+
+def _plans(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share: float | None) -> list[_Plan]:
+    """Return what is fitted and certified; by default all questions certify what has not to be learned."""
+
+    def part(share: float, asked: Guarantee = guarantee) -> Divided:
+        return divided(tables, asked, share=share, seed=how.seed, seen=how.seen)
 
     if share is None and _unasked(how) and guarantee.reference_keeps_it:
         from cascade.training.shares import named_score
@@ -200,15 +250,41 @@ def _planned(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, sha
             nothing = whole.table.take(np.zeros(0, dtype=np.int64))
             certify = one_a_group(whole.table, seed=how.seed)
             beside = whole.table.n - certify.n
-            return _Plan(Divided(nothing, certify, whole.repeated, beside, whole.unknown), 1.0, named)
+            parts = Divided(nothing, certify, whole.repeated, beside, whole.unknown)
+            return [_Plan(parts, 1.0, guarantee, named), *_beside(parts.calibration, guarantee, how, part)]
     if share is None and _unasked(how) and guarantee.abstain:
         from cascade.training.abstaining import CERTIFIES, has_one_bar, one_bar
 
         if has_one_bar(questions_of(tables, guarantee).table, guarantee):
             parts = part(CERTIFIES)
-            return _Plan(parts, CERTIFIES, one_bar(parts.training, guarantee))
+            return [_Plan(parts, CERTIFIES, guarantee, one_bar(parts.training, guarantee))]
     share = share or (_cheapest_share(part, guarantee, how) if guarantee.reference_keeps_it else SHARE)
-    return _Plan(part(share), share)
+    return [_Plan(part(share), share, guarantee)]
+
+
+def _beside(
+    certify: EpisodeTable, guarantee: Guarantee, how: How, part: Callable[[float, Guarantee], Divided]
+) -> Iterator[_Plan]:
+    """Yield the plan of the policy that is tested beside a named score, if it can learn and certify anything.
+
+    Args:
+        certify: the questions on which the named score is tested.
+        guarantee: the promise of that test; the other has what it leaves of delta.
+        how: the options.
+        part: divides the log.
+    """
+    from cascade.training.shares import SHARES
+
+    asked = replace(guarantee, tested_before=certify.n)
+    if how.method != AUTO or not asked.level or not reference_cost(certify):
+        return  # without costs there is nothing to choose by
+    if tested_alpha(guarantee, certify) != guarantee.alpha:
+        return  # people judge a share of the questions: what the first test spends is not known from alpha
+    parts = part(SHARES[-1], asked)
+    if parts.training.n < LEAST_TRAINING or parts.calibration.n < needed_of(asked):
+        return
+    offered = portfolio(parts.training, objective_of(parts, asked), seed=how.seed)
+    yield from (_Plan(parts, SHARES[-1], asked, one) for one in offered if one.method == BESIDE)
 
 
 def _unasked(how: How) -> bool:
@@ -491,7 +567,7 @@ def _held(
     """Return the policy with the questions that it has seen, before it is certified."""
     numbers = model_file.dumps(policy)
     training = tuple(sorted({*parts.training.questions, *seen.all}))
-    told = figures(choice, parts.training.n, parts.calibration.n)
+    told = choice.figures(parts.training.n, parts.calibration.n)
     settings = model_file.settings(policy, numbers, told)
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
     rules = guarantee.rules
@@ -507,32 +583,3 @@ def _held(
         path=path or rules.order(choice.sample, guarantee),
         ordered_for=order_terms(guarantee, Draw(None, seed)),
     )
-
-
-def figures(choice: Choice, training: int, calibration: int) -> Mapping[str, Any]:
-    """Return how the policy was chosen, as plain JSON values, without durations: the same log gives the same bytes.
-
-    Args:
-        choice: how.
-        training: questions that it was made from.
-        calibration: questions that certify it.
-    """
-    return {
-        "chosen": choice.chosen.name,
-        "unit": choice.unit,
-        "alpha": choice.alpha,
-        "folds": choice.folds,
-        "training": training,
-        "calibration": calibration,
-        "candidates": [
-            {
-                "name": one.name,
-                "method": one.method,
-                "matched": one.matched,
-                "difference": None if one.difference is None else list(one.difference),
-                "why": one.why,
-                **({} if one.charge is None else {"charge": one.charge}),
-            }
-            for one in choice.judged
-        ],
-    }

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -300,6 +300,33 @@ class Choice:
     def winner(self) -> Judged:
         """The figures of the chosen candidate."""
         return self.of(self.chosen.name)
+
+    def figures(self, training: int, calibration: int) -> Mapping[str, Any]:
+        """Return how the policy was chosen, as plain JSON values, without durations: the same log gives the same bytes.
+
+        Args:
+            training: questions that it was made from.
+            calibration: questions that certify it.
+        """
+        return {
+            "chosen": self.chosen.name,
+            "unit": self.unit,
+            "alpha": self.alpha,
+            "folds": self.folds,
+            "training": training,
+            "calibration": calibration,
+            "candidates": [
+                {
+                    "name": one.name,
+                    "method": one.method,
+                    "matched": one.matched,
+                    "difference": None if one.difference is None else list(one.difference),
+                    "why": one.why,
+                    **({} if one.charge is None else {"charge": one.charge}),
+                }
+                for one in self.judged
+            ],
+        }
 
 
 def choose(
