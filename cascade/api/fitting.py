@@ -93,7 +93,7 @@ def fit(
         abstain: abstain where the best answer is not sure enough.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
         calibration_share: the share of questions set aside for certification. By default 0.3; for regret, the share
-            that costs least in the end, or all questions where nothing is learned.
+            that costs least in the end, or all questions for a score named beforehand.
         lambda_set: the price of each further answer in the set, as a share of a step's cost.
         init: a fitted policy to start from.
         embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). To serve

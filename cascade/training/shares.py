@@ -5,8 +5,8 @@ which rises towards α. More training questions make the policy better. The log 
 `fit` uses a first part of the log, which always trains, to find out: it fits the same method on smaller and on larger
 samples of that part, and extrapolates the cost by c + b / m, the usual rate of a regression's excess cost.
 
-Where nothing is learned, no question is set aside for training: for a pair of models, with a score that is named before
-the log is read, all questions certify (`named_score`).
+A score that is named before the log is read needs no training: for a pair of models all questions certify it
+(`named_score`). What learns is tested beside it, on the largest share, at what that test leaves of delta.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cascade.training.dividing import Divided, allowed_loss, needed_of
 SHARES = (0.25, 0.4, 0.55, 0.7)
 """The shares of certifying questions to choose from. What the largest leaves is the part that always trains."""
 LEARNS_FROM = 2_000
-"""With fewer questions than this, a pair of models uses one named score: setting questions aside for learning would
-cost more than learning saves (`design/regret.md`)."""
+"""With fewer questions than this, all of a pair of models certify one named score at delta, and what learns gets what
+that leaves: setting questions aside would, as a rule, cost more than learning saves (`design/regret.md`)."""
 LEAST_LOSSES = 10
 """Losses that the test must allow among seven of ten questions, below which nothing is learned: with fewer, a question
 that is set aside to learn from costs more certainty than learning brings (`design/regret.md`)."""

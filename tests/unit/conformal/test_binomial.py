@@ -11,7 +11,7 @@ from cases import each
 from scipy import stats
 
 from cascade.conformal import binomial
-from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, needed_n, rejects, upper_bound
+from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, needed_n, rejects, unspent, upper_bound
 from cascade.errors import UsageError
 
 SHARES = ["0.001", "0.05", "0.1", "0.25", "0.3333333333333333", "0.5", "0.77", "0.9", "0.999"]
@@ -215,3 +215,35 @@ def test_numpy_numbers_are_numbers() -> None:
     assert rejects(np.int64(14), np.int64(200), np.float64(0.1), np.float64(0.1))  # type: ignore[arg-type]
     assert type(most_losses(np.int64(201), np.float64(0.1), np.float64(0.1))) is int  # type: ignore[arg-type]
     assert lower_tail(np.int64(1), np.int64(10), np.float64(0.1)) == lower_tail(1, 10, 0.1)  # type: ignore[arg-type]
+
+
+# --- what a test leaves of delta
+
+
+@pytest.mark.parametrize("alpha", ["0.02", "0.05", "0.1"])
+@pytest.mark.parametrize("delta", ["0.05", "0.1"])
+def test_a_test_and_what_it_leaves_never_spend_more_than_delta(alpha: str, delta: str) -> None:
+    """In integers: the level of the test, and what is left of delta, are delta to nine decimals and never above it."""
+    a, most_spent = Fraction(alpha), Fraction(delta)
+    for n in (1, 20, 44, 45, 60, 100, 230, 500):
+        most, left = most_losses(n, float(alpha), float(delta)), unspent(n, float(alpha), float(delta))
+        counts = range(0 if most is None else most + 1)
+        spent = sum((math.comb(n, i) * a**i * (1 - a) ** (n - i) for i in counts), start=Fraction(0))
+        assert spent + Fraction(repr(left)) <= most_spent
+        assert spent + Fraction(repr(left)) > most_spent - Fraction(2, 10**9)
+
+
+def test_two_tests_are_wrong_together_no_more_often_than_delta() -> None:
+    """Two policies whose risk is alpha, and whose losses fall on different questions: about the worst case.
+
+    Either is certified wrongly in delta of the calibrations at most; were each tested at delta, in nearly twice as many.
+    """
+    n, alpha, delta, many = 210, 0.05, 0.1, 40_000
+    drawn = np.random.default_rng(7).random((many, n))
+    first, second = (drawn < alpha).sum(axis=1), (drawn > 1 - alpha).sum(axis=1)
+    at_delta, at_rest = most_losses(n, alpha, delta), most_losses(n, alpha, unspent(n, alpha, delta))
+    assert at_delta is not None
+    assert at_rest is not None
+    broken = np.mean((first <= at_delta) | (second <= at_rest))
+    assert broken <= delta
+    assert np.mean((first <= at_delta) | (second <= at_delta)) > delta

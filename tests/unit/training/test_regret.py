@@ -19,9 +19,10 @@ from cascade.conformal.served import PathPoint
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import ConfigError
+from cascade.evaluation.evaluate import play_policy
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import ends_in_reference
+from cascade.guarantees.reference import ends_in_reference, reference_right
 from cascade.guarantees.regret import Regret
 from cascade.guarantees.served_answer import every_threshold
 from cascade.orchestrator import Orchestrator
@@ -126,6 +127,76 @@ def test_where_nothing_is_learned_every_question_certifies_at_the_exact_threshol
         certified = kappa
     (certificate,) = found.artifact.certificates
     assert (certificate.kappa, certificate.n) == (certified, 800)
+
+
+# --- a learned policy beside the named score
+
+
+def telling(n: int, *, tells: bool = True, seed: int = 0) -> EpisodeTable:
+    """Return a log of a pair whose log-probs say nothing; how long a request is tells how hard it is, or nothing too."""
+    table, rng = ladder(n, **PAIR, seed=seed, blind=(0,)), np.random.default_rng([seed, 1])
+    hard = np.random.default_rng(seed).uniform(size=n)  # as `ladder` draws it
+    characters = hard + rng.normal(scale=0.1, size=n) if tells else rng.normal(size=n)
+    return replace(table, asked={"characters": characters})
+
+
+@cache
+def learned() -> Fitted:
+    return fit(telling(800))
+
+
+def test_a_learned_policy_is_tested_at_what_the_named_score_leaves_of_delta_and_taken_where_it_is_cheaper() -> None:
+    found = learned()
+    assert found.policy.method == "purchases"
+    assert found.sizes == (800, 240, 560)
+    (certificate,) = found.artifact.certificates
+    assert certificate.delta == 0.1
+    assert found.artifact.asked == replace(REGRET, tested_before=800)
+    assert any("tested first, on 800 questions" in one for one in certificate.assumptions)
+    most = np.flatnonzero(binom.cdf(np.arange(801), 800, 0.05) <= 0.1)[-1]
+    level = 0.1 - binom.cdf(most, 800, 0.05)
+    sample = sample_of(telling(800).take(np.isin(telling(800).questions, found.artifact.questions)), found.policy)
+    lost = [int(Regret().served(sample).at(one).loss.sum()) for one in every_threshold(sample.levels)]
+    passed = binom.cdf(lost, 560, 0.05) <= level
+    last = int(passed.argmin()) - 1 if not passed.all() else len(lost) - 1
+    assert certificate.kappa == every_threshold(sample.levels)[last].kappa
+    (named,) = [one for one in found.choice.judged if one.name == "threshold on reply_mean_logprob"]
+    assert not named.chosen
+    assert named.why.startswith("certified too, at ")
+
+
+def test_verify_knows_at_which_level_the_threshold_was_tested(tmp_path: Path) -> None:
+    artifact = learned().artifact
+    write(tmp_path / "made", artifact)
+    assert verify(tmp_path / "made", [telling(800)]).ok
+    write(tmp_path / "all of delta", replace(artifact, asked=REGRET))
+    verdict = verify(tmp_path / "all of delta", [telling(800)])
+    assert [check.name for check in verdict.checks if not check.ok] == ["threshold"]
+
+
+def test_a_named_score_that_is_right_stays_at_its_own_threshold() -> None:
+    """To test another policy beside it takes nothing from it: the first test spends what it spent alone."""
+    table = ladder(800, **PAIR)
+    both, alone = fit(table), fit(table, method="threshold")
+    assert both.artifact.certificates == alone.artifact.certificates
+    assert any(note.startswith("purchases, on 560 questions: ") for note in both.notes)
+    assert not any(note.startswith("purchases") for note in alone.notes)
+
+
+@pytest.mark.parametrize("n", [40, 60])
+def test_too_few_questions_for_a_second_test_leave_the_first_alone(n: int) -> None:
+    found = fit(ladder(n, **PAIR))
+    assert [one.method for one in found.choice.judged if one.method == "purchases"] == []
+
+
+def test_where_neither_of_the_two_tells_anything_their_promise_is_kept() -> None:
+    """Both thresholds are luck, and the luckier is served. `tests/long` has the same over a thousand logs."""
+    world, broken = telling(5_000, tells=False, seed=99), []
+    for seed in range(20):
+        found = fit(telling(300, tells=False, seed=seed))
+        served = play_policy(world, found.artifact.calibrated(found.policy)).right
+        broken.append(float(((1 - served) * reference_right(world)).mean()) > 0.05)
+    assert np.mean(broken) <= 0.1 + 3 * (0.1 * 0.9 / 20) ** 0.5
 
 
 def test_a_large_log_of_a_pair_is_learned_from_and_a_small_ladder_is_not() -> None:
