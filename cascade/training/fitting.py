@@ -71,6 +71,9 @@ nothing is chosen among several, for on a few hundred questions that costs more 
 """
 
 
+_CHEAPER = "it is the cheaper of two that were tested"
+
+
 class Sizes(NamedTuple):
     """Numbers of different questions: all that the promise is about, those that made the policy, those that certify."""
 
@@ -215,17 +218,17 @@ def _cheapest(plans: Sequence[_Plan], found: Sequence[Fitted]) -> Fitted:
     shown = plans[-1].parts.calibration
     shares = [_cost_on(shown, one) / (reference_cost(shown) or math.inf) for one in found]
     best = found[shares.index(min(shares))]
-    judged, said = list(best.choice.judged), list(best.notes)
+    judged = [replace(one, why=_CHEAPER) if one.chosen and one.name != REFERENCE else one for one in best.choice.judged]
+    said = list(best.notes)
     for plan, one, share in zip(plans, found, shares, strict=True):
         if one is not best and plan.taken is not None:
-            saves = one.policy.method != "reference"
-            why = (
-                f"certified too, at {share:.2f} × the reference's cost" if saves else "tested too: no saving certified"
+            saves = (
+                f"certified at {share:.2f} × the reference's cost, and {best.choice.chosen.name} at {min(shares):.2f} ×"
             )
+            why = "no saving is certified" if one.policy.method == "reference" else saves
             judged.append(replace(one.choice.of(plan.taken.name), chosen=False, why=why))
-            said.append(f"{plan.taken.name}, on {counted(plan.parts.calibration.n, 'question')}: {why}")
-    here = f"{best.choice.chosen.name} costs {min(shares):.2f} × the reference's cost on the same questions"
-    return replace(best, choice=replace(best.choice, judged=tuple(judged)), notes=(*said, here))
+            said.append(f"{plan.taken.name} was tested too, on {counted(plan.parts.calibration.n, 'question')}: {why}")
+    return replace(best, choice=replace(best.choice, judged=tuple(judged)), notes=tuple(said))
 
 
 def _cost_on(table: EpisodeTable, fitted: Fitted) -> float:

@@ -162,7 +162,7 @@ def test_a_learned_policy_is_tested_at_what_the_named_score_leaves_of_delta_and_
     assert certificate.kappa == every_threshold(sample.levels)[last].kappa
     (named,) = [one for one in found.choice.judged if one.name == "threshold on reply_mean_logprob"]
     assert not named.chosen
-    assert named.why.startswith("certified too, at ")
+    assert named.why.startswith("certified at ")
 
 
 def test_verify_knows_at_which_level_the_threshold_was_tested(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_named_score_that_is_right_stays_at_its_own_threshold() -> None:
     table = ladder(800, **PAIR)
     both, alone = fit(table), fit(table, method="threshold")
     assert both.artifact.certificates == alone.artifact.certificates
-    assert any(note.startswith("purchases, on 560 questions: ") for note in both.notes)
+    assert any(note.startswith("purchases was tested too, on 560 questions: ") for note in both.notes)
     assert not any(note.startswith("purchases") for note in alone.notes)
 
 
