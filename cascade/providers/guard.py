@@ -147,6 +147,7 @@ class Guard:
             if error.maybe_billed and error.billed == "no":
                 error.billed = "maybe"
             raise _naming_ours(error, tries.asked)
+        error.__traceback__ = error.__context__ = None  # its class counts from here; its frames hold what was read
         return delay
 
     def _budget(self, request: Request) -> RetryBudget:

@@ -169,6 +169,7 @@ class _Connections:
                 yield exchange.end()
         finally:
             self._tasks.discard(task)
+            del task  # it holds the error that ends it, and the error this frame: nothing would free what was read
 
     def _opened(self) -> aiohttp.ClientSession:
         """Return the pool of connections, which a task holds until it is cancelled."""

@@ -170,6 +170,7 @@ class Edge:
         except ClientLeftError:
             raise
         except (CascadeError, Refused) as error:
+            _let_go(error)
             return refusal_of(error)
         except HTTPException as error:
             return refusal_of(Refused(error.status_code, f"{scope['method']} {scope['path'][:200]}: {error.detail}"))
@@ -177,8 +178,19 @@ class Edge:
             if isinstance(error, TimeoutError) and clock.expired():
                 return refusal_of(Refused(504, f"No answer within {settings.request_s:g} s.", code="request_timeout"))
             logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))  # noqa: TRY400
+            _let_go(error)
             return unexpected()
         return None
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Free what the calls held that an error passed through, which refer to it as it refers to them.
+
+    Otherwise a full collection of the garbage does that, much later, and every request waits for it.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def _open(scope: Scope, settings: ServerConfig) -> bool:

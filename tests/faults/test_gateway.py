@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,8 +16,11 @@ from unit.server.served import ASK, CONFIG, asgi, listening, orchestrator
 
 from cascade import Orchestrator
 from cascade.errors import ProviderTimeoutError
+from cascade.providers import openai_http
 from cascade.providers.base import Payload
+from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
+from cascade.resilience import background
 from cascade.resilience.breaker import FAILURES
 from cascade.resilience.concurrency import FLOOR
 from cascade.resilience.retry import RetryPolicy
@@ -120,6 +125,43 @@ async def test_client_libraries_raise_what_each_fault_is() -> None:
 
                 found = dict(zip(statuses, await asyncio.gather(*map(all_raised, statuses)), strict=True))
     assert found == {mode: (*RAISED[plain], *RAISED[streamed]) for mode, (plain, streamed) in statuses.items()}
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Exchange]]]:
+    """Yield what HTTP exchanges are still held; nothing is collected but what nobody refers to."""
+    made: list[weakref.ref[Exchange]] = []
+
+    def noted(*given: Any, **more: Any) -> Exchange:
+        exchange = Exchange(*given, **more)
+        made.append(weakref.ref(exchange))
+        return exchange
+
+    monkeypatch.setattr(openai_http, "Exchange", noted)
+    gc.collect()
+    gc.disable()
+    yield made
+    gc.enable()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("mode", ["hang", "slow_drip", "huge_head", "reset", "html_200", "cut_short", "500", "429"])
+async def test_what_a_failed_request_read_is_freed_with_it(
+    mode: str, stream: bool, read: list[weakref.ref[Exchange]]
+) -> None:
+    """A full collection of what floods had left behind held up every request for 0.25 s (`benchmarks/gateway_faults`)."""
+    with FaultServer() as faults:
+        faults.modes["small"] = [mode, mode, "ok", mode]
+        async with gateway(faults) as client:
+            for guard in guards(client).values():
+                guard.retry = RetryPolicy(max_retries=1, first_wait_s=0.0)
+            headers = {"x-cascade-deadline-s": str(CALL_S)}
+            found = [await ask(client, headers=headers, stream=stream) for _ in range(3)]
+            del found[:]
+            for _ in range(20):  # what runs on the loop of the calls ends there
+                await background.arun(10.0, asyncio.sleep(0))
+            assert len(read) >= 3
+            assert [one() for one in read if one() is not None] == []
 
 
 async def test_a_storm_of_429_is_told_when_to_come_again() -> None:

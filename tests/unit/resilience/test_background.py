@@ -193,6 +193,41 @@ def test_a_switch_stops_a_call_under_way(way: str) -> None:
     assert time.monotonic() - started < 5
 
 
+async def printed(code: str) -> str:
+    """Run Python in a process of its own, and return what it prints."""
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+async def test_on_the_loop_itself_a_call_runs_no_further_ahead_of_its_reader_than_a_few_items() -> None:
+    """In a process of its own, as below."""
+    code = """
+import asyncio
+from cascade.resilience import background
+
+made = []
+
+async def flood():
+    for number in range(10_000):
+        made.append(number)
+        yield number
+        await asyncio.sleep(0)
+
+async def main():
+    with background.adopted():
+        coming, most = background.aiterate(60.0, flood()), 0
+        async for number in coming:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            most = max(most, len(made) - number)
+    print(len(made), most <= 6)
+
+asyncio.run(main())
+"""
+    assert await printed(code) == "10000 True\n"
+
+
 async def test_a_loop_that_is_adopted_makes_the_calls_itself() -> None:
     """In a process of its own: in this one the loop of the other tests has begun."""
     code = """
@@ -234,6 +269,4 @@ async def main():
 
 asyncio.run(main())
 """
-    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert "would never return" in done.stdout
+    assert "would never return" in await printed(code)
