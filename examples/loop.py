@@ -1,42 +1,59 @@
 """The whole loop on your machine: observe, promote, enforce, drift, alarm, fallback.
 
-    python examples/loop.py [--automatic] [LOG.parquet]
+    python examples/loop.py [--automatic] [--live MINUTES] [LOG.parquet]
 
 With `--automatic` the server promotes by itself once its plan says that a promotion is likely.
 Live are the requests, over HTTP, a `cascade serve` process, its store, the look and the audits. Replayed are the
 models' answers: a server on loopback gives those of a log, by default of the 296 messages that ship with the package.
 The log must be of a ladder of two models that were both asked each request. The drift is a base that gives the answers
 of other requests, as sure of them as it was.
+
+With `--live MINUTES` the log's two models answer on this machine (`provider: local`; `cascade models pull` gets their
+weights): for so many minutes while the cascade observes, the rest of that from the log, and to every call after the
+promotion. It prints how many calls were which.
 """
 
+import argparse
 import json
+import math
 import random
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
+from cascade.chat import ChatRequest
 from cascade.episodes.schema import chat_of
 from cascade.evaluation.logs import open_log
 from cascade.matching import default_for, get_comparator
+from cascade.providers.local import Local
+from cascade.types import Question, Request
 
 ALPHA, AUDIT, ENFORCED, MOST = 0.1, 0.25, 200, 400
-PROMOTE = "automatic" if "--automatic" in sys.argv else "manual"
+CONTEXT_TOKENS, TIMEOUT_S = 2_048, 600.0
 Body = Mapping[str, Any]
 
 
-class Recorded:
-    """The answers of a log, by model and request."""
+class Pair:
+    """Two models that answer from a log, by model and request, or live.
 
-    def __init__(self, log: str) -> None:
+    Attributes:
+        live: whether they answer live at all.
+        until_s: when they stop to, on the monotonic clock.
+        calls: how many were live, and how many replayed.
+        worse: whether the base gives the answers of other requests.
+    """
+
+    def __init__(self, log: str, *, live: bool) -> None:
         rows = [row for row in open_log(log).rows() if row["walk"] is None and chat_of(row) is not None]
         by_step = {row["step"]: row["model"] for row in rows}
         self.base, self.guide = by_step[1], by_step[2]
@@ -46,7 +63,8 @@ class Recorded:
         self.requests = [body for body in self.bodies if (self.base, self._key(body["messages"])) in self.answers]
         mixed = random.Random(1).sample(self.requests, len(self.requests))
         self.other = {self._key(one["messages"]): two for one, two in zip(self.requests, mixed, strict=True)}
-        self.worse = False
+        self.live, self.until_s, self.worse = live, math.inf, False
+        self.calls, self._local = Counter[str](), Local(CONTEXT_TOKENS)
         kind = chat_of(rows[0])
         self.comparator, self.chat = get_comparator(default_for(kind).name), kind
 
@@ -69,12 +87,25 @@ class Recorded:
         said: dict[str, Any] = json.loads(self.answers[model, self._key(body["messages"])]["text"])
         return said
 
-    def completion(self, body: Body) -> dict[str, Any]:
+    def completion(self, body: Body) -> Body:
         """Return what the provider's server sends."""
         model, asked = str(body["model"]), body
         if self.worse and model == self.base:
             asked = self.other[self._key(body["messages"])]
-        row = self.answers[model, self._key(asked["messages"])]
+        live = self.live and time.monotonic() < self.until_s
+        self.calls["live" if live else "replayed"] += 1
+        body = {**body, "messages": asked["messages"]}
+        return self._answered(model, body) if live else self._replayed(model, body)
+
+    def _answered(self, model: str, body: Body) -> Body:
+        """Return what a model says now."""
+        chat = ChatRequest.from_openai(body)
+        call = Request(model, (), "base", "answer", 1, Question.of_chat(chat), chat.max_tokens or 1, chat=chat)
+        return self._local.complete(call, TIMEOUT_S)
+
+    def _replayed(self, model: str, body: Body) -> Body:
+        """Return what a model said when the log was written."""
+        row = self.answers[model, self._key(body["messages"])]
         choice: dict[str, Any] = {"index": 0, "message": json.loads(row["text"]), "finish_reason": "stop"}
         tokens = row["signals"]["replay"].get("tokens")
         if tokens and body.get("logprobs"):
@@ -86,7 +117,7 @@ class Recorded:
         return {"id": "replayed", "object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
-def provider(recorded: Recorded) -> ThreadingHTTPServer:
+def provider(pair: Pair) -> ThreadingHTTPServer:
     """Start the provider's server, and return it."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -97,7 +128,7 @@ def provider(recorded: Recorded) -> ThreadingHTTPServer:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            data = json.dumps(recorded.completion(body)).encode()
+            data = json.dumps(pair.completion(body)).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))
@@ -109,42 +140,55 @@ def provider(recorded: Recorded) -> ThreadingHTTPServer:
     return server
 
 
-def configuration(recorded: Recorded, folder: Path, address: str) -> Path:
+def configuration(pair: Pair, folder: Path, address: str, promote: str) -> Path:
     """Write the configuration, and return its path."""
     models = {
-        place: {"model": model, "price": {"input": 0, "output": 0, "request": recorded.price[model]}}
-        for place, model in (("base", recorded.base), ("guide", recorded.guide))
+        place: {"model": model, "price": {"input": 0, "output": 0, "request": pair.price[model]}}
+        for place, model in (("base", pair.base), ("guide", pair.guide))
     }
     config = {
         "models": models,
         "provider": {"kind": "openai_http", "api_base": address},
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+        "timeouts": {"per_call_s": TIMEOUT_S},
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"share": 1.0, "alpha": ALPHA, "audit": AUDIT, "promote": PROMOTE},
+        "modes": {"share": 1.0, "alpha": ALPHA, "audit": AUDIT, "promote": promote},
     }
     path = folder / "cascade.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")
     return path
 
 
+class Asked(NamedTuple):
+    """What came of a request: whether it differs from the guide's answer in the log, and what was saved, in USD."""
+
+    mode: str
+    served_by: str
+    differs: bool
+    saved_usd: float
+
+
 class Client:
     """Sends requests to the cascade, each as a customer of its own, and notes what came."""
 
-    def __init__(self, recorded: Recorded, address: str) -> None:
-        self.recorded, self.http = recorded, httpx.Client(base_url=address, timeout=120)
+    def __init__(self, pair: Pair, address: str) -> None:
+        self.pair, self.http = pair, httpx.Client(base_url=address, timeout=TIMEOUT_S)
         self.sent = 0
 
-    def ask(self, body: Body) -> tuple[str, str, bool, float]:
-        """Return the mode, who served, whether it differs from the guide's answer, and what was saved in USD."""
+    def ask(self, body: Body) -> Asked:
+        """Send a request, and return what came of it."""
         self.sent += 1
         group = {"x-cascade-group": f"customer {self.sent}"}
         answer = self.http.post("/v1/chat/completions", json={**body, "model": "cascade"}, headers=group)
         answer.raise_for_status()
-        told, guide = answer.headers, self.recorded.message(self.recorded.guide, body)
+        told, guide = answer.headers, self.pair.message(self.pair.guide, body)
         served = answer.json()["choices"][0]["message"]
-        same = served == guide or self.recorded.comparator.same(_text(served), _text(guide), self.recorded.chat).correct
-        saved = self.recorded.price[self.recorded.guide] - float(told["x-cascade-cost-usd"])
-        return told["x-cascade-mode"], told["x-cascade-served-by"], same is not True, saved
+        same = (
+            told["x-cascade-served-by"] == self.pair.guide
+            or self.pair.comparator.same(_text(served), _text(guide), self.pair.chat).correct
+        )
+        saved = self.pair.price[self.pair.guide] - float(told["x-cascade-cost-usd"])
+        return Asked(told["x-cascade-mode"], told["x-cascade-served-by"], same is not True, saved)
 
     def state(self) -> dict[str, Any]:
         """Return the cascade's state once no row is pending."""
@@ -179,52 +223,77 @@ def served(folder: Path, config: Path) -> Iterator[str]:
 
 def main() -> None:
     """Play the loop."""
-    logs = [one for one in sys.argv[1:] if one != "--automatic"]
-    recorded = Recorded(logs[0] if logs else "demo-requests")
-    print(f"replayed: the answers of {recorded.base} and {recorded.guide} to {len(recorded.requests)} requests.")
-    print("live: the requests over HTTP, cascade serve, its store, the look, the audits.")
-    upstream = provider(recorded)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("log", nargs="?", default="demo-requests", metavar="LOG.parquet")
+    parser.add_argument("--automatic", action="store_true", help="the server promotes by itself")
+    parser.add_argument("--live", type=float, metavar="MINUTES", help="the models answer here; so long while observing")
+    asked = parser.parse_args()
+    pair = Pair(asked.log, live=asked.live is not None)
+    print(f"{pair.base} and {pair.guide}, {len(pair.requests)} requests in {asked.log}.")
+    print(
+        "live: the requests over HTTP, cascade serve, its store, the look, the audits; of the models' answers:", end=""
+    )
+    print(" what is said below." if pair.live else " none, the log's are replayed.", flush=True)
+    upstream = provider(pair)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config = configuration(recorded, folder, f"http://127.0.0.1:{upstream.server_port}/v1")
+        address = f"http://127.0.0.1:{upstream.server_port}/v1"
+        config = configuration(pair, folder, address, "automatic" if asked.automatic else "manual")
         for address in served(folder, config):
-            play(recorded, Client(recorded, address), config)
+            play(pair, Client(pair, address), config, asked)
     upstream.shutdown()
 
 
-def play(recorded: Recorded, client: Client, config: Path) -> None:
+def play(pair: Pair, client: Client, config: Path, asked: argparse.Namespace) -> None:
     """Observe, promote, enforce, drift, fall back."""
-    with ThreadPoolExecutor(8) as pool:
-        seen = list(pool.map(client.ask, recorded.requests))
+    began_s = time.monotonic()
+    if pair.live:
+        pair.until_s = began_s + 60 * asked.live
+    with ThreadPoolExecutor(2 if pair.live else 8) as pool:
+        seen = list(pool.map(client.ask, pair.requests))
     rows = client.state()["rows"]
-    print(f"\nobserve: {len(seen)} requests, all served by {seen[0][1]}; {rows['complete']} rows complete.")
+    print(f"\nobserve: {len(seen)} requests, all served by {seen[0].served_by}; {rows['complete']} rows complete.")
+    pair.until_s = math.inf
+    said(pair, began_s)
     draw = random.Random(2)
-    if PROMOTE == "automatic":
-        until_promoted(recorded, client, draw)
+    if asked.automatic:
+        until_promoted(pair, client, draw)
     else:
         print("\n$ cascade promote", flush=True)
         subprocess.run([sys.executable, "-m", "cascade.cli.main", "promote", str(config)], check=True)  # noqa: S603 - our own
-    before = [client.ask(draw.choice(recorded.requests)) for _ in range(ENFORCED)]
+    held_s, spent = time.monotonic(), client.state()["rows"]["off_path_nano_usd"]
+    before = [client.ask(draw.choice(pair.requests)) for _ in range(ENFORCED)]
     state = client.state()
     audited = state["monitor"]["audits"]
     print(f"\nenforce: {told(before)}; {audited} audits, {state['monitor']['differing']} differ.")
-    after: list[tuple[str, str, bool, float]] = []
-    recorded.worse = True
-    while len(after) < MOST and (not after or after[-1][0] == "enforce"):
-        after.append(client.ask(draw.choice(recorded.requests)))
+    said(pair, held_s)
+    after, drifted_s, pair.worse = list[Asked](), time.monotonic(), True
+    while len(after) < MOST and (not after or after[-1].mode == "enforce"):
+        after.append(client.ask(draw.choice(pair.requests)))
     state = client.state()
     since = state["monitor"]["audits"] - audited
     print(f"drift (the base gives other requests' answers): {told(after[:-1])}.")
     print(f"alarm after {since} audits of the drift: {state['alarm']}.")
-    last = [client.ask(draw.choice(recorded.requests)) for _ in range(20)]
-    print(f"fallback: {told(last)}. Mode: {last[-1][0]}.")
-    saved = sum(one[3] for one in [*before, *after, *last])
-    print(f"\nsaved by what was served: {saved:.4f} USD (audits not counted), {client.sent} requests in all.")
+    last = [client.ask(draw.choice(pair.requests)) for _ in range(20)]
+    print(f"fallback: {told(last)}. Mode: {last[-1].mode}.")
+    said(pair, drifted_s)
+    saved = sum(one.saved_usd for one in [*before, *after, *last])
+    audits = (client.state()["rows"]["off_path_nano_usd"] - spent) / 1e9
+    print(f"\nsaved since the promotion: {saved - audits:.4f} USD, {audits:.4f} USD of audits subtracted; ", end="")
+    print(f"the guide alone costs {pair.price[pair.guide] * len([*before, *after, *last]):.4f} USD.")
+    print(f"{client.sent} requests in {(time.monotonic() - began_s) / 60:.1f} minutes.")
 
 
-def until_promoted(recorded: Recorded, client: Client, draw: random.Random) -> None:
+def said(pair: Pair, since_s: float) -> None:
+    """Print where the models' answers of a phase came from, and how long it took."""
+    calls = ", ".join(f"{count} {how}" for how, count in sorted(pair.calls.items()))
+    print(f"  calls of the models: {calls}; {time.monotonic() - since_s:.0f} s.", flush=True)
+    pair.calls.clear()
+
+
+def until_promoted(pair: Pair, client: Client, draw: random.Random) -> None:
     """Send requests until the server has promoted by itself, and print the look."""
-    while client.ask(draw.choice(recorded.requests))[0] == "observe":
+    while client.ask(draw.choice(pair.requests)).mode == "observe":
         time.sleep(0.2)
     for look in client.state()["looks"]:
         said = f"{look['certifying_conversations']} conversations certify, {look.get('losses')} differ"
@@ -234,11 +303,11 @@ def until_promoted(recorded: Recorded, client: Client, draw: random.Random) -> N
     print(f"promoted after {client.sent} requests.", flush=True)
 
 
-def told(found: list[tuple[str, str, bool, float]]) -> str:
+def told(found: list[Asked]) -> str:
     """Return what was served in a sentence."""
-    by = {model: sum(one[1] == model for one in found) for model in sorted({one[1] for one in found})}
+    by = {model: sum(one.served_by == model for one in found) for model in sorted({one.served_by for one in found})}
     shares = ", ".join(f"{count} by {model}" for model, count in by.items())
-    differ = sum(one[2] for one in found)
+    differ = sum(one.differs for one in found)
     return f"{len(found)} requests ({shares}), {differ} ({differ / max(len(found), 1):.1%}) differ from the guide"
 
 
