@@ -10,7 +10,7 @@ import json
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cascade.errors import UsageError
 from cascade.text import encode_sorted
@@ -22,13 +22,23 @@ MOST_CHARS = 20_000_000
 """The longest request, as JSON: images travel inside it."""
 
 
+@runtime_checkable
+class Dumps(Protocol):
+    """A pydantic model, such as the `ChatCompletionMessage` that OpenAI's client returns."""
+
+    def model_dump(self, *, mode: str = ..., exclude_unset: bool = ...) -> dict[str, Any]:
+        """Return it as a dict."""
+        ...
+
+
 @dataclass(frozen=True)
 class ChatRequest:
     """One chat request.
 
     Args:
         messages: the conversation, each message a dict in OpenAI's form: a role, and content that is a text or a list
-            of parts (text, image, audio, file), tool calls or a tool's result.
+            of parts (text, image, audio, file), tool calls or a tool's result. A message that OpenAI's client returned
+            is taken as that client takes it.
         options: every other field of the request's body, such as `tools`, `tool_choice`, `response_format`,
             `temperature`, `stop` or `max_tokens`. A field that cascade does not know is sent as it is.
         group: what the request hangs together with (a conversation, a user): no split of a log cuts through it.
@@ -51,11 +61,16 @@ class ChatRequest:
 
     def __post_init__(self) -> None:
         """Check the request, and copy it, so that no later change of the caller's objects reaches it."""
-        problems = list(_problems(self.messages, self.options))
+        given = _dumped(self.messages)
+        problems = list(_problems(given, self.options))
         if not problems:
             try:
-                messages, options = _copied([list(self.messages), dict(self.options)])
+                messages, options = _copied([list(given), dict(self.options)])
                 canonical = _encode_strictly({"messages": messages, **options})
+                if not _is_text(canonical):
+                    messages, options = json.loads(json.dumps([messages, options]))  # joins pairs of surrogates
+                    canonical = _encode_strictly({"messages": messages, **options})
+                    problems += () if _is_text(canonical) else (_HALVED,)
             except (TypeError, ValueError, RecursionError) as error:
                 problems.append(f"it cannot be written as JSON: {error}")
         if problems:
@@ -160,6 +175,29 @@ class ChatRequest:
         return text_of((users or list(self.messages))[-1].get("content"))
 
 
+_HALVED = (
+    "it holds half of a character (a lone surrogate, as \\ud83d), which cannot be sent: cut texts between characters"
+)
+
+
+def _is_text(canonical: str) -> bool:
+    """Whether a text can be sent as UTF-8: it has no surrogates."""
+    if canonical.isascii():
+        return True
+    try:
+        canonical.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _dumped(messages: Any) -> Any:
+    """Return messages with each pydantic model as the dict that OpenAI's client would send."""
+    if not isinstance(messages, list | tuple) or all(type(one) is dict for one in messages):
+        return messages
+    return [one.model_dump(mode="json", exclude_unset=True) if isinstance(one, Dumps) else one for one in messages]
+
+
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -171,7 +209,7 @@ def _copied(value: Any) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
 
 
-Chat: TypeAlias = ChatRequest | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+Chat: TypeAlias = ChatRequest | Mapping[str, Any] | Sequence[Mapping[str, Any] | Dumps]
 """A chat request as a caller may give it: one made, the body of one in OpenAI's form, or its messages."""
 
 
@@ -186,7 +224,7 @@ def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
         UsageError: it is not one, or a field is given twice.
     """
     hangs_with = {name: value for name, value in fields.items() if name in {"group", "segment"}}
-    options = {name: value for name, value in fields.items() if name not in hangs_with}
+    options = {name: value for name, value in fields.items() if name not in hangs_with and not _is_left_out(value)}
     if isinstance(given, ChatRequest):
         if options:
             raise UsageError(f"A ChatRequest has its own fields; {', '.join(sorted(options))} cannot be added to it.")
@@ -196,6 +234,12 @@ def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
     if twice:
         raise UsageError(f"Given twice, in the body and by name: {', '.join(twice)}.")
     return ChatRequest.from_openai({**body, **options}, **hangs_with)
+
+
+def _is_left_out(value: object) -> bool:
+    """Whether a value is OpenAI's mark of an argument that is not given: `openai.omit`, `openai.NOT_GIVEN`."""
+    kind = type(value)
+    return kind.__name__ in {"Omit", "NotGiven"} and kind.__module__.partition(".")[0] == "openai"
 
 
 def text_of(content: object) -> str:
@@ -324,6 +368,11 @@ def _problems(messages: object, options: object) -> Iterable[str]:
     tools = options.get("tools")
     if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)):
         yield "tools must be a list of dicts"
+    if isinstance(options.get("response_format"), type):
+        yield (
+            'response_format is a class; give {"type": "json_schema", "json_schema": {"name": "reply", "schema": '
+            "CLASS.model_json_schema()}}, and read answer.parsed"
+        )
     for name in ("max_tokens", "max_completion_tokens"):
         limit = options.get(name)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):

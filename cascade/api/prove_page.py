@@ -415,13 +415,19 @@ def _usual_advice(proof: Proof) -> str:
     ahead = proof.coin is not None and proof.coin.ahead.mean > 0
     more = "Log more questions (cascade collect) and prove again"
     needed = "" if proof.needed_n is None else f": about {proof.needed_n:,} in all {_likely(proof.chance)}"
+    unpriced = ""
+    if proof.reference.cost_usd is None and proof.reference.length == 1:
+        unpriced = (
+            "Log what calls cost (cost_nano_usd; in a wide table NAME_cost): without it steps are counted, and one "
+            f"step of {called(proof.reference)} is the least there is. "
+        )
     by_length = "ask for a higher alpha: no step is saved." if _runs_all(proof) else "serve by length:"
     return {
         "saves": "Fit it on all of these questions. --config cascade.yaml puts what will serve on record.",
         "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
         if ahead
         else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
-        "refused": f"Log more questions (cascade collect){needed}; or ask for a higher alpha.",
+        "refused": f"{unpriced}Log more questions (cascade collect){needed}; or ask for a higher alpha.",
         "unsure": f"{more}, or ask for a higher alpha.",
         "unknown": f"Log what calls cost, or {by_length}",
         "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",

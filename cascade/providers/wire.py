@@ -41,8 +41,11 @@ def wire_body(request: Request, model: str) -> dict[str, Any]:
 
 
 def sendable(text: str) -> str:
-    """Return a text that can be sent as UTF-8: lone surrogates become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    """Return a text that can be sent as UTF-8: pairs of surrogates become their character, halves question marks."""
+    if text.isascii():
+        return text
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return whole.encode("utf-8", "replace").decode("utf-8")
 
 
 class _Vendor(NamedTuple):

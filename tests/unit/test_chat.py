@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from openai import NOT_GIVEN, omit
+from openai.types.chat import ChatCompletionMessage
 
 from cascade import Orchestrator
 from cascade.chat import ChatRequest, output_text
@@ -24,6 +26,7 @@ PARAMETERS = {
     "required": ["city"],
 }
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+CALL = {"id": "c1", "function": {"name": "get_weather", "arguments": '{"city": "Vienna"}'}}
 CONFIG: dict[str, Any] = {
     "models": {"base": "small", "guide": "large"},
     "provider": "fake",
@@ -154,6 +157,36 @@ def test_what_is_no_chat_request_is_refused(given: Any) -> None:
     orchestrator, _ = served_by(None)
     with pytest.raises(UsageError):
         orchestrator.chat(given)
+
+
+def test_a_history_takes_the_messages_of_the_official_client_and_its_marks_of_what_is_not_given() -> None:
+    called = ChatCompletionMessage.model_validate(
+        {"role": "assistant", "content": None, "tool_calls": [{**CALL, "type": "function"}], "reasoning_content": "…"}
+    )
+    app, fake = served_by({"small": [reply("Sunny.")]})
+    with app:
+        app.chat([USER, called, USER], tools=omit, temperature=NOT_GIVEN, seed=1)
+    assert sent(fake.requests[0]) == {
+        "messages": [
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [{**CALL, "type": "function"}]}
+            | {"reasoning_content": "…"},
+            USER,
+        ],
+        "seed": 1,
+    }
+
+
+def test_a_class_as_the_reply_s_format_is_refused_with_what_to_give() -> None:
+    with pytest.raises(UsageError, match=r"response_format is a class; give .*json_schema.*model_json_schema"):
+        ChatRequest([USER], {"response_format": ChatCompletionMessage})
+
+
+def test_a_pair_of_surrogates_is_its_character_and_half_of_one_is_refused() -> None:
+    asked = ChatRequest([{"role": "user", "content": "\ud83d\ude00"}], {"metadata": {"\ud83d\ude00": "ü"}})
+    assert asked.body() == {"messages": [{"role": "user", "content": "😀"}], "metadata": {"😀": "ü"}}
+    with pytest.raises(UsageError, match="it holds half of a character"):
+        ChatRequest([{"role": "user", "content": "cut \ud83d"}])
 
 
 def test_a_request_is_a_value() -> None:

@@ -136,9 +136,15 @@ def read_log(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a log of ours or of a foreign one that is known by its columns: what commands read logs with.
 
-    Takes and raises what `files.read_rows` does.
+    Takes and raises what `files.read_rows` does. A wide table is refused: how its columns are read, and in which order
+    its models stand, is to be seen (`cascade import`) before anything is made of it.
     """
     kind = known(path)
+    if kind is None and _is_wide(path):
+        raise UsageError(
+            f"{path} is a table with a row for each question. Bring it in first, and read what comes out: "
+            f"cascade import {path} -o episodes.jsonl"
+        )
     if kind in {None, OWN}:
         yield from read_rows(path, dropped, where)
         return

@@ -253,7 +253,7 @@ def reply_of(given: Any) -> Reply | None:
 
 def chat_columns(made: Mapping[str, Any], request: ChatRequest | None, reply: Reply | None) -> dict[str, Any]:
     """Return the columns that change if a call is a chat request and its answer; of other calls, their signals."""
-    if request is None or reply is None or _is_short(request, reply.message):
+    if request is None or reply is None or is_short(request, reply.message):
         return _of_tokens(made, reply)
     read, cached = made.get("input_tokens"), made.get("cached_input_tokens")
     usage = Usage(read, made.get("output_tokens"), cached, made.get("reasoning_tokens"))
@@ -273,11 +273,12 @@ def _of_tokens(made: Mapping[str, Any], reply: Reply | None) -> dict[str, Any]:
     return {"signals": logprob_signals(completion, said)}
 
 
-def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
+def is_short(request: ChatRequest, message: Mapping[str, Any] | None = None) -> bool:
+    """Whether a request is one text of a user, answered by a text where the message is given: a question."""
     one = request.messages[0]
     plain = len(request.messages) == 1 and one.get("role") == "user" and isinstance(one.get("content"), str)
     forms = any(request.options.get(name) for name in ("tools", "response_format"))
-    return plain and not forms and not message.get("tool_calls")
+    return plain and not forms and not (message or {}).get("tool_calls")
 
 
 # --- messages ---

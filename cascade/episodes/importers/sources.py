@@ -21,7 +21,8 @@ _PEEKED_LINES = 20
 _DOCUMENT_BYTES = 64_000_000
 """A document is read whole; a log that is larger than this is read by its lines."""
 _BATCH_ROWS = 4_096
-_TABLES = {".csv": ",", ".tsv": "\t"}
+_TABLES = {".csv": ",;", ".tsv": "\t"}
+"""What separates the cells, by the file's ending. Where a comma is the decimal mark, programs write semicolons."""
 AROUND = "around"
 """Under which name a record has what stood around it: the trace of an observation."""
 PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
@@ -108,7 +109,7 @@ def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
     """Yield the lines of a table as they are, the first one too; blank ones are nothing."""
     # A limit for the whole process, which is only ever raised: an answer may be longer than 128 KiB.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    rows = csv.reader(_texts(path, dropped), delimiter=_TABLES[table_suffix(path)], strict=False)
+    rows = csv.reader(_texts(path, dropped), delimiter=_separator(path), strict=False)
     while True:
         place = f"{path.name}:{rows.line_num + 1}"
         try:
@@ -120,6 +121,13 @@ def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
             return
         if cells:
             yield Cells(place, cells)
+
+
+def _separator(path: Path) -> str:
+    """Return what separates the cells of a table: of the possible marks the one that its first line has most of."""
+    possible = _TABLES[table_suffix(path)]
+    first = next((line for line in _texts(path, Dropped()) if line.strip()), "") if len(possible) > 1 else ""
+    return max(possible, key=first.count)
 
 
 def table_suffix(path: Path) -> str:

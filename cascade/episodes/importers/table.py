@@ -64,7 +64,7 @@ def rows_from_table(
     rows = records(path, counted)
     first = list(itertools.islice(rows, _LOOKED_AT))
     whole, name = itertools.chain(first, rows), dataset or path.name.split(".")[0]
-    found = wide.layout(_names(first), given)
+    found = wide.layout(wide.names_in(first), given)
     if found is None:
         chosen = _chosen(given, first, path)
         read = (_call(record, chosen, counted) for record in whole)
@@ -79,18 +79,14 @@ def rows_from_table(
 
 def is_wide(path: Path | str) -> bool:
     """Whether a file is a table whose column names say that it has a row for each question."""
-    return wide.layout(_names(list(itertools.islice(records(Path(path), Dropped()), _LOOKED_AT)))) is not None
-
-
-def _names(first: Iterable[Record]) -> list[str]:
-    return [*dict.fromkeys(name for record in first for name in record.fields)]
+    return wide.layout(wide.names_in(itertools.islice(records(Path(path), Dropped()), _LOOKED_AT))) is not None
 
 
 def _checked_layout(
     found: wide.Layout, roles: Mapping[str, str], given: Mapping[str, str], first: Sequence[Record], path: Path
 ) -> wide.Layout:
     """Return how a wide table is read, its models in order, or raise UsageError with all that is left open."""
-    there = _names(first)
+    there = wide.names_in(first)
     problems = [
         *found.problems,
         *wide.role_problems(found, roles),
@@ -113,7 +109,7 @@ def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dic
     """Return the mapping with the columns that need none, or raise UsageError with all that is wrong with it."""
     if not first:
         raise UsageError(f"{path} holds no row.")
-    there = _names(first)
+    there = wide.names_in(first)
     plain = {name: field for name, field in columns.items() if not name.startswith(SIGNALS)}
     problems = []
     try:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
-from cascade.episodes.importers.calls import LoggedCall, Runs, mapped
+from cascade.episodes.importers.calls import LoggedCall, Runs, field_of, mapped
+from cascade.episodes.importers.chat import asked, chat_columns, is_short, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import SIGNALS, nano_usd, number, question_in, reply_in
 from cascade.episodes.lines import Dropped
@@ -21,13 +23,13 @@ from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 ANSWER, CORRECT, COST, NANO, SECONDS = "answer", "correct", "cost_usd", "cost_nano_usd", "latency_s"
 
 OF_QUESTION = {
-    "question": ("question", "prompt", "input", "query", "question_text", "user_prompt"),
+    "question": ("question", "prompt", "input", "query", "question_text", "user_prompt", "messages"),
     "gold": (
         *("gold", "expected", "reference", "label", "answer_key", "target", "ground_truth", "gold_answer"),
         *("gold_label", "expected_answer", "expected_output", "reference_answer", "correct_answer", "true_answer"),
     ),
     "episode_id": ("id", "episode_id", "question_id", "qid", "example_id", "row_id", "uid"),
-    "group": ("group", "group_id"),
+    "group": ("group", "group_id", "conversation_id", "session_id", "thread_id"),
     "segment": ("segment", "segment_id"),
     **{name: (name,) for name in ("context", "dataset", "split", "created_at")},
 }
@@ -68,6 +70,27 @@ _IN_WORDS = {
     "latency_ms": "its milliseconds",
     "signals.reply_mean_logprob": "signal reply_mean_logprob, the mean log-prob of its reply's tokens",
 }
+
+
+def names_in(rows: Iterable[Record]) -> list[str]:
+    """Return the columns of a table.
+
+    Of a table in which several columns hold objects with an answer, a model's name over its fields as
+    `"small": {"answer": …, "cost": …}`, they are the paths into these: `small.answer`, `small.cost`.
+    """
+    inside: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name, value in row.fields.items():
+            fields = inside.setdefault(name, {})
+            if isinstance(value, Mapping):
+                fields |= dict.fromkeys(str(field) for field in value)
+    models = {name for name, fields in inside.items() if any(_ENDINGS.get(_plain(one)) == ANSWER for one in fields)}
+    opened = models if len(models) > 1 else set[str]()
+    return [path for name, fields in inside.items() for path in _paths(name, fields if name in opened else ())]
+
+
+def _paths(name: str, fields: Iterable[str]) -> list[str]:
+    return [f"{name}.{field}" for field in fields] or [name]
 
 
 def _plain(name: str) -> str:
@@ -347,9 +370,9 @@ def by_cost(found: Layout, rows: Iterable[Record]) -> Layout:
 
 def _cost(fields: Mapping[str, Any], columns: Mapping[str, str]) -> int | None:
     if NANO in columns:
-        exact = number(fields.get(columns[NANO]))
+        exact = number(field_of(fields, columns[NANO]))
         return None if exact is None or exact < 0 else int(exact)
-    return nano_usd(fields.get(columns[COST])) if COST in columns else None
+    return nano_usd(field_of(fields, columns[COST])) if COST in columns else None
 
 
 # --- rows ---
@@ -369,7 +392,10 @@ def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder:
     """
     runs = Runs()
     for record in rows:
+        request = _request_in(found, record)
         head = _of_head(found, record, dropped)
+        if request is not None and not is_short(request):
+            head |= asked(request)
         trace = head.pop("episode_id", None)
         if trace is None and "question" in head:
             trace = question_id(head["question"], head.get("context"))
@@ -377,39 +403,46 @@ def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder:
             named, trace = trace, runs.trace(trace)
             if trace != named:
                 dropped.note("a question or an id that was there before, read as another run", record.place)
-        yield from _of_row(found, record, dropped, head, trace, as_ladder=as_ladder)
+        made = [_of_call(one, record, dropped, request) for one in found.models]
+        for call in _of_row(found, made, record.place, dropped, as_ladder=as_ladder):
+            yield call._replace(trace=trace, columns={**head, **call.columns})
+
+
+def _request_in(found: Layout, record: Record) -> ChatRequest | None:
+    field = found.question.get("question")
+    return None if field is None else request_in(field_of(record.fields, field))
 
 
 def _of_row(
-    found: Layout, record: Record, dropped: Dropped, head: Mapping[str, Any], trace: str | None, *, as_ladder: bool
+    found: Layout, made: Sequence[Mapping[str, Any]], at: str, dropped: Dropped, *, as_ladder: bool
 ) -> Iterator[LoggedCall]:
-    made = [_of_call(one, record, dropped) for one in found.models]
     there = [step for step, one in enumerate(made, 1) if one.keys() & {"answer", "correct", "cost_nano_usd"}]
     if not there:
-        dropped.drop("no model has an answer, a truth or a cost", record.place)
+        dropped.drop("no model has an answer, a truth or a cost", at)
         return
     for step, (one, columns) in enumerate(zip(found.models, made, strict=True), 1):
         if step not in there and (not as_ladder or step > there[-1]):
-            dropped.note(f"{one.name} has no answer, truth or cost, so it was not asked", record.place)
+            dropped.note(f"{one.name} has no answer, truth or cost, so it was not asked", at)
             continue
         place = {"step": step, "candidate": 0, "source": one.name, "horizon": len(made)} if as_ladder else {}
-        whole = {**head, "model": one.name, **place, **columns}
-        yield LoggedCall(record.place, None, trace, None, whole, (one.name,))
+        yield LoggedCall(at, None, None, None, {"model": one.name, **place, **columns}, (one.name,))
 
 
 def _of_head(found: Layout, record: Record, dropped: Dropped) -> dict[str, Any]:
     fields = dict(record.fields)
-    asked = found.question.get("question")
-    if asked is not None and isinstance(fields.get(asked), list | Mapping):
-        fields[asked] = question_in(fields[asked])
+    field = found.question.get("question")
+    held = None if field is None else field_of(fields, field)
+    if field is not None and isinstance(held, list | Mapping):
+        fields[field] = question_in(held)
     return mapped(fields, found.question, record.place, dropped)
 
 
-def _of_call(one: ModelColumns, record: Record, dropped: Dropped) -> dict[str, Any]:
+def _of_call(one: ModelColumns, record: Record, dropped: Dropped, request: ChatRequest | None) -> dict[str, Any]:
     fields = dict(record.fields)
     said = one.columns.get(ANSWER)
-    if said is not None and isinstance(fields.get(said), list | Mapping):
-        fields[said] = reply_in(fields[said])
+    held = None if said is None else field_of(fields, said)
+    if said is not None and isinstance(held, list | Mapping):
+        fields[said] = reply_in(held)
     made = mapped(fields, one.columns, record.place, dropped, by_field=True)
     made["cost_source"] = "no price" if made.get(NANO) is None else "the table"
     for what, field in one.columns.items():
@@ -417,4 +450,7 @@ def _of_call(one: ModelColumns, record: Record, dropped: Dropped) -> dict[str, A
         if value is not None and value > 0 and "logprob" in _plain(field):
             dropped.note(f"{field} is above 0, which no log-prob is, read as null", record.place)
             made["signals"][what.removeprefix(SIGNALS)] = None
-    return made
+    if request is None:
+        return made
+    chat = chat_columns(made, request, reply_of(held))
+    return {**made, **chat, "signals": {**chat["signals"], **made.get("signals", {})}} if chat else made

@@ -36,6 +36,12 @@ class Worth(NamedTuple):
         """
         more = "do not serve it. Log more questions, or ask for a higher alpha"
         times = "" if self.times_reference is None else f"costs {self.times_reference:.2f} × what {reference} costs"
+        if self.is_reference and self.times_reference is None:
+            return (
+                f"No saving is certified: it asks {reference}, at once. It is safe to serve. The log has no costs, so "
+                f"that steps were counted, and one step of {reference} is the least there is: log what calls cost "
+                "(cost_nano_usd; in a wide table NAME_cost), and fit again."
+            )
         if self.is_reference:
             return (
                 f"No saving is certified: it asks {reference}, at once, and costs the same. It is safe to serve. To "

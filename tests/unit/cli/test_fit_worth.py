@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade.episodes.files import write_rows
-from unit.cli.certified import Row, hard_rows
+from unit.cli.certified import Row, hard_rows, ladder_rows
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
@@ -45,6 +45,15 @@ def test_where_something_is_saved_the_last_line_serves_it(cli: Cli, written: Wri
     log = written(hard_rows(200, range(0, 20, 2)))
     assert last_line(cli("fit", log, "-o", "policy")) == "next: policy: ./policy in cascade.yaml serves it"
     assert "do not serve" not in (Path("policy") / "README.md").read_text()
+
+
+def test_where_costs_are_unknown_fit_and_prove_say_that_costs_are_missing(cli: Cli, written: Write) -> None:
+    bare = {"cost_nano_usd": None, "signals": None, "confidence": None, "correct": None, "gold": None}
+    log = written([{**one, **bare} for one in ladder_rows(200, range(0, 200, 2))])
+    asked = ("--guarantee", "agreement", "--alpha", "0.05")
+    missing = "what calls cost (cost_nano_usd; in a wide table NAME_cost)"
+    assert missing in last_line(cli("fit", log, "-o", "policy", *asked))
+    assert f"Log {missing}: without it steps are counted" in " ".join(cli("prove", log, *asked).out.split())
 
 
 def test_the_document_has_it_too(cli: Cli, written: Write) -> None:

@@ -22,6 +22,11 @@ def test_the_version_is_the_packages(cli: Cli) -> None:
     assert cli("--version") == (0, f"cascade {__version__}\n", "")
 
 
+def test_the_package_runs_as_a_module() -> None:
+    ran = subprocess.run([sys.executable, "-m", "cascade", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"cascade {__version__}\n"
+
+
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("-h",), ("ask", "--help"), ("models", "--help"), ("models", "pull", "-h")]
 )

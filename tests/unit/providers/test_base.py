@@ -31,7 +31,7 @@ def test_what_is_wanted_besides_is_added() -> None:
 
 
 def test_any_text_can_be_sent_as_utf8() -> None:
-    assert sendable("naïve 🙂") == "naïve 🙂"
+    assert sendable("naïve 🙂") == sendable("naïve \ud83d\ude42") == "naïve 🙂"
     body = wire_body(request(messages=(Message("user", "Da\ud800nube"),)), "small")
     assert json.dumps(body, ensure_ascii=False).encode("utf-8")
     assert body["messages"][0]["content"] == "Da?nube"

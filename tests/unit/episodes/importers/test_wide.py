@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cases import each
 
-from cascade.episodes.importers import import_rows, rows_from_table
+from cascade.episodes.importers import import_rows, read_log, rows_from_table
 from cascade.episodes.importers.wide import layout, said_of_model
 from cascade.episodes.lines import Dropped
 from cascade.errors import UsageError
@@ -282,3 +282,55 @@ def test_messages_are_read_for_what_was_asked_and_answered(tmp_path: Path) -> No
     row = {"input": [{"role": "user", "content": "Which?"}], "a_output": {"role": "assistant", "content": "That"}}
     (made,), _, _ = imported(written(tmp_path, "jsonl", [row | {"expected": 4}]))
     assert (made["question"], made["answer"], made["gold"]) == ("Which?", "That", ["4"])
+
+
+def test_a_conversation_is_kept_whole_and_holds_its_turns_together(tmp_path: Path) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which river?"}]
+    rows = [
+        {"messages": [*turns, *more], "conversation_id": "c7", "a_answer": "Inn", "a_logprob": -0.5, "b_answer": "Mur"}
+        for more in ([], [{"role": "assistant", "content": "Where?"}, {"role": "user", "content": "Which river?"}])
+    ]
+    made, told, dropped = imported(written(tmp_path, "jsonl", rows))
+    assert told[0] == "columns of the question: messages (the question), conversation_id (group)"
+    assert [json.loads(row["context"])["messages"] for row in made[::2]] == [row["messages"] for row in rows]
+    assert {row["question"] for row in made} == {"Which river?"}
+    assert [json.loads(row["text"])["content"] for row in made] == ["Inn", "Mur"] * 2
+    assert [row["signals"]["reply_mean_logprob"] for row in made] == [-0.5, None] * 2
+    assert len({row["episode_id"] for row in made}) == 2
+    assert {row["group"] for row in made} == {"c7"}
+    assert not dropped.describe()
+
+
+def test_objects_by_the_models_names_are_read_as_columns(tmp_path: Path) -> None:
+    rows = [
+        {
+            "prompt": "Which?",
+            "dear": {"answer": "Mur", "cost": 0.2, "finish": "stop"},
+            "cheap": {"answer": "Inn", "cost": 0.1, "logprob": -0.5},
+            "metadata": {"answer_format": "text"},
+        }
+    ]
+    made, told, _ = imported(written(tmp_path, "jsonl", rows))
+    assert [(row["model"], row["answer"], row["cost_nano_usd"]) for row in made] == [
+        ("cheap", "Inn", 100_000_000),
+        ("dear", "Mur", 200_000_000),
+    ]
+    assert made[0]["signals"] == {"reply_mean_logprob": -0.5}
+    assert "ignored: dear.finish, metadata" in told
+    known = list(import_rows(written(tmp_path, "jsonl", rows)))
+    assert len(known) == 2
+
+
+def test_a_table_separated_by_semicolons_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "excel.csv"
+    path.write_text("Prompt;Small Answer;Small Cost;Large Answer;Large Cost\nA, or B?;A;0.1;B;0.2\n", "utf-8-sig")
+    made, _, dropped = imported(path)
+    assert [(row["question"], row["answer"]) for row in made] == [("A, or B?", "A"), ("A, or B?", "B")]
+    assert not dropped.describe()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_a_command_that_is_given_a_wide_table_says_how_to_bring_it_in(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, form)
+    with pytest.raises(UsageError, match=f"a row for each question.*: cascade import {path} -o episodes.jsonl"):
+        list(read_log(path))
