@@ -27,13 +27,11 @@ from cascade.modes.people import KIND, check_terms
 from cascade.modes.plan import Plan
 from cascade.modes.planning import planned
 from cascade.modes.state import CascadeState, Draw, Opened
-from cascade.modes.store import ModeStore, now_iso
+from cascade.modes.store import LOST_S, ModeStore, now_iso
 
 LEASE_S = 300.0
 """How long a process may look before another one takes its look up: it may have been killed."""
 _MOST_TRIES = 3
-_LOST_S = 3_600.0
-"""Rows that are pending for so long are missing: the process that drew them was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def promote(
         cascade: the cascade's name; `server.name` by default.
         canary: the share of keys that the policy serves; `modes.canary` by default.
         by: who asks, for the record.
-        anyway: look even where the latest plan said that no promotion is likely, and a new plan says so too.
+        anyway: look even where the latest plan said that no promotion is likely now, and a new plan says so too.
 
     Raises:
         UsageError: there are too few rows for any certificate, no promotion is likely, or another process is looking;
@@ -120,12 +118,12 @@ def promote(
 
 
 def _refuse_unlikely(settings: CascadeConfig, store: ModeStore, name: str) -> None:
-    """Raise UsageError where the latest plan said that no promotion is likely, and a new one says so too."""
+    """Raise UsageError where the latest plan said that no promotion is likely now, and a new one says so too."""
     kept, state = store.plan(name), store.state(name)
-    if kept is None or not kept.plan.is_about(state) or kept.plan.needed is not None or _is_open(store, name):
+    if kept is None or not kept.plan.is_about(state) or kept.plan.is_likely or _is_open(store, name):
         return
     plan = _planned(settings, store, name).plan
-    if plan.needed is None:
+    if not plan.is_likely:
         assert settings.modes is not None  # noqa: S101 - `_name` has looked
         level = look_level(settings.modes.delta, plan.look)
         raise UsageError(
@@ -206,7 +204,7 @@ def _promoted(settings: CascadeConfig, store: ModeStore, name: str, canary: floa
     modes = settings.modes
     assert modes is not None  # noqa: S101 - `_name` has looked
     asked = _asked(settings)
-    store.expire(name, _now_s() - _LOST_S)
+    store.expire(name, _now_s() - LOST_S)
     opened = store.open_look(name, by, _now_s(), lambda look, fit, certify: too_few(asked, look, fit, certify))
     found = _found(settings, store, name, opened, asked)
     page = {**found.page, "delta_spent": spent_level(modes.delta, opened.look), "canary": canary}

@@ -16,6 +16,9 @@ from cascade.errors import MissingExtraError
 
 _CREATION_LOCK = "SELECT pg_advisory_xact_lock(1667330919)"
 _BUSY_S = 30.0
+_LIMITS = {"application_name": "cascade", "connect_timeout": 5, "tcp_user_timeout": 10_000}
+"""Parameters of libpq where the URL has none: a host that swallows packets fails after so many s and ms, not after
+minutes (`tcp_user_timeout` on Linux alone)."""
 
 
 class UndoneError(Exception):
@@ -85,9 +88,11 @@ class Database:
         except ModuleNotFoundError:
             raise MissingExtraError("psycopg", "A store in PostgreSQL") from None
         made = [_CREATION_LOCK, *tables]
+        told = psycopg.conninfo.conninfo_to_dict(url)
+        limits: Any = {name: value for name, value in _LIMITS.items() if name not in told}
 
         def connect() -> Any:
-            return psycopg.connect(url, application_name="cascade", autocommit=True)
+            return psycopg.connect(url, autocommit=True, **limits)
 
         return cls(connect, "BEGIN", "%s", made, broken=(psycopg.OperationalError,))
 

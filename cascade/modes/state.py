@@ -21,6 +21,8 @@ Outcome = Literal["pending", "complete", "missing"]
 Verdict = Literal["open", "promoted", "refused"]
 _CHANGES = 100
 """Changes that are kept, the latest."""
+_SIGNS = 50
+"""Names and builds of a model that are kept, the latest: some servers put another one into each reply."""
 
 
 class Change(NamedTuple):
@@ -37,6 +39,41 @@ class Change(NamedTuple):
     by: str
     mode: Mode
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What replies say of the models that wrote them.
+
+    Attributes:
+        models: by model the names that its replies bore.
+        builds: by model the fingerprints that its replies bore.
+    """
+
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def updated(self, model: str, echoed: str | None, build: str | None, *, when: str) -> str | None:
+        """Return how a reply shows that a model was changed since, in words; None where it does not."""
+        for known, now, what in ((self.models, echoed, "as"), (self.builds, build, "from the build")):
+            before = known.get(model)
+            if before and now is not None and now not in before:
+                return f"{model} now answers {what} {now}, and {when} {what} {', '.join(before)}"
+        return None
+
+    def knows(self, model: str, echoed: str | None, build: str | None) -> bool:
+        """Whether all that a reply says is known of its model."""
+        both = ((self.models, echoed), (self.builds, build))
+        return all(now is None or now in known.get(model, ()) for known, now in both)
+
+    def joined(self, model: str, echoed: str | None, build: str | None) -> Signs:
+        """Return these, with what a reply says."""
+        return Signs(_joined(self.models, model, echoed), _joined(self.builds, model, build))
+
+
+def _joined(known: Mapping[str, tuple[str, ...]], model: str, now: str | None) -> Mapping[str, tuple[str, ...]]:
+    before = known.get(model, ())
+    return known if now is None or now in before else {**known, model: (*before, now)[-_SIGNS:]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +116,7 @@ class InForce:
 
     def updated(self, model: str, echoed: str | None, build: str | None) -> str | None:
         """Return how a reply shows that a model was changed since the certificate was made; None where it does not."""
-        for known, now, what in ((self.models, echoed, "as"), (self.builds, build, "from the build")):
-            before = known.get(model)
-            if before and now is not None and now not in before:
-                return f"{model} now answers {what} {now}, and while it was certified {what} {', '.join(before)}"
-        return None
+        return Signs(self.models, self.builds).updated(model, echoed, build, when="while it was certified")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +136,9 @@ class CascadeState:
         monitor: what audits told of it.
         alarm: why it was withdrawn, in words.
         changes: the latest changes, the oldest first.
-        era: how many certificates were withdrawn. Rows that were drawn in an earlier era neither fit nor certify: what
-            they say of the models may hold no more.
+        era: how often a certificate was withdrawn, or a model changed while the guide served. Rows that were drawn in
+            an earlier era neither fit nor certify: what they say of the models may hold no more.
+        signs: what replies have said of the models, in any era.
     """
 
     cascade: str
@@ -120,6 +154,7 @@ class CascadeState:
     alarm: str | None = None
     changes: tuple[Change, ...] = ()
     era: int = 0
+    signs: Signs = field(default_factory=Signs)
 
     @property
     def serves_policy(self) -> bool:
@@ -148,6 +183,22 @@ class CascadeState:
             f"{self.in_force.alpha:.0%} were promised"
         )
         return self.withdrawn(said, "audits", at, monitor=after)
+
+    def replied(self, model: str, echoed: str | None, build: str | None, at: str) -> CascadeState:
+        """Return the state after a reply of a model, which may be another one than before.
+
+        Under a certificate the guide serves from then on. Without one a new era begins: of a mixture of requests
+        before and after the change a certificate would say nothing that holds now.
+        """
+        joined = replace(self, signs=self.signs.joined(model, echoed, build))
+        if self.mode == "enforce" and self.in_force is not None:
+            told = self.in_force.updated(model, echoed, build)
+            return joined if told is None else joined.withdrawn(told, "a reply", at)
+        told = self.signs.updated(model, echoed, build, when="before")
+        if told is None:
+            return joined
+        why = f"{told}: requests that were observed before neither fit nor certify"
+        return joined.changed(self.mode, "a reply", why, at, era=self.era + 1)
 
     def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
         """Return the state in which the certificate in force holds no more, and the guide serves."""
@@ -182,17 +233,22 @@ class CascadeState:
         held: dict[str, Any] = json.loads(text)
         force, monitor = held.pop("in_force"), held.pop("monitor")
         if force is not None:
-            for part in ("models", "builds"):
-                force[part] = {name: tuple(known) for name, known in force[part].items()}
+            force |= {part: _tuples(force[part]) for part in ("models", "builds")}
+        signs = {part: _tuples(known) for part, known in held.pop("signs", {}).items()}
         if monitor is not None:
             monitor |= {name: tuple(monitor[name]) for name in ("risen", "joint")}
         held["changes"] = tuple([Change(*one) for one in held["changes"]])
         return cls(
             **held,
             version=version,
+            signs=Signs(**signs),
             in_force=None if force is None else InForce(**force),
             monitor=None if monitor is None else Monitor(**monitor),
         )
+
+
+def _tuples(known: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(some) for name, some in known.items()}
 
 
 class Draw(NamedTuple):

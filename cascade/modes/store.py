@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -38,6 +40,8 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS cascade_plans (cascade TEXT PRIMARY KEY, at TEXT NOT NULL, document TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS cascade_written (digest TEXT PRIMARY KEY)",
 )
+LOST_S = 3_600.0
+"""How long after it was drawn a row that is still pending is taken for missing: its process was killed."""
 _SETTLED = "outcome <> 'pending'"
 _FRESH = f"role = 'certify' AND look IS NULL AND {_SETTLED} AND era = ?"
 _FITS = f"(role = 'fit' OR look IS NOT NULL) AND {_SETTLED} AND era = ?"
@@ -60,10 +64,14 @@ def now_iso() -> str:
 
 
 class ModeStore:
-    """The state of cascades in a database. Made by `open` or `memory`; close it. Threads may share it."""
+    """The state of cascades in a database. Made by `open` or `memory`; close it. Threads may share it.
+
+    Each method raises StoreError where the database does not answer. It is then unknown whether a change was made.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._failures: tuple[type[Exception], ...] = (*database.broken, sqlite3.OperationalError)
         self.blocks = database.blocks
 
     @classmethod
@@ -96,6 +104,16 @@ class ModeStore:
         """Give back the connections."""
         self._database.close()
 
+    @contextmanager
+    def _transaction(self, *, reading: bool = False) -> Iterator[Callable[..., Any]]:
+        """Run statements in one transaction. Raises StoreError where the database does not answer."""
+        try:
+            with self._database.transaction(reading=reading) as run:
+                yield run
+        except self._failures as error:
+            said = f"modes.store cannot be reached ({type(error).__name__}). Try again."
+            raise StoreError(said, retryable=True) from error
+
     # --- state ---
 
     def begin(self, cascade: str, secret: bytes | None = None) -> tuple[CascadeState, bytes]:
@@ -105,7 +123,7 @@ class ModeStore:
             cascade: its name.
             secret: of a new cascade; 256 random bits by default.
         """
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             fresh = CascadeState(cascade)
             run(
                 "INSERT INTO cascade_modes (cascade, version, secret, document) VALUES (?, 0, ?, ?) "
@@ -121,7 +139,7 @@ class ModeStore:
         Raises:
             UsageError: there is no such cascade.
         """
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             query = "SELECT version, document FROM cascade_modes WHERE cascade = ? AND version <> ?"
             found = run(query, cascade, -1 if known is None else known.version).fetchone()
         if found is not None:
@@ -132,12 +150,12 @@ class ModeStore:
 
     def names(self) -> list[str]:
         """Return the cascades that are known, by their names."""
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             return [name for (name,) in run("SELECT cascade FROM cascade_modes ORDER BY cascade").fetchall()]
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
         """Put in a state's place what is decided of it; whatever `decide` raises leaves it as it was."""
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             return self._change(run, cascade, decide)
 
     def _locked(self, run: Callable[..., Any], cascade: str) -> CascadeState:
@@ -169,13 +187,13 @@ class ModeStore:
     def draw(self, row: Draw) -> bool:
         """Put a drawn row on record; return False where this turn of the conversation is there already."""
         marks = ", ".join("?" * len(row))
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             made = run(f"INSERT INTO cascade_draws ({_DRAW}) VALUES ({marks}) ON CONFLICT DO NOTHING", *row)  # noqa: S608 - columns and marks
             return bool(made.rowcount)
 
     def settle(self, trace_id: str, why_missing: str | None, off_path_nano_usd: int | None) -> bool:
         """Say what became of a row that was pending; return whether it was."""
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             return self._settle(run, trace_id, why_missing, off_path_nano_usd)
 
     @staticmethod
@@ -190,7 +208,7 @@ class ModeStore:
     def settle_audit(
         self,
         row: Draw,
-        differs: bool,
+        differs: bool | None,
         why_missing: str | None = None,
         off_path_nano_usd: int | None = None,
         pair: str | None = None,
@@ -198,9 +216,10 @@ class ModeStore:
         """Settle an audit and let the e-process count it, once for each conversation; return the state after it.
 
         It is counted where the certificate that it is about is still the one in force. Where people say what counts
-        against it, `count_judged` counts it later.
+        against it, `count_judged` counts it later. Where it is not known whether it differs (None), it is never
+        counted: the guide's being down is no evidence about the answers that were served.
         """
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             state = self._locked(run, row.cascade)
             if not self._settle(run, row.trace_id, why_missing, off_path_nano_usd):
                 return state
@@ -209,7 +228,7 @@ class ModeStore:
                 *(differs, pair if differs else None, row.trace_id),
             )
             held = state.in_force
-            if held is None or held.certificate != row.certificate or held.by_people:
+            if differs is None or held is None or held.certificate != row.certificate or held.by_people:
                 return state
             return self._count(run, state, row, differs)
 
@@ -237,7 +256,7 @@ class ModeStore:
             losses: whether the answer that differs loses, by the request's trace.
         """
         many = 0
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             self._locked(run, cascade)
             for trace_id, lost in losses.items():
                 made = run(
@@ -252,7 +271,8 @@ class ModeStore:
         """Let the e-process count audits that people have judged, in the order in which they were drawn.
 
         An audit waits until all that were drawn before it are counted. So neither whether nor when one is counted
-        depends on what it says. One that differs and that nobody has judged in time counts as a loss.
+        depends on what it says. One that differs and that nobody has judged in time counts as a loss. One of which
+        nobody can know whether it differs (the guide was down, the process was killed) is passed over.
 
         Args:
             cascade: its name.
@@ -260,14 +280,14 @@ class ModeStore:
             label_s: how long a judgement may take.
             losses: what reviewers say, by `pair_name`.
         """
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             state = self._locked(run, cascade)
             held = state.in_force
             if held is None or not held.by_people:
                 return state
             query = f"""SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND certificate = ? AND NOT counted
-            AND conversation NOT IN (SELECT conversation FROM cascade_draws WHERE cascade = ? AND certificate = ?
-            AND counted) ORDER BY drawn_s, trace_id"""  # noqa: S608 - columns
+            AND (outcome = 'pending' OR differs IS NOT NULL) AND conversation NOT IN (SELECT conversation
+            FROM cascade_draws WHERE cascade = ? AND certificate = ? AND counted) ORDER BY drawn_s, trace_id"""  # noqa: S608 - columns
             found = run(query, cascade, held.certificate, cascade, held.certificate).fetchall()
             for row in map(_draw, found):
                 missed = _missed(row, losses, late=row.drawn_s + label_s <= now_s)
@@ -278,7 +298,7 @@ class ModeStore:
 
     def expire(self, cascade: str, before_s: float) -> int:
         """Take rows for missing that are pending since before a time: their process was killed. Return how many."""
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             made = run(
                 "UPDATE cascade_draws SET outcome = 'missing', why = 'its process ended' "
                 "WHERE cascade = ? AND outcome = 'pending' AND drawn_s < ?",
@@ -286,13 +306,20 @@ class ModeStore:
             )
             return int(made.rowcount)
 
-    def draws(self, cascade: str, *, newest: int | None = None) -> list[Draw]:
-        """Return drawn rows in the order they were drawn; only so many of the newest, if that is said."""
-        query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? ORDER BY drawn_s DESC, trace_id DESC"  # noqa: S608 - columns
-        query += "" if newest is None else f" LIMIT {int(newest)}"
-        with self._database.transaction(reading=True) as run:
-            found = [_draw(row) for row in run(query, cascade).fetchall()]
-        return found[::-1]
+    def draws(self, cascade: str, *, newest: int | None = None, counted_for: str | None = None) -> list[Draw]:
+        """Return drawn rows in the order they were drawn.
+
+        Args:
+            cascade: its name.
+            newest: only so many of the newest.
+            counted_for: only audits that the e-process counted for the certificate of this id.
+        """
+        query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ?"  # noqa: S608 - columns
+        query += "" if counted_for is None else " AND counted AND certificate = ?"
+        query += " ORDER BY drawn_s DESC, trace_id DESC" + ("" if newest is None else f" LIMIT {int(newest)}")
+        with self._transaction(reading=True) as run:
+            found = run(query, cascade, *([] if counted_for is None else [counted_for])).fetchall()
+        return [_draw(row) for row in found[::-1]]
 
     def counts(self, cascade: str, since_s: float = 0.0) -> Counts:
         """Return how many rows there are, of all or of those drawn since a time."""
@@ -306,7 +333,7 @@ class ModeStore:
         SUM(CASE WHEN counted AND lost AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
         FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             era = self._era(run, cascade)
             found = run(query, era, era, era, cascade, cascade, cascade, since_s).fetchone()
         *numbers, requests, first, last, cost, priced = found
@@ -333,7 +360,7 @@ class ModeStore:
             now_s: the time, in seconds since 1970.
             until_s: when it ends.
         """
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             made = run(
                 "INSERT INTO cascade_leases (cascade, owner, until_s) VALUES (?, ?, ?) ON CONFLICT (cascade) "
                 "DO UPDATE SET owner = excluded.owner, until_s = excluded.until_s "
@@ -344,13 +371,13 @@ class ModeStore:
 
     def leased_until(self, cascade: str) -> float:
         """Return when the lease ends, in seconds since 1970; 0 if it is free."""
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             found = run("SELECT until_s FROM cascade_leases WHERE cascade = ?", cascade).fetchone()
         return 0.0 if found is None else float(found[0])
 
     def release(self, cascade: str, owner: str) -> None:
         """Give a lease back; nothing happens where it has passed to another one."""
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             run("DELETE FROM cascade_leases WHERE cascade = ? AND owner = ?", cascade, owner)
 
     def open_look(self, cascade: str, by: str, opened_s: float, refuse: Refuse) -> Opened:
@@ -369,7 +396,7 @@ class ModeStore:
         Raises:
             UsageError: it would be in vain; nothing was counted.
         """
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             state = self._locked(run, cascade)
             query = "SELECT look, opened_s, tries, era FROM cascade_looks WHERE cascade = ? AND verdict = 'open'"
             left = run(f"{query} ORDER BY look LIMIT 1", cascade).fetchone()
@@ -423,7 +450,7 @@ class ModeStore:
             Whether the look was still open. Another process may have closed it, after this one's lease ended: then
             nothing changes.
         """
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             before = self._locked(run, cascade)
             after = before if promoted is None else promoted(before)
             made = run(
@@ -439,13 +466,13 @@ class ModeStore:
     def looks(self, cascade: str) -> list[Look]:
         """Return all looks, the first first."""
         query = "SELECT cascade, look, at, by, verdict, page FROM cascade_looks WHERE cascade = ? ORDER BY look"
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             found = run(query, cascade).fetchall()
         return [Look(*row)._replace(page=json.loads(row[5])) for row in found]
 
     def files(self, cascade: str, look: int) -> dict[str, str]:
         """Return the files of the policy that a look certified, as base64 by name."""
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             query = "SELECT files FROM cascade_looks WHERE cascade = ? AND look = ?"
             found = run(query, cascade, look).fetchone()
         held: dict[str, str] = json.loads(found[0]) if found else {}
@@ -453,7 +480,7 @@ class ModeStore:
 
     def keep_plan(self, cascade: str, plan: Plan) -> None:
         """Keep the latest plan of a promotion, for all replicas' pages."""
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             run(
                 "INSERT INTO cascade_plans (cascade, at, document) VALUES (?, ?, ?) ON CONFLICT (cascade) "
                 "DO UPDATE SET at = excluded.at, document = excluded.document",
@@ -462,7 +489,7 @@ class ModeStore:
 
     def plan(self, cascade: str) -> KeptPlan | None:
         """Return the latest plan; None where there is none yet."""
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             found = run("SELECT at, document FROM cascade_plans WHERE cascade = ?", cascade).fetchone()
         return None if found is None else KeptPlan(found[0], Plan(**json.loads(found[1])))
 
@@ -470,7 +497,7 @@ class ModeStore:
 
     def wrote(self, digests: Iterable[str]) -> None:
         """Put on record that a cheap model wrote what ends so (`modes.histories`)."""
-        with self._database.transaction() as run:
+        with self._transaction() as run:
             for one in digests:
                 run("INSERT INTO cascade_written (digest) VALUES (?) ON CONFLICT DO NOTHING", one)
 
@@ -479,7 +506,7 @@ class ModeStore:
         if not digests:
             return False
         marks = ", ".join("?" * len(digests))
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             query = f"SELECT 1 FROM cascade_written WHERE digest IN ({marks}) LIMIT 1"  # noqa: S608 - marks
             return run(query, *digests).fetchone() is not None
 

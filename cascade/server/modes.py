@@ -13,10 +13,11 @@ import json
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from cascade.api.judging import reviews_of
 from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
 from cascade.episodes.identity import identity
+from cascade.episodes.store import StoreError
 from cascade.episodes.truth import same
 from cascade.errors import CascadeError, ConfigError
 from cascade.matching import default_for, get_comparator
@@ -38,8 +40,9 @@ from cascade.review.pairs import digest_of
 from cascade.safety.keys import redact
 from cascade.server.asking import Asked
 from cascade.server.catalog import Catalog, Route
+from cascade.server.reach import Reach
 from cascade.server.whole import lost_traces, whole_of
-from cascade.types import Answer
+from cascade.types import Answer, Call
 
 logger = logging.getLogger("cascade")
 _T = TypeVar("_T")
@@ -50,7 +53,11 @@ _FLUSH_S = 10.0
 _DAY_S = 86_400.0
 _RATE_S = 60.0
 """How often the rate of observing is set anew, where it has a budget."""
-_MODES = ("observe", "enforce", "fallback", "killed")
+_MODES = ("observe", "enforce", "fallback", "killed", "unknown")
+_AGAIN_S = 2.0
+"""How long after a failure requests leave the store alone: a host that swallows packets is to hold few threads."""
+_PAUSE_S, _LONGEST_S = 1.0, 60.0
+"""How long an outcome waits for the store to come back before it is told again: twice as long each time, up to this."""
 
 
 @dataclass
@@ -115,7 +122,8 @@ class Modes:
         self._loaded: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
-        self._flushing = asyncio.Lock()
+        self._flushing, self.reach = asyncio.Lock(), Reach(_AGAIN_S)
+        self._unsaved: set[str] = set()  # what cheap models wrote while the store was away
         self._folder = tempfile.TemporaryDirectory(prefix="cascade-modes-")
 
     # --- before the response ---
@@ -142,6 +150,18 @@ class Modes:
             self._after(turn, None)
 
     async def _planned(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
+        """Return who serves. Where the store does not say which mode it is, the guide does: no promise can break."""
+        if self.reach.may_ask():
+            try:
+                turn = await self._decided(asked, trace_id, key, headers)
+            except StoreError as error:
+                self.reach.lost(error)
+            else:
+                self.reach.found()
+                return turn
+        return Turn(asked._replace(route=Route(model=self._catalog.guide)), "unknown", trace_id, key)
+
+    async def _decided(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
         state = await self.refreshed()
         group, settings = headers.get("x-cascade-group"), self.settings
         name, number = group or trace_id, headers.get("x-cascade-turn") or trace_id
@@ -165,6 +185,8 @@ class Modes:
     async def _cheaply_written(self, asked: Asked, group: str | None) -> bool:
         """Whether a cheaper model wrote any of a request's history."""
         found = histories(asked.request.messages, group, self.settings.examples)
+        if not self._unsaved.isdisjoint(found):
+            return True
         return await self._in_thread(self.store.cheaply_written, found)
 
     async def _uncovered(self, turn: Turn, group: str | None) -> bool:
@@ -195,21 +217,35 @@ class Modes:
     async def answered(self, turn: Turn, answer: Answer) -> None:
         """Take an answer before it is sent: who wrote it, and whether a model shows signs of a change."""
         turn.answer = answer
-        state, served, request = self.state, answer.served, turn.asked.request
-        if not turn.asked.route.cascaded or served is None:
-            return
-        if served[0].model != self._catalog.guide and served[1].completion is not None:
-            message = served[1].completion.message or {"role": "assistant", "content": answer.text}
-            await self._in_thread(self.store.wrote, written(request.messages, message, request.group))
-        if state.in_force is None or state.mode != "enforce":
-            return
-        for call in answer.calls:
+        served, request = answer.served, turn.asked.request
+        try:
+            if turn.asked.route.cascaded and served is not None and served[0].model != self._catalog.guide:
+                said = None if served[1].completion is None else served[1].completion.message
+                message = said or {"role": "assistant", "content": answer.text}
+                await self._wrote(written(request.messages, message, request.group))
+            if turn.mode != "unknown":
+                await self._noticed(answer.calls)
+        except StoreError as error:
+            self.reach.lost(error)
+
+    async def _wrote(self, digests: Iterable[str]) -> None:
+        """Put on record what a cheaper model wrote; where the store is away, this process remembers it until then."""
+        self._unsaved.update(digests)
+        saved = frozenset(self._unsaved)
+        await self._in_thread(self.store.wrote, saved)
+        self._unsaved -= saved
+
+    async def _noticed(self, calls: Iterable[Call]) -> None:
+        """Take what replies say of the models that wrote them. Only what is new reaches the store."""
+        for call in calls:
             if call.completion is None:
                 continue
-            told = state.in_force.updated(call.request.model, call.completion.model, call.completion.fingerprint)
-            if told is not None:
-                await self._withdraw(state, told, "a reply")
-                return
+            said = call.request.model, call.completion.model, call.completion.fingerprint
+            held = self.state.in_force
+            told = self.state.mode == "enforce" and held is not None and held.updated(*said)
+            if told or not self.state.signs.knows(*said):
+                decide = methodcaller("replied", *said, now_iso())
+                self._take(await self._in_thread(self.store.change, self.cascade, decide))
 
     # --- after the response ---
 
@@ -230,7 +266,7 @@ class Modes:
 
     async def _complete(self, turn: Turn, row: Draw, failed: str | None) -> None:
         if turn.answer is None:
-            await self._settle(row, failed or "it was not answered", None, differs=True)
+            await self._settle(row, failed or "it was not answered", None, differs=None)
             return
         if turn.passed:
             await self._settle(row, None, 0, differs=False)
@@ -249,8 +285,10 @@ class Modes:
         if why is None and not await self._written(lost):
             why = "its trace was lost"
         cost = None if whole is None else _cost(whole, turn.answer)
-        differs = turn.audits and self._differs(turn.answer, whole)
+        differs = self._differs(turn.answer, whole)
         await self._settle(row, why, cost, differs=differs, pair=self._pair(turn.answer, whole))
+        if whole is not None:
+            await self._noticed(whole.calls)
         if row.source == "observe" and self.settings.per_day is not None:
             await self._set_rate()
 
@@ -271,15 +309,15 @@ class Modes:
         return lost_traces(orchestrator) == lost
 
     async def _settle(
-        self, row: Draw, why: str | None, cost: int | None, *, differs: bool, pair: str | None = None
+        self, row: Draw, why: str | None, cost: int | None, *, differs: bool | None, pair: str | None = None
     ) -> None:
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
         if why is not None:
             logger.warning("modes: the drawn request %s has no outcome: %s", row.trace_id, redact(why))
         if row.source == "observe":
-            await self._in_thread(self.store.settle, row.trace_id, why, cost)
+            await self._lasting(self.store.settle, row.trace_id, why, cost)
             return
-        self._take(await self._in_thread(self.store.settle_audit, row, differs, why, cost, pair))
+        self._take(await self._lasting(self.store.settle_audit, row, differs, why, cost, pair))
         await self.count_judged(self.state)
 
     async def count_judged(self, state: CascadeState) -> None:
@@ -306,21 +344,25 @@ class Modes:
         await self.count_judged(self.state)
         return None
 
-    def _differs(self, served: Answer, whole: Answer | None) -> bool:
-        """Whether what was served differs from the guide's output; what is not known counts as a difference."""
+    def _differs(self, served: Answer, whole: Answer | None) -> bool | None:
+        """Whether what was served differs from the guide's output; None where that is not known."""
         if served.served is not None and served.served[0].model == self._catalog.guide:
             return False
         given = self._given(whole)
-        if given is None or served.text is None:
+        if given is None:
+            return None
+        if served.text is None:
             return True
         held = self.state.in_force
         name = default_for(served.question.chat).name if held is None else held.comparator
         return not same(get_comparator(name), served.text, given, served.question.chat)
 
     def _given(self, whole: Answer | None) -> str | None:
-        """Return the guide's output; None where it is not known."""
-        steps = () if whole is None else whole.steps
+        """Return the guide's output; None where it is not known. What answered in its place is not its output."""
         guide = self._catalog.guide
+        if whole is None or any(call.error and call.request.model == guide for call in whole.calls):
+            return None
+        steps = whole.steps
         return next((one.text for step in steps for one in step.candidates if one.source == guide), None)
 
     def _pair(self, served: Answer, whole: Answer | None) -> str | None:
@@ -421,9 +463,21 @@ class Modes:
             return act(*given)
         return await asyncio.shield(asyncio.to_thread(act, *given))
 
+    async def _lasting(self, act: Callable[..., _T], *given: Any) -> _T:
+        """Ask the store until it answers: an outcome that comes late counts like any other."""
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return await self._in_thread(act, *given)
+            except StoreError as error:
+                self.reach.lost(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_S)
+
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
-        mode, monitor = "killed" if self.state.killed else self.state.mode, self.state.monitor
+        state, monitor = self.state, self.state.monitor
+        mode = "unknown" if self.reach.is_lost else "killed" if state.killed else state.mode
         lines = ["# HELP cascade_mode 1 for the mode that the cascade is in.", "# TYPE cascade_mode gauge"]
         lines += [f'cascade_mode{{mode="{one}"}} {int(one == mode)}' for one in _MODES]
         lines += ["# HELP cascade_turns_total Requests by mode, drawn rows by outcome."]

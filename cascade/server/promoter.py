@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade.errors import CascadeError
 from cascade.modes.plan import LEAST_FIT
+from cascade.modes.store import LOST_S
 from cascade.safety.keys import redact
 from cascade.server.refusals import Refused
 
@@ -70,6 +71,10 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
     return page
 
 
+def _now_s() -> float:
+    return datetime.now(UTC).timestamp()
+
+
 def _feed(pipe: int, data: bytes) -> None:
     """Write to a pipe, and close it. A process that has ended reads no more."""
     with suppress(BrokenPipeError), os.fdopen(pipe, "wb") as end:
@@ -117,6 +122,7 @@ class Promoter:
         """
         modes = self._modes
         state = await asyncio.to_thread(modes.store.state, modes.cascade, modes.state)
+        await asyncio.to_thread(modes.store.expire, modes.cascade, _now_s() - LOST_S)
         await modes.count_judged(state)
         counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
         looks = await asyncio.to_thread(modes.store.looks, modes.cascade)
@@ -124,14 +130,22 @@ class Promoter:
         left = automatic and any(one.verdict == "open" for one in looks)
         if not left and not self._is_due(state, counts):
             return None
-        if await asyncio.to_thread(modes.store.leased_until, modes.cascade) > datetime.now(UTC).timestamp():
+        if await self._is_leased():
             return None
         how = ["--if-likely", "--by", "the server"] if automatic else ["--plan"]
-        page = await run_promote(modes.configuration(), "--cascade", modes.cascade, *how)
+        try:
+            page = await run_promote(modes.configuration(), "--cascade", modes.cascade, *how)
+        except Refused:
+            if await self._is_leased():  # another replica was faster
+                return None
+            raise
         needed, have = page.get("needed"), page.get("have", 0)
         self._planned = state.era, counts.fit + counts.certify
         self._awaited = needed if needed is not None and needed > have else None
         return page
+
+    async def _is_leased(self) -> bool:
+        return await asyncio.to_thread(self._modes.store.leased_until, self._modes.cascade) > _now_s()
 
     def _is_due(self, state: CascadeState, counts: Counts) -> bool:
         """Whether a plan may say something new."""

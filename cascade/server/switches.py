@@ -76,11 +76,8 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
     store, settings = modes.store, modes.settings
     kept = store.plan(modes.cascade)
     counts, monitor, held = store.counts(modes.cascade), state.monitor, state.in_force
-    audits = [
-        {"trace_id": one.trace_id, "differs": one.differs, "e_value": one.e_value}
-        for one in store.draws(modes.cascade, newest=_NEWEST)
-        if one.counted and held is not None and one.certificate == held.certificate
-    ]
+    counted = [] if held is None else store.draws(modes.cascade, newest=_NEWEST, counted_for=held.certificate)
+    audits = [{"trace_id": one.trace_id, "differs": one.differs, "e_value": one.e_value} for one in counted]
     return {
         "name": modes.cascade,
         "mode": state.mode,

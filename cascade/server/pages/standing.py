@@ -107,9 +107,11 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
     store, name = ModeStore.open(url), config.server.name
     try:
         state, drawn = store.state(name), store.draws(name, newest=_NEWEST)
+        held = state.in_force
+        counted = [] if held is None else store.draws(name, newest=_NEWEST, counted_for=held.certificate)
         counts, looks, kept = store.counts(name), store.looks(name), store.plan(name)
     except UsageError:  # it has not been served yet
-        state, drawn, counts, looks, kept = CascadeState(name), [], Counts(), [], None
+        state, drawn, counted, counts, looks, kept = CascadeState(name), [], [], Counts(), [], None
     finally:
         store.close()
     return Standing(
@@ -121,7 +123,7 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
         modes.delta,
         spent_level(modes.delta, state.looks),
         look_level(modes.delta, state.looks + 1),
-        _evidence(state, drawn, looks, (guide, modes.delta)),
+        _evidence(state, counted, looks, (guide, modes.delta)),
         frozenset([one.trace_id for one in drawn if one.source == "observe"]),
         None if state.mode == "enforce" else forecast(state, counts, kept),
         modes.promote == "automatic",
@@ -164,13 +166,12 @@ def _broken(held: InForce, guide: str) -> str:
 
 
 def _evidence(
-    state: CascadeState, drawn: Sequence[Draw], looks: Sequence[Look], about: tuple[str, float]
+    state: CascadeState, counted: Sequence[Draw], looks: Sequence[Look], about: tuple[str, float]
 ) -> Evidence | None:
     held, monitor = state.in_force, state.monitor
     guide, delta = about
     if held is None or monitor is None:
         return None
-    counted = [one for one in drawn if one.counted and one.certificate == held.certificate]
     values = [1.0, *(one.e_value for one in counted if one.e_value is not None)]
     issued = [one.at for one in looks if one.look == held.look]
     statement = (

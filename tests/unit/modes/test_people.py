@@ -38,7 +38,7 @@ def begun(made: ModeStore) -> ModeStore:
     return made
 
 
-def audited(store: ModeStore, number: int, differs: bool = True, conversation: str | None = None) -> None:
+def audited(store: ModeStore, number: int, differs: bool | None = True, conversation: str | None = None) -> None:
     named = conversation or f"c{number}"
     one = Draw(f"t{number}", NAME, named, str(number), "fit", "audit", 0.5, float(number), certificate="c1")
     store.draw(one)
@@ -90,6 +90,15 @@ def test_a_conversation_is_counted_once(store: ModeStore) -> None:
     audited(store, 3, differs=False)
     assert counted(store) == (1, 0, "enforce")
     assert counted(store) == (2, 0, "enforce")  # the second turn is no evidence, and holds up nobody
+
+
+def test_what_nobody_can_know_is_passed_over_and_holds_nothing_up(store: ModeStore) -> None:
+    audited(store, 1, differs=None)  # the guide was down
+    store.draw(Draw("t2", NAME, "c2", "2", "fit", "audit", 0.5, 2.0, certificate="c1"))
+    audited(store, 3, differs=False)
+    assert counted(store) == (0, 0, "enforce")  # the second one is pending
+    assert store.expire(NAME, 2.5) == 1  # its process was killed
+    assert counted(store) == (1, 0, "enforce")
 
 
 def test_feedback_settles_that_nothing_was_lost_and_never_a_loss() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 from stores import postgres_url
 
+from cascade.budget.database import Database
 from cascade.conformal.monitor import Monitor
+from cascade.episodes.store import StoreError
 from cascade.errors import UsageError
 from cascade.modes.plan import Plan
 from cascade.modes.state import CascadeState, Draw, InForce
@@ -233,6 +236,63 @@ def test_audits_alarm_once_and_count_a_conversation_once(opened: Callable[[], Mo
     with pytest.raises(UsageError, match="it was withdrawn"):
         store.change(NAME, lambda one: one.set_mode("enforce", "me", "", "now"))
     assert store.counts(NAME).audits == store.counts(NAME).differing == number + 1
+
+
+def test_what_is_unknown_is_no_evidence_and_what_was_counted_stays_to_be_seen(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+    store.change(NAME, promoted)
+    for number, differs in enumerate((True, None, None, False)):
+        audit = row(number, source="audit", certificate="c1")
+        store.draw(audit)
+        state = store.settle_audit(audit, differs, None if differs is not None else "the guide is down")
+    assert state.monitor is not None
+    assert (state.monitor.audits, state.monitor.misses) == (2, 1)
+    for number in range(10, 15):
+        store.draw(row(number))
+    seen = store.draws(NAME, newest=3, counted_for="c1")
+    assert [(one.trace_id, one.differs) for one in seen] == [("t0", True), ("t3", False)]
+
+
+def test_a_model_that_changes_begins_a_new_era_and_one_that_was_known_does_not(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+
+    def replied(*said: str | None) -> CascadeState:
+        return store.change(NAME, lambda one: one.replied(*said, "now"))  # type: ignore[arg-type]
+
+    assert replied("small", "small-1", "fp_1").era == replied("large", "large-1", None).era == 0
+    assert replied("small", "small-1", None) == replied("small", "small-1", "fp_1")
+    after = replied("small", "small-1", "fp_2")
+    assert (after.era, after.mode, after.changes[-1].by) == (1, "observe", "a reply")
+    assert after.changes[-1].why.startswith("small now answers from the build fp_2, and before from the build fp_1")
+    assert replied("small", "small-1", "fp_1") == replied("small", "small-1", "fp_2") == after
+    assert opened().state(NAME) == after
+    assert store.change(NAME, promoted).mode == "enforce"
+    assert (replied("small", "small-2", "fp_2").mode, replied("small", "small-2", "fp_2").era) == ("fallback", 2)
+
+
+@pytest.mark.parametrize("failure", [sqlite3.OperationalError("disk I/O error"), None])
+def test_a_store_that_does_not_answer_says_so(
+    failure: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ModeStore.open(f"sqlite:///{tmp_path}/modes.db")
+    state, _ = store.begin(NAME)
+    with monkeypatch.context() as away:
+        away.setattr(Database, "transaction", failing(failure or KeyError("a mistake")))
+        with pytest.raises(StoreError if failure else KeyError):
+            store.state(NAME)
+    assert store.state(NAME, state) is state
+    store.close()
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    @contextmanager
+    def transaction(_: Database, *, reading: bool = False) -> Iterator[None]:
+        raise error
+        yield
+
+    return transaction
 
 
 def test_a_second_turn_of_a_conversation_is_no_evidence(opened: Callable[[], ModeStore]) -> None:

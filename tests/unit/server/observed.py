@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class Answers(FakeProvider):
         self.down: set[str] = set()
         self.worse = False
         self.build = "fp_1"
+        self.then: Callable[[], None] | None = None
+        """What happens once while a model answers."""
 
     async def acomplete(self, request: Any, timeout_s: float) -> Any:
         assert request.chat is not None
@@ -39,6 +41,9 @@ class Answers(FakeProvider):
         wrong = request.model == "small" and (hard or self.worse)
         payload = await self._said(request, "no" if wrong else "yes", -2.0 if hard else -0.01, timeout_s)
         payload["system_fingerprint"] = self.build
+        happens, self.then = self.then, None
+        if happens is not None:
+            happens()
         return payload
 
     async def _said(self, request: Any, text: str, logprob: float, timeout_s: float) -> Any:

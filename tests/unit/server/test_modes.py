@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cascade.api.promoting import plan_promotion, promote
+from cascade.budget.database import Database
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
 from cascade.server.access import new_key
@@ -30,7 +34,7 @@ from .observed import (
     store_of,
     text_of,
 )
-from .served import orchestrator
+from .served import CONFIG, orchestrator
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +147,84 @@ async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing: Path)
         await ask(client, "easy, 2")
         assert (await ask(client, "easy, 3")).headers["x-cascade-mode"] == "fallback"
     assert "from the build fp_2" in (state_of(tmp_path).alarm or "")
+
+
+async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_with_what_it_was(tmp_path: Path) -> None:
+    provider = Answers()
+    await observed(tmp_path, provider, 150)
+    provider.build, provider.worse = "fp_2", True
+    await observed(tmp_path, provider, 10)
+    state = state_of(tmp_path)
+    assert (state.mode, state.era, len(state.changes)) == ("observe", 2, 2)  # of both models
+    assert all("from the build fp_2" in one.why for one in state.changes)
+    with pytest.raises(UsageError, match="not looked at"):
+        promote(config_of(tmp_path))
+
+
+async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were_served(enforcing: Path) -> None:
+    provider = Answers()
+    async with serving(enforcing, provider) as client:
+        provider.down = {"large"}
+        found = [await ask(client, f"{'hard' if number % 3 == 0 else 'easy'}, {number}") for number in range(30)]
+        await settled(client)
+        shown = (await client.get("/v1/cascades")).json()["data"][0]
+    assert {one.headers["x-cascade-mode"] for one in found} == {"enforce"}
+    assert {one.headers["x-cascade-served-by"] for one in found} == {"small"}
+    assert (shown["mode"], shown["monitor"]["audits"], shown["rows"]["missing"]) == ("enforce", 0, 30)
+    assert set(outcomes(enforcing)[-30:]) == {("audit", "missing", None)}
+
+
+async def test_what_answers_in_the_place_of_the_guide_is_not_its_answer(enforcing: Path) -> None:
+    provider = Answers()
+    provider.down = {"large"}
+    base, guide = CONFIG["models"].values()
+    models = {"base": base, "guide": {**guide, "fallbacks": ["base"]}}
+    async with serving(enforcing, provider, models=models) as client:
+        assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
+    assert outcomes(enforcing)[-1] == ("audit", "missing", None)
+
+
+async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost(
+    enforcing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, away, pauses = Answers(), asyncio.Event(), list[float]()
+    ordinary, nap = Database.transaction, asyncio.sleep
+
+    def transaction(database: Database, *, reading: bool = False) -> Any:
+        if away.is_set():
+            raise sqlite3.OperationalError("unable to open database file")
+        return ordinary(database, reading=reading)
+
+    async def paused(pause_s: float) -> None:
+        pauses.append(pause_s)
+        await nap(0)
+
+    monkeypatch.setattr(Database, "transaction", transaction)
+    monkeypatch.setattr("cascade.server.modes._AGAIN_S", 0.0)
+    async with serving(enforcing, provider) as client:
+        assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
+        await settled(client)
+        monkeypatch.setattr("cascade.server.modes.asyncio.sleep", paused)
+        provider.then = away.set  # it goes away while the base answers
+        cheap = await ask(client, "easy, 2")
+        assert (cheap.status_code, cheap.headers["x-cascade-served-by"]) == (200, "small")
+        found = await ask(client, "easy, 3")
+        assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "large")
+        assert found.headers["x-cascade-mode"] == "unknown"
+        assert 'cascade_mode{mode="unknown"} 1' in (await client.get("/metrics")).text
+        killed = await client.post("/v1/cascades/cascade/kill", json={"on": True})
+        assert (killed.status_code, killed.json()["error"]["code"]) == (503, "store_unavailable")
+        while len(pauses) < 3:  # what came of the second request waits
+            await nap(0)
+        away.clear()
+        later = [{"role": "user", "content": "easy, 2"}, cheap.json()["choices"][0]["message"]]
+        mixed = await ask(client, "easy, and then?", *later)  # who wrote this is not forgotten
+        assert (mixed.headers["x-cascade-mode"], mixed.headers["x-cascade-served-by"]) == ("enforce", "large")
+        assert (await ask(client, "easy, 4")).headers["x-cascade-served-by"] == "small"
+        monkeypatch.setattr("cascade.server.modes.asyncio.sleep", nap)
+        await settled(client)
+    assert pauses[:3] == [1.0, 2.0, 4.0]
+    assert set(outcomes(enforcing)[-4:]) == {("audit", "complete", False)}
 
 
 async def test_the_kill_switch_sends_everything_to_the_guide_at_once(enforcing: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 import uvloop
 
 from cascade.api import promoting
-from cascade.api.promoting import Promotion, promote, promote_if_likely
+from cascade.api.promoting import Promotion, PromotionPlan, promote, promote_if_likely
 from cascade.config import load
 from cascade.errors import UsageError
+from cascade.modes.plan import Plan
 from cascade.server import promoter
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
@@ -62,12 +63,24 @@ async def test_of_two_replicas_one_promotes_and_both_serve_the_policy(observing:
     found = await asyncio.gather(*(Promoter(one).turn() for one in both), return_exceptions=True)
     assert looks(observing) == [(1, "promoted", "the server")]
     assert [one.get("promoted") for one in found if isinstance(one, dict)][:1] in ([True], [None])
-    assert all(isinstance(one, dict | Refused) for one in found)  # the other waits, or finds nothing left to look at
+    assert all(isinstance(one, dict | Refused | None) for one in found)  # the other waits, or finds nothing left
     assert {(await one.refreshed()).mode for one in both} == {"enforce"}
     assert await Promoter(both[0]).turn() is None  # nothing is left to do
     await stopped(*both)
     async with serving(observing, Answers()) as client:  # after a restart
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
+
+
+def test_a_look_that_comes_too_early_spends_nothing(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    early = PromotionPlan("cascade", Plan(1, have=77, needed=107, requests=60))
+    store = store_of(observing)
+    store.keep_plan("cascade", early.plan)
+    store.close()
+    monkeypatch.setattr(promoting, "_planned", lambda *_: early)
+    with pytest.raises(UsageError, match=r"107 certifying conversations; there are 77.*would spend 0\.05.*--anyway"):
+        promote(config_of(observing))
+    assert looks(observing) == []
+    assert promote(config_of(observing), anyway=True).page["look"] == 1
 
 
 async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Whether the store of the modes answers. While it does not, the guide serves, and one request at a time asks again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from cascade.errors import CascadeError
+from cascade.safety.keys import redact
+
+logger = logging.getLogger("cascade")
+
+
+class Reach:
+    """What is known of a store that may go away.
+
+    Args:
+        again_s: how long it is left alone after a failure.
+        clock: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, again_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._again_s, self._clock = again_s, clock
+        self._failed_s: float | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the last that was heard of it was a failure."""
+        return self._failed_s is not None
+
+    def may_ask(self) -> bool:
+        """Whether a request may ask the store now. Where it is lost, the one that may is the only one for a while."""
+        if self._failed_s is None:
+            return True
+        now_s = self._clock()
+        if now_s - self._failed_s < self._again_s:
+            return False
+        self._failed_s = now_s
+        return True
+
+    def lost(self, error: CascadeError) -> None:
+        """Take note of a failure."""
+        if self._failed_s is None:
+            logger.error("modes: the guide serves until their store answers again. %s", redact(str(error)))
+        self._failed_s = self._clock()
+
+    def found(self) -> None:
+        """Take note of an answer."""
+        if self._failed_s is not None:
+            logger.warning("modes: their store answers again")
+        self._failed_s = None
