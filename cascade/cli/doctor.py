@@ -19,7 +19,7 @@ from cascade.api.output import dollars, plain
 from cascade.cli.output import console, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
 from cascade.config.schema import GuaranteeConfig, ServerConfig
-from cascade.episodes.store import Store, parse, sqlite
+from cascade.episodes.store import NoTracesError, Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
 from cascade.factory import build_strategy, endpoints
 from cascade.money import PriceTable, usd
@@ -125,8 +125,11 @@ def _traces(config: CascadeConfig | None) -> Iterator[Finding]:
         if address.path is not None and not address.path.exists():
             yield Finding("traces", "ok", f"{address.shown}, which the first question makes")
             return
-        with Store.open(address, read_only=True) as store:
-            yield Finding("traces", "ok", f"{address.shown}, {store.count()} rows")
+        try:
+            with Store.open(address, read_only=True) as store:
+                yield Finding("traces", "ok", f"{address.shown}, {store.count()} rows")
+        except NoTracesError:  # an empty database, as on the first day
+            yield Finding("traces", "ok", f"{address.shown}, which the first question fills")
     except CascadeError as error:
         yield Finding("traces", "problem", str(error))
 

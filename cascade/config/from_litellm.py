@@ -15,7 +15,17 @@ from cascade.money import Price, PriceTable
 _VARIABLE = "os.environ/"
 _PER_MILLION = 1e6
 _PLAIN = ("max_tokens", "temperature", "seed")
-_KNOWN = frozenset({"model", "api_key", "api_base", "input_cost_per_token", "output_cost_per_token", *_PLAIN})
+_PRICES = {
+    "input_cost_per_token": "input",
+    "output_cost_per_token": "output",
+    "cache_read_input_token_cost": "cached_input",
+    "cache_creation_input_token_cost": "cache_write",
+    "output_cost_per_reasoning_token": "reasoning",
+}
+"""How LiteLLM names the parts of a price, USD per token, under `litellm_params` or `model_info`."""
+_KNOWN = frozenset({"model", "api_key", "api_base", *_PLAIN})
+_SAYS_NOTHING = frozenset({"id", "mode"})
+"""Of `model_info`: `mode` is read apart."""
 _RETRIES = 2
 """How often cascade itself tries again."""
 _SECTIONS = frozenset({"model_list", "router_settings", "litellm_settings"})
@@ -86,7 +96,9 @@ class _Carrying:
         if mode in _NOT_CHAT:
             self.left.append(f"{where}: {alias} answers no chat requests")
             return
-        made = {"model": model, **dict(self._settings(where, given))}
+        info = _object(_object(entry).get("model_info"))
+        made = {"model": model, **dict(self._settings(where, given)), **self._price(where, given, info)}
+        self.left += [f"{where}.model_info.{name}" for name in info if name not in _PRICES.keys() | _SAYS_NOTHING]
         if any(one["model"] == model for one in self.models.values()):
             self.left.append(f"{where}: {model} stands there twice; cascade asks each model at one address")
             return
@@ -109,14 +121,20 @@ class _Carrying:
             self.left.append(f"{where}.litellm_params.api_base: write the address that {base} stands for as api_base")
         elif base is not None:
             yield "api_base", base
-        costs = {name: given.get(f"{name}_cost_per_token") for name in ("input", "output")}
-        known = {name: _rounded(one) for name, one in costs.items() if isinstance(one, int | float)}
-        if known.keys() == costs.keys():
-            yield "price", known
         for name in _PLAIN:
             if given.get(name) is not None:
                 yield name, given[name]
-        self.left += [f"{where}.litellm_params.{name}" for name in given if name not in _KNOWN]
+        self.left += [f"{where}.litellm_params.{name}" for name in given if name not in _KNOWN | _PRICES.keys()]
+
+    def _price(self, where: str, given: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the price; what stands under `litellm_params` counts before what `model_info` says."""
+        told = {name: _rate(given.get(name, info.get(name))) for name in _PRICES if name in given or name in info}
+        price = {_PRICES[name]: rate for name, rate in told.items() if rate is not None}
+        if {"input", "output"} <= price.keys():
+            self.left += [f"{where}: {name} is no rate" for name, rate in told.items() if rate is None]
+            return {"price": price}
+        self.left += [f"{where}: {name}: a price needs rates of input and output" for name in told]
+        return {}
 
     def settings(self, where: str, given: Mapping[str, Any]) -> None:
         """Take the proxy's own settings: fallbacks, retries, time limits."""
@@ -157,8 +175,12 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _rounded(per_token: float) -> float:
-    return round(per_token * _PER_MILLION, 9)
+def _rate(per_token: object) -> float | None:
+    """Return a rate per million tokens; YAML reads 1e-6 as a text."""
+    try:
+        return round(float(per_token) * _PER_MILLION, 9) if isinstance(per_token, int | float | str) else None
+    except ValueError:
+        return None
 
 
 def _cost(entry: Mapping[str, Any]) -> float | None:

@@ -44,6 +44,15 @@ class Streams(Protocol):
         ...
 
 
+@runtime_checkable
+class Loads(Protocol):
+    """What a provider adds if its first call would load something that takes seconds."""
+
+    def load(self) -> None:
+        """Load it now. May be called twice. Raises MissingExtraError where it is not installed."""
+        ...
+
+
 REFUSABLE: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprobs", "top_logprobs"),
     "temperature": ("temperature",),

@@ -104,6 +104,10 @@ class LiteLLM:
 
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
 
+    def load(self) -> None:
+        """Import litellm, which takes seconds."""
+        load_litellm()
+
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. The wait ends on time even where litellm's does not; the call is then cancelled."""
         call = self._whole(load_litellm(), self._arguments(request, timeout_s))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cascade.config import CascadeConfig
 from cascade.errors import ConfigError, MissingExtraError
 from cascade.orchestrator import Orchestrator
+from cascade.providers.base import Loads
 from cascade.resilience import background
 from cascade.server.access import listening_problems
 
@@ -53,7 +54,9 @@ def serve(config: CascadeConfig) -> None:
     from uvicorn import Server
 
     _raise_file_limit()
-    server = Server(listener(Orchestrator.from_config(config)))
+    orchestrator = Orchestrator.from_config(config)
+    load_providers(orchestrator)
+    server = Server(listener(orchestrator))
     # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
     # wait for up to 0.1 s.
     gc.collect()
@@ -65,6 +68,13 @@ def serve(config: CascadeConfig) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def load_providers(orchestrator: Orchestrator) -> None:
+    """Load what the first call of a provider would load, so that nobody waits for it once `/readyz` says ready."""
+    for guard in orchestrator._guards.values():  # noqa: SLF001 - as `whole_of` does
+        if isinstance(guard.provider, Loads):
+            guard.provider.load()
 
 
 async def _served(server: Server, given: socket.socket | None) -> None:

@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from cascade.episodes.store.address import Address, parse
     from cascade.episodes.store.core import Store
     from cascade.episodes.store.ids import uuid7
-    from cascade.episodes.store.problems import StoreError
+    from cascade.episodes.store.problems import NoTracesError, StoreError
 
-_HOMES = {"Address": "address", "Store": "core", "StoreError": "problems", "parse": "address", "uuid7": "ids"}
-__all__ = ["Address", "Store", "StoreError", "load", "parse", "uuid7"]
+_HOMES = {
+    "Address": "address",
+    "NoTracesError": "problems",
+    "Store": "core",
+    "StoreError": "problems",
+    "parse": "address",
+    "uuid7": "ids",
+}
+__all__ = ["Address", "NoTracesError", "Store", "StoreError", "load", "parse", "uuid7"]
 
 
 def load(address: Address) -> None:

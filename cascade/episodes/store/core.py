@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cascade.episodes.schema import CONTENT_COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.address import Address, made_ready, parse
-from cascade.episodes.store.problems import from_file
+from cascade.episodes.store.problems import NoTracesError, from_file
 from cascade.episodes.store.records import records, row_of, without_content
 from cascade.episodes.store.sqlite import NO_WAL, Connector, Durability, WriterLock, has_wal_bug, shrink
 from cascade.errors import UsageError
@@ -318,7 +318,7 @@ class Store:
                 return SCHEMA_VERSION
             version = found_version(connection, self.address.shown)
         if version is None:
-            raise UsageError(f"There are no traces in {self.address.shown}.")
+            raise NoTracesError(f"There are no traces in {self.address.shown}.")
         return version
 
     def _release(self) -> None:

@@ -8,6 +8,10 @@ from typing import Any, ClassVar
 from cascade.errors import CascadeError, UsageError, quote
 
 
+class NoTracesError(UsageError):
+    """A store was opened to be read, and nothing has been written to it yet."""
+
+
 class StoreError(CascadeError):
     """A store operation failed: the store is full, unreachable, locked or damaged.
 

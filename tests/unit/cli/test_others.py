@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import postgres_url
 
 from cascade.calibration.fingerprint import made_for
 from cascade.cli import doctor, models
@@ -288,6 +289,14 @@ def test_a_server_without_keys_beyond_this_machine_is_a_problem(cli: Cli, fake_c
     code, found = findings(cli, "--serve")
     assert (code, found["server address"][0], found["server keys"][0]) == (2, "problem", "note")
     assert "cascade serve --new-key" in found["server address"][1]
+
+
+def test_an_empty_database_is_what_everybody_begins_with(cli: Cli, fake_config: Path) -> None:
+    with postgres_url() as url:
+        fake_config.write_text(f"{fake_config.read_text()}traces: {url}\nserver: {{port: 0}}\n")
+        code, found = findings(cli, "--serve")
+    assert (code, found["traces"][0], found["server traces"][0]) == (0, "ok", "ok")
+    assert "which the first question fills" in found["traces"][1]
 
 
 def test_without_a_configuration_it_is_a_note(cli: Cli) -> None:

@@ -68,6 +68,24 @@ def test_a_configuration_without_models_is_refused(document: dict[str, Any]) -> 
         carried(document)
 
 
+def test_a_price_is_found_where_litellm_keeps_it() -> None:
+    listed = [
+        {"model_name": "a", "litellm_params": {"model": "openai/a", "input_cost_per_token": 2e-6},
+         "model_info": {"input_cost_per_token": 9e-6, "output_cost_per_token": "8e-6", "base_model": "azure/a",
+                        "cache_read_input_token_cost": 0.000001, "mode": "chat"}},
+        {"model_name": "b", "litellm_params": {"model": "openai/b"}, "model_info": {"input_cost_per_token": 1e-6}},
+        {"model_name": "c", "litellm_params": {"model": "openai/c", "input_cost_per_token": "os.environ/PRICE",
+                                               "output_cost_per_token": 1e-6}},
+    ]  # fmt: skip
+    found = carried({"model_list": listed})
+    assert found.config["models"]["a"]["price"] == {"input": 2.0, "output": 8.0, "cached_input": 1.0}
+    assert [one.get("price") for one in found.config["models"].values()][1:] == [None, None]
+    assert load(found.config).models["a"].price is not None
+    for said in ("model_list[0].model_info.base_model", "model_list[1]: input_cost_per_token: a price needs",
+                 "model_list[2]: input_cost_per_token: a price needs"):  # fmt: skip
+        assert any(one.startswith(said) for one in found.left), said
+
+
 def test_init_writes_a_file_that_serves_the_same_names(tmp_path: Path) -> None:
     source, target = tmp_path / "config.yaml", tmp_path / "cascade.yaml"
     source.write_text(PROXY, "utf-8")

@@ -20,6 +20,7 @@ import pytest
 from cascade.config import load as config_of
 from cascade.errors import ConfigError
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server import running
 from cascade.server.running import serve
 
 from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator
@@ -192,6 +193,19 @@ from cascade.config import load
 from cascade.server.running import serve
 serve(load(sys.argv[1]))
 """
+
+
+def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch: Any) -> None:
+    done = list[str]()
+    monkeypatch.setattr("cascade.providers.litellm.load_litellm", lambda: done.append("litellm"))
+    monkeypatch.setattr(running, "_served", lambda *_: done.append("served"))
+    monkeypatch.setattr(running.asyncio.Runner, "run", lambda *_: None)
+    monkeypatch.setattr(running.gc, "freeze", lambda: None)
+    serve(config_of({**CONFIG, "provider": "litellm", "server": {"port": 0}}))
+    assert (done[0], done[-1]) == ("litellm", "served")
+    done.clear()
+    serve(config_of({**CONFIG, "server": {"port": 0}}))
+    assert done == ["served"]
 
 
 def test_sigterm_lets_a_request_end_and_takes_no_other(loopback: Any, tmp_path: Path, monkeypatch: Any) -> None:
