@@ -26,8 +26,8 @@ each group by its mean: what the certificate speaks of. It may be above alpha in
 
 "matched" are mean costs of purchases, fitted at each regret, where the test questions show that regret; of tool calls.
 
-The last line holds the portfolio against the best certified way of each row, and against the better of mapie and exact
-in the geometric mean of all rows.
+The last lines hold the portfolio against the best certified way of each row, and against the better of mapie and exact
+in the geometric mean: over pairs, ladders and tool calls, and over all rows.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def split(log: EpisodeTable, job: Job) -> Split:
     ways["router"], ways["opinions"] = router(given, test, job), opinions(alone, test, job)
     both = float((test.arrays.cost[:, 0] + test.arrays.cost[:, -1]).sum() / test.arrays.cost[:, -1].sum())
     ways["rounds"] = Served(both, 0.0, certified=True)
-    is_matched = job.alpha == ALPHAS[-1] and log.dataset in {pair.name for pair in CALLS}
+    is_matched = job.alpha == ALPHAS[-1] and kind_of(log) == "tool calls"
     return ways, matched(given, test, job.seed) if is_matched else []
 
 
@@ -281,6 +281,13 @@ def lines(
         yield [name, f"{alpha:.0%}", str(len(some)), *(f"{mean[way]:.3f}" for way in COLUMNS)], missed
 
 
+def kind_of(log: EpisodeTable) -> str:
+    """Return in which line of the summary a log counts."""
+    if log.dataset in {pair.name for pair in CALLS}:
+        return "tool calls"
+    return "pairs" if log.arrays.horizon == 2 else "ladders"
+
+
 def bars(found: Iterable[Sequence[Mapping[str, Served]]]) -> str:
     """Return how the portfolio stands to the best certified way and to the better simple one, over all rows.
 
@@ -299,7 +306,7 @@ def bars(found: Iterable[Sequence[Mapping[str, Served]]]) -> str:
         logs_of_ratios.append(float(np.log(mean["portfolio"] / min(mean[way] for way in SIMPLE))))
     geometric = float(np.exp(np.mean(logs_of_ratios)))
     return (
-        f"portfolio: within 2 % of the best certified way in {near} of {rows} rows, within 2 % or two standard errors "
+        f"portfolio within 2 % of the best certified way in {near} of {rows} rows, within 2 % or two standard errors "
         f"in {sure}; ÷ the better simple way {geometric:.3f} in the geometric mean, at most {SIMPLE_BAR}"
     )
 
@@ -407,12 +414,13 @@ def main() -> None:
         for log in logs(given.folder, given.only):
             print("\n".join(resplits(log, given.resplits, given.record)), flush=True)
         return
-    rows, missed, every = list[list[str]](), list[str](), list[list[dict[str, Served]]]()
+    rows, missed, every = list[list[str]](), list[str](), dict[str, list[list[dict[str, Served]]]]()
     for log in logs(given.folder, given.only):
         wanted = [alpha for alpha in ALPHAS if saves(log, alpha) <= WORTH]
         jobs = [Job(log.dataset, alpha, seed) for seed in range(given.splits) for alpha in wanted]
         done = run(log, jobs, given.record)
-        every += [[ways for job, (ways, _) in done.items() if job.alpha == alpha] for alpha in wanted]
+        found = [[ways for job, (ways, _) in done.items() if job.alpha == alpha] for alpha in wanted]
+        every.setdefault(kind_of(log), []).extend(found)
         for row, lacking in lines(log.dataset, done):
             print(" ".join(row), flush=True)
             rows.append(row)
@@ -420,7 +428,8 @@ def main() -> None:
     print(head())
     print("\n".join(table(("log", "regret", "splits", *COLUMNS), rows)))
     print("\n".join(f"NOT MET {one}" for one in missed) or "all bars met")
-    print(bars(every))
+    every["all rows"] = [row for found in every.values() for row in found]
+    print("\n".join(f"{kind}: {bars(found)}" for kind, found in every.items()))
 
 
 if __name__ == "__main__":
