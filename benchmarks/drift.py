@@ -25,7 +25,7 @@ from cascade.conformal.monitor import Monitor
 from cascade.conformal.online import OnlineThreshold
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import calibrate, covered_at, critical_kappa
-from cascade.evaluation.report.figures import save
+from cascade.evaluation.report.plots import save
 
 ALPHA, DELTA, LEVEL = 0.1, 0.1, 0.05
 BEFORE, AFTER = 0.10, 0.25

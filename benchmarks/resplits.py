@@ -31,7 +31,7 @@ from cascade.conformal.rollout import levels
 from cascade.conformal.split import calibrate, critical_kappa, pac_rank, split_rank
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.methods import Threshold
-from cascade.evaluation.report.figures import save
+from cascade.evaluation.report.plots import save
 
 SPLITS = 1_000
 DELTA = 0.1

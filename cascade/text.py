@@ -1,11 +1,11 @@
-"""Text that somebody else wrote: when two answers are the same, and how it stands in a prompt as data."""
+"""Text that somebody else wrote: when two answers are the same, and how it stands in a prompt and in Markdown."""
 
 from __future__ import annotations
 
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from json.encoder import encode_basestring
@@ -119,3 +119,19 @@ def same_model(asked: str, told: str) -> bool:
     """
     asked, told = asked.rsplit("/", 1)[-1].removesuffix(".gguf"), told.rsplit("/", 1)[-1].removesuffix(".gguf")
     return told == asked or (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :]) is not None)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = False) -> Iterator[str]:
+    """Yield a table, and an empty line after it; with `figures` all columns but the first stand to the right."""
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'|'.join(['---', *['---:' if figures else '---'] * (len(heads) - 1)])}|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def plain_line(text: str) -> str:
+    """Return foreign text for one line of Markdown: printable, and nothing of it read as a link, a tag or a table."""
+    said = " ".join("".join([letter if letter.isprintable() else " " for letter in text]).split())
+    for letter in "\\`*[]<>|":
+        said = said.replace(letter, f"\\{letter}")
+    return said

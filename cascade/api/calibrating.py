@@ -23,11 +23,9 @@ from cascade.api.logs import (
     tell_pooled,
     tell_questions,
 )
-from cascade.api.output import plain_text
+from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import GivenPolicy, PolicyAsked, check_target, given_policy
-from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_reviewed, without_training
-from cascade.api.telling import Tell, warn
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import unknown
 from cascade.config import CascadeConfig, load

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.output import plain_text
-from cascade.api.page import Column, listed, table
-from cascade.api.tables import per_thousand
+from cascade.api.page import Column, listed, per_thousand, table
 from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
 from cascade.calibration.scores import Realised

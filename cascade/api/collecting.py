@@ -10,10 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.output import dollars, plain_text
-from cascade.api.result import Result
+from cascade.api.output import Result, Tell, dollars, plain_text, warn
 from cascade.api.tables import rounds_table
-from cascade.api.telling import Tell, warn
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
 from cascade.collection.baselines import BASELINES, recorded_baselines

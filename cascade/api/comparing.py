@@ -11,12 +11,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cascade.api.logs import LogAsked, Models, Where
-from cascade.api.output import plain_text
+from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import PolicyAsked, given_policy
-from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_judged
 from cascade.api.tables import compare_table, legend, rounds_table
-from cascade.api.telling import Tell, warn
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import compare as comparing

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.fit_report import path_of, written
-from cascade.api.output import plain_text
+from cascade.api.output import Result, plain_text
 from cascade.api.page import table
-from cascade.api.result import Result
 from cascade.calibration.crossing import bound
 from cascade.evaluation.report.card import crossed_files
 from cascade.evaluation.report.worth import worth_of

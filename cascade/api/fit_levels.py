@@ -12,11 +12,9 @@ from rich.text import Text
 
 from cascade.api.fit_report import PolicyFit, path_of, written
 from cascade.api.guarantee_options import GuaranteeOptions
-from cascade.api.output import plain_text
-from cascade.api.page import table
+from cascade.api.output import Result, plain_text
+from cascade.api.page import per_thousand, table
 from cascade.api.problems import Problems
-from cascade.api.result import Result
-from cascade.api.tables import per_thousand
 from cascade.calibration.calibrating import Calibrated
 from cascade.errors import UsageError
 from cascade.evaluation.report.worth import worth_of

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from cascade.api.methods import method_written
+from cascade.api.output import Tell
 from cascade.api.problems import Problems
-from cascade.api.telling import Tell
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.files import writable
 from cascade.policies.learned import NETWORKS
-from cascade.training.choice.portfolio import AUTO
+from cascade.training.choice.portfolio import AUTO, method_written
 from cascade.training.networks import progress
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints

@@ -12,10 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.certificates import calibrated_document, calibrated_report
-from cascade.api.output import plain_text
-from cascade.api.page import Column, figures
-from cascade.api.result import Result
-from cascade.api.tables import per_thousand
+from cascade.api.output import Result, plain_text
+from cascade.api.page import Column, figures, per_thousand
 from cascade.api.unserved import next_step
 from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from cascade.api.certificates import realised_document
 from cascade.api.fit_report import training_document, written
-from cascade.api.output import plain_text
-from cascade.api.result import Result
+from cascade.api.output import Result, plain_text
 from cascade.evaluation.report import plots
 from cascade.evaluation.report.card import found_in_words, uncertified_files
 from cascade.evaluation.report.learning_plot import plot_learning

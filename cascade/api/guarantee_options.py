@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cascade.api.telling import Tell
+from cascade.api.output import Tell
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.guarantees.base import DEFAULT, KINDS, Guarantee, default_kind, get, is_known

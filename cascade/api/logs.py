@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
-from cascade.api.telling import Tell, warn
+from cascade.api.output import Tell, warn
 from cascade.calibration.remarks import about_questions, about_reference, mispriced
-from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.lines import Dropped
-from cascade.episodes.quality import qualities
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import logs
@@ -132,10 +130,14 @@ def tables_for(
     for table in tables if kind is not None else ():
         get(kind).check_truth(table)
     if kind is not None and get(kind).needs_quality:
+        from cascade.episodes.quality import qualities
+
         graded = zip(tables, qualities(log.rows(), tables), strict=True)
         tables = tuple([replace(table, quality=quality) for table, quality in graded])
     looks = None if policy is None else policy.embedded
     if looks is not None:
+        from cascade.episodes.embeddings import embedded, vectors_of
+
         vectors = vectors_of(log.rows(), looks.embedder)
         tables = tuple([embedded(table, vectors, looks.directions) for table in tables])
     return tables

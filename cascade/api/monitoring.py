@@ -11,10 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cascade.api.logs import LogAsked, Models, Where, read_log, tables_for, tell_pooled
-from cascade.api.output import plain_text
+from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import certified_directory
-from cascade.api.result import Result
-from cascade.api.telling import Tell, warn
 from cascade.calibration.monitoring import Watch, Watched, logged, watch
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import Log

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from cascade.api.collecting import collect
 from cascade.api.logs import LogAsked, read_log
-from cascade.api.result import Result
-from cascade.api.telling import Tell, warn
+from cascade.api.output import Result, Tell, warn
 from cascade.calibration.remarks import reference_cost
 from cascade.calibration.scores import play, sample_of
 from cascade.checks import did_you_mean

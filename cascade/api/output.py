@@ -1,14 +1,18 @@
-"""Text as people see it: nothing that a log, a model or a file holds can steer a terminal.
+"""What an act returns (`Result`) and tells its caller (`Tell`), and text as people see it.
 
-`shown` stands wherever text is put out, for consoles, JSON and log lines alike. `plain` is for text that goes into
-markup, `plain_text` for one line of it.
+Nothing that a log, a model or a file holds can steer a terminal. `shown` stands wherever text is put out, for consoles,
+JSON and log lines alike. `plain` is for text that goes into markup, `plain_text` for one line of it.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import re
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
+from typing import Any, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -82,3 +86,53 @@ def cut(text: str, width: int) -> str:
     flat = " ".join(text.split())
     short = flat if len(flat) <= width else flat[: width - 1] + "…"
     return plain(f"{short:{width}}")
+
+
+logger = logging.getLogger("cascade")
+
+Tell: TypeAlias = Callable[[str], None]
+"""Takes one sentence. The command line prints it on stderr."""
+
+
+def warn(text: str) -> None:
+    """Tell the logger `cascade`: what the functions of the package do where no `tell` is given."""
+    logger.warning("%s", text)
+
+
+_WIDTH = 110
+"""Columns of a summary where no width is given: those of a notebook's cell."""
+
+
+class Result(ABC):
+    """What an act of the package found. `print(result)` shows what the command line prints.
+
+    A notebook shows the same. `to_dict` returns the document that the command prints with `--json`;
+    `docs/schemas` has its JSON Schema.
+    """
+
+    @abstractmethod
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        """Yield what is printed, for a terminal of so many columns."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values. Costs are in USD; unknown is None."""
+
+    def summary(self, width: int = _WIDTH) -> str:
+        """Return what the command line prints, as plain text of so many columns."""
+        console = SafeConsole(file=io.StringIO(), width=width, highlight=False, no_color=True, force_terminal=False)
+        for part in self.parts(width):
+            console.print(part, crop=False)
+        text: str = console.file.getvalue()  # type: ignore[attr-defined]
+        return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        """Return the summary for a notebook, every character of it escaped."""
+        console = SafeConsole(file=io.StringIO(), width=_WIDTH, highlight=False, record=True)
+        for part in self.parts(_WIDTH):
+            console.print(part, crop=False)
+        block = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
+        return console.export_html(inline_styles=True, code_format=block)

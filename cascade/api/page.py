@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.output import plain_text
-from cascade.evaluation.report.markdown import markdown_table, plain_line
+from cascade.api.output import dollars, plain_text
+from cascade.text import markdown_table, plain_line
 
 _COMMAND_WIDTH = 72
 """A line of a command; with the mark that it goes on it fits on a terminal of 80 columns."""
@@ -202,3 +203,12 @@ def _written(block: Block) -> str:
         return "\n".join(f"    {plain_text(line)}" for line in " \\\n  ".join(_lines_of(block)).splitlines())
     rows = [[plain_line(cell) for cell in row] for row in block.rows]
     return "\n".join(markdown_table([plain_line(head) for head in block.heads], rows, figures=True)).rstrip("\n")
+
+
+def per_thousand(usd: float | None) -> str:
+    """Return USD a question as USD a thousand questions, three significant digits.
+
+    >>> per_thousand(0.000123456), per_thousand(None)
+    ('$0.123', '-')
+    """
+    return "-" if usd is None else dollars(Decimal(repr(usd * 1_000)))

@@ -10,9 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.output import plain_text
+from cascade.api.output import Result, plain_text
 from cascade.api.policies import policy_directory
-from cascade.api.result import Result
 from cascade.factory import HeldPolicy
 from cascade.guarantees.certificate import statement, to_document
 from cascade.policies import base

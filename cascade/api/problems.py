@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from cascade.api.logs import LogAsked, read_log
-from cascade.api.telling import Tell
+from cascade.api.output import Tell
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation.logs import Log
-from cascade.matching import get_matcher
 
 _T = TypeVar("_T")
 _WRONG_CALL = UsageError.exit_code
@@ -69,5 +68,7 @@ def checked_log(problems: Problems, asked: LogAsked, tell: Tell) -> Log | None:
     if log is None and any(asked[1:]):
         problems.of(lambda: read_log(LogAsked(asked.source), tell))
         if matcher is not None:
+            from cascade.matching import get_matcher
+
             problems.of(lambda: get_matcher(matcher))
     return log

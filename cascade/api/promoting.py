@@ -15,8 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cascade.api.judging import reviews_of
-from cascade.api.output import plain_text
-from cascade.api.result import Result
+from cascade.api.output import Result, plain_text
 from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store

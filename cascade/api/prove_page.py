@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from cascade.api.page import Block, Command, Heading, Listed, Rows, Said
-from cascade.api.tables import per_thousand
+from cascade.api.page import Block, Command, Heading, Listed, Rows, Said, per_thousand
 from cascade.conformal.ltt import chance_said
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 from rich.console import RenderableType
 
 from cascade.api.logs import LogAsked, Models, Where, tell_questions
-from cascade.api.methods import check_method, method_written
+from cascade.api.output import Result, Tell, warn
 from cascade.api.page import markdown, rendered
 from cascade.api.problems import Problems, checked_log
 from cascade.api.prove_page import AsLadder, Cascade, cascade_document, page
-from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_reviewed
-from cascade.api.telling import Tell, warn
 from cascade.episodes.ladders import ladder_dataset
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
@@ -30,7 +28,7 @@ from cascade.evaluation.proof import proving
 from cascade.evaluation.proof.diagnosis import default_kind
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, Rivals, holds_both, provable
 from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
-from cascade.training.choice.portfolio import AUTO
+from cascade.training.choice.portfolio import AUTO, check_method, method_written
 from cascade.training.fitting import fit_policy
 from cascade.training.networks.trainer import BARE, CERTIFIABLE, require_torch
 

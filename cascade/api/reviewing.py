@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from cascade.api.logs import LogAsked, read_log
-from cascade.api.telling import Tell
+from cascade.api.output import Tell
 from cascade.calibration.samples import unseen
-from cascade.episodes.truth import GUIDE
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.policies.artifact import PolicyArtifact
@@ -93,6 +92,8 @@ def compared(asked: LogAsked) -> LogAsked:
     """Return a log as it is read where its labels do not matter: right is what equals the reference's output."""
     if isinstance(asked.source, Log) or asked.reference is not None:
         return asked
+    from cascade.episodes.truth import GUIDE
+
     return asked._replace(reference=asked.named[-1] if asked.named else GUIDE)
 
 

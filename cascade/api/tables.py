@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from cascade.api.output import dollars, plain
-from cascade.api.page import Column, figures, table
+from cascade.api.output import plain
+from cascade.api.page import Column, figures, per_thousand, table
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.splits import LEAST_QUESTIONS
 
@@ -85,15 +84,6 @@ def _name(text: str) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def per_thousand(usd: float | None) -> str:
-    """Return USD a question as USD a thousand questions, three significant digits.
-
-    >>> per_thousand(0.000123456), per_thousand(None)
-    ('$0.123', '-')
-    """
-    return "-" if usd is None else dollars(Decimal(repr(usd * 1_000)))
 
 
 def _title(found: Comparison) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cascade.api.telling import Tell
+from cascade.api.output import Tell
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import SHARED_PLACE
 from cascade.strategies.config import STRATEGIES, StrategyConfig

@@ -12,12 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.logs import LogAsked, Models, Where, other_prices, tables_for, tell_pooled
-from cascade.api.output import plain_text
+from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.page import table
 from cascade.api.policies import policy_directory
-from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_reviewed
-from cascade.api.telling import Tell, warn
 from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
 from cascade.config import CascadeConfig, load
 from cascade.errors import ConfigError

@@ -28,15 +28,13 @@ from cascade.calibration.scores import (
     sample_of,
     taken,
 )
-from cascade.conformal.ltt import would_do
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import expiry, make
-from cascade.guarantees.found import Found
 from cascade.guarantees.identity import check_told, untold
-from cascade.guarantees.questions import Truth
+from cascade.guarantees.questions import Found, Truth
 from cascade.guarantees.words import dollars
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
@@ -357,6 +355,8 @@ def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
 
 def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
     """Return, in words, how many questions would be enough, if others order the path and leave n of those logged."""
+    from cascade.conformal.ltt import would_do
+
     likely = would_do(chance)
     if n == logged:
         return f"{needed} {likely}, if they are like these."

@@ -18,7 +18,7 @@ from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Kind, get, kinds_that
-from cascade.guarantees.found import Found
+from cascade.guarantees.questions import Found
 from cascade.guarantees.words import percent
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.cross import CrossPolicy, ranks

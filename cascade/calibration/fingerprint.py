@@ -24,7 +24,6 @@ from cascade.guarantees.words import dollars
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.requests import seen
-from cascade.policies.scope import Scope, usual
 from cascade.safety.files import read_bounded
 from cascade.safety.keys import redact
 from cascade.strategies import prompts
@@ -35,6 +34,7 @@ from cascade.types import Certificate
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.config.schema import GuaranteeConfig, ModelConfig
+    from cascade.policies.scope import Scope
 
 # --- Count how many answers and which signals the questions of a log had at each step. `policies.scope` reads it ---
 
@@ -63,6 +63,8 @@ def shown(table: EpisodeTable) -> list[dict[str, Any]]:
 
 def odd(table: EpisodeTable, scope: Scope) -> Bools:
     """Return which questions of a log have an odd step, bool (n,): `Scope.odd`."""
+    from cascade.policies.scope import usual  # of audits and fresh questions
+
     found = np.zeros(table.n, dtype=np.bool_)
     answers = table.arrays.present.sum(axis=2)
     for t, at in enumerate((scope.shown or ())[: table.arrays.horizon]):

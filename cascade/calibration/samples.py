@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, renumbered
 from cascade.conformal.split import one_of_each
-from cascade.episodes.own_difference import pooled
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
@@ -36,6 +35,8 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
     first = tables[0]
     if len(tables) == 1:
         return first
+    from cascade.episodes.own_difference import pooled
+
     parents, answering = {table.parents for table in tables}, _at_each_step(tables)
     reordered = any(len(names) > 1 for names in answering)
     if len({_cascade(table) for table in tables}) > 1 or reordered or len(parents) > 1:

@@ -16,7 +16,7 @@ from cascade.conformal.served import last_resort, serves, single
 from cascade.conformal.split import critical_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.guarantees.found import Found
+from cascade.guarantees.questions import Found
 from cascade.guarantees.reference import reference_walk
 from cascade.policies.base import SHARED_PLACE, FittedOn, Observation, Policy, Takes
 from cascade.policies.calibrated import EVERYTHING, Threshold

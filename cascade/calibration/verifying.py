@@ -29,8 +29,8 @@ from cascade.errors import CascadeError, ConfigError
 from cascade.factory import HeldPolicy, read_policy
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import expired
-from cascade.guarantees.found import Found
 from cascade.guarantees.laws import Told, whom
+from cascade.guarantees.questions import Found
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.cross import CrossPolicy, as_crossed

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 
 import typer
 
-from cascade.api.result import Result
+from cascade.api.output import Result
 from cascade.cli.output import print_result, say
 from cascade.guarantees.base import KINDS
 

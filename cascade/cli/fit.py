@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cascade.api.fitting import FitResult, fit
-from cascade.api.methods import METHODS, method_named, method_written
 from cascade.cli.command import KIND, command, flag
 from cascade.cli.output import say
 from cascade.cli.progress import Shown
+from cascade.training.choice.portfolio import METHODS, method_named, method_written
 from cascade.training.networks.progress import CHECKPOINT_FILE, Progress, Tell
 
 _METHODS_SAID = ", ".join(map(method_written, METHODS))

@@ -13,7 +13,7 @@ from rich.console import Console
 from cascade.api.output import SafeConsole, plain, shown, spelled
 
 if TYPE_CHECKING:
-    from cascade.api.result import Result
+    from cascade.api.output import Result
 
 
 class LogFormatter(logging.Formatter):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cascade.api.methods import METHODS, method_named, method_written
 from cascade.api.output import plain
 from cascade.api.proving import FAST, MANY, ProofResult, prove
 from cascade.cli.command import command, flag
 from cascade.cli.output import notes, say
 from cascade.cli.progress import Shown
-from cascade.training.choice.portfolio import AUTO
+from cascade.training.choice.portfolio import AUTO, METHODS, method_named, method_written
 from cascade.training.networks.trainer import BARE
 
 _METHODS_SAID = ", ".join(method_written(one) for one in METHODS if one not in BARE)

@@ -565,3 +565,18 @@ def _served(top: Bools, places: int, figures: Floats) -> Floats:
     turn = number // places * places + places - 1 - number % places
     at = np.where(top, turn, -1).argmax(axis=1)
     return np.asarray(figures[np.arange(len(top)), at], dtype=np.float64)
+
+
+def served_right(arrays: StepArrays, confidence: Floats) -> Bools:
+    """Return whether the one answer served after each step is right, every answer so far kept: bool (n, T).
+
+    Beyond the end of a record the last value is repeated.
+    """
+    return np.stack([right_after(arrays, confidence, step) for step in range(1, arrays.horizon + 1)], axis=1)
+
+
+def right_after(arrays: StepArrays, confidence: Floats, step: int) -> Bools:
+    """Return whether the answer served after a step, from 1, is right: bool (n,)."""
+    kept = arrays.present & (np.arange(arrays.horizon) < step)[None, :, None]
+    leaf = np.where(kept, np.inf, -np.inf)
+    return single(arrays, Levels(leaf[:, :, 0], leaf, kept), confidence, 0.0).right

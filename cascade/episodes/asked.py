@@ -1,9 +1,10 @@
-"""What a row of a log says of its question: the numbers of its text, and of what kind its request is."""
+"""What a log says of who was asked what: a question's numbers and its kind; the models of each step, their roles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from cascade.episodes.schema import CHAT, chat_of, is_hashed, replay_of
 from cascade.policies.question_features import asked_numbers
@@ -20,3 +21,48 @@ def kind_asked(row: Mapping[str, Any]) -> Kind | None:
     """Return what is special about a row's request; None where the log keeps no texts."""
     chat = chat_of(row)
     return None if chat is None and replay_of(row).get(CHAT) else kind_of(chat)
+
+
+class Asker(NamedTuple):
+    """A model that was asked in a step, in a role ("base", "guide", a rung)."""
+
+    step: int
+    role: str
+    model: str
+
+
+def by_role(askers: Iterable[Asker]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the models that were asked in each role, sorted.
+
+    >>> by_role([Asker(1, "base", "small"), Asker(2, "base", "tiny")])
+    {'base': ('small', 'tiny')}
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for one in askers:
+        found[one.role].add(one.model)
+    return {role: tuple(sorted(found[role])) for role in sorted(found)}
+
+
+def is_ladder(askers: Collection[Asker]) -> bool:
+    """Return whether each model is its own role, as in a ladder, whose models read nothing of each other.
+
+    >>> is_ladder([Asker(1, "small", "small")]), is_ladder([Asker(1, "base", "small")]), is_ladder([])
+    (True, False, False)
+    """
+    return bool(askers) and all(one.role == one.model for one in askers)
+
+
+def by_step(askers: Iterable[Asker], horizon: int) -> tuple[str | None, ...]:
+    """Return the model that answered each of T steps of a ladder, None where several did; empty of other strategies.
+
+    In a ladder each model is its own role. Elsewhere the roles tell the models apart, whatever step they answer.
+
+    >>> by_step([Asker(1, "small", "small"), Asker(2, "large", "large"), Asker(2, "tiny", "tiny")], 3)
+    ('small', None, None)
+    """
+    found: dict[int, set[str]] = defaultdict(set)
+    for one in askers:
+        if one.role != one.model:
+            return ()
+        found[one.step].add(one.model)
+    return tuple([next(iter(found[step])) if len(found[step]) == 1 else None for step in range(1, horizon + 1)])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
-from cascade.episodes.own_difference import OwnDifference
 from cascade.guarantees.questions import Labels, Truth
 from cascade.policies.requests import Kind
+
+if TYPE_CHECKING:  # of logs whose reference answered twice
+    from cascade.episodes.own_difference import OwnDifference
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
-from cascade.episodes.asked import kind_asked, numbers_asked
-from cascade.episodes.askers import Asker, by_role, by_step, is_ladder
+from cascade.episodes.asked import Asker, by_role, by_step, is_ladder, kind_asked, numbers_asked
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import (

@@ -11,22 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cascade.checks import did_you_mean
-from cascade.episodes.files import is_url
-from cascade.episodes.importers import read_log
-from cascade.episodes.ladders import as_ladder, as_offers
 from cascade.episodes.lines import Dropped
-from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
-from cascade.episodes.truth import GUIDE, labelled_by_reference, ladder_of_models
 from cascade.errors import UsageError
-from cascade.evaluation.breakeven import BreakEven, break_evens
-from cascade.matching import get_matcher
-from cascade.matching.judging import judge_rows
+
+if TYPE_CHECKING:
+    from cascade.evaluation.breakeven import BreakEven
 
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
@@ -87,6 +81,8 @@ class Log:
 
     def break_evens(self) -> dict[str, BreakEven]:
         """Return the break-even of judging in each data set that has the numbers for it; reads the log once."""
+        from cascade.evaluation.breakeven import break_evens
+
         return break_evens(self.rows())
 
 
@@ -125,6 +121,9 @@ def open_log(
         if where or matcher is not None:
             raise UsageError("A simulated world has no rows to choose by their columns or to judge with a matcher.")
         return _simulated(given.removeprefix(SIMULATED))
+    from cascade.episodes.tabulate import tables_from_rows  # here and below: what reads rows, which a world has none of
+    from cascade.episodes.truth import ladder_of_models
+
     _check_there(_as_read(given)[0])
 
     wanted = _ladder_wanted(reference, models)
@@ -137,7 +136,7 @@ def open_log(
         list(itertools.islice(_chosen(given, where or {}, left_out), 1))  # a log without such rows is refused
         return _compared(rows, matcher, left_out)
     read = rows() if wanted else _chosen(given, where or {}, left_out)
-    judged = read if matcher is None else judge_rows(read, get_matcher(matcher), overwrite=True)
+    judged = read if matcher is None else _judged(read, matcher)
     try:
         return Log(tuple(tables_from_rows(judged, left_out)), rows, matcher=matcher)
     except UsageError:
@@ -154,8 +153,16 @@ def open_log(
         return found
 
 
+def _judged(rows: Iterable[Mapping[str, Any]], matcher: str) -> Iterator[Mapping[str, Any]]:
+    from cascade.matching import get_matcher, judge_rows
+
+    return judge_rows(rows, get_matcher(matcher), overwrite=True)
+
+
 def _ladder_wanted(reference: str | None, models: Sequence[str]) -> Sequence[str]:
     """Return the models of the ladder to make from a log; an empty sequence if the log is taken as it is."""
+    from cascade.episodes.truth import GUIDE
+
     if reference in {None, GUIDE}:
         return models
     if models and models[-1] != reference:
@@ -165,6 +172,9 @@ def _ladder_wanted(reference: str | None, models: Sequence[str]) -> Sequence[str
 
 def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str | None, dropped: Dropped) -> Log:
     """Return a log with the reference's output as the truth."""
+    from cascade.episodes.tabulate import tables_from_rows
+    from cascade.episodes.truth import labelled_by_reference
+
     found = labelled_by_reference(rows, comparator)
     tables = tables_from_rows(found.rows(dropped), dropped)
     told = [replace(table, truth=found.truths[table.dataset], own=found.own[table.dataset]) for table in tables]
@@ -173,6 +183,8 @@ def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str |
 
 def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield a log's rows, as they are or as a ladder."""
+    from cascade.episodes.importers import read_log
+
     path, read_as = _as_read(given)
     with ExitStack() as stack:
         if path in _FILES:
@@ -196,11 +208,13 @@ _Reader: TypeAlias = Callable[[Iterable[Mapping[str, Any]]], Iterator[Mapping[st
 
 def _as_read(given: str) -> tuple[str, _Reader | None]:
     """Return the log's own name, and the function that converts its rounds; None if they are read as they are."""
-    if given == DEMO_LADDER:
-        return DEMO, as_ladder
+    if given != DEMO_LADDER and not given.startswith((LADDER, OFFERS)):
+        return given, None
+    from cascade.episodes.ladders import as_ladder, as_offers
+
     if given.startswith(OFFERS):
         return given.removeprefix(OFFERS), as_offers
-    return given.removeprefix(LADDER), as_ladder if given.startswith(LADDER) else None
+    return DEMO if given == DEMO_LADDER else given.removeprefix(LADDER), as_ladder
 
 
 def _chosen(given: str, where: Mapping[str, str], dropped: Dropped) -> Iterator[Mapping[str, Any]]:
@@ -215,6 +229,8 @@ def _chosen(given: str, where: Mapping[str, str], dropped: Dropped) -> Iterator[
 
 def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:
     """Return the message for a choice that fits no row: it names the values that the chosen columns have."""
+    from cascade.episodes.rowcheck import shown
+
     found: dict[str, Counter[str]] = {column: Counter() for column in where}
     some = False
     for row in itertools.islice(_rows(given, None), _LOOKED_AT):
@@ -256,6 +272,8 @@ def _check_columns(where: Mapping[str, str]) -> None:
 
 def _check_there(given: str) -> None:
     """Raise UsageError, with a suggestion, if a name is no file, no store and no shipped log."""
+    from cascade.episodes.files import is_url
+
     if given in SHIPPED or is_url(given) or Path(given).suffix:
         return  # a file that is not there is said by who opens it
     if not os.path.lexists(given):

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from cascade.conformal.arrays import Bools, Floats
     from cascade.conformal.frontier import StepFunctions
     from cascade.guarantees.audit import Audit
-    from cascade.guarantees.found import Found, Misses, Path
     from cascade.guarantees.laws import Told
-    from cascade.guarantees.questions import Questions, Scored
+    from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored
     from cascade.types import Answer, Certificate
 
 

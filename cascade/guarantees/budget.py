@@ -6,9 +6,8 @@ import math
 
 from cascade.conformal.risk import calibrate_budget, cost_levels
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.found import Found, Path, everywhere
 from cascade.guarantees.kept_answers import KeptAnswers
-from cascade.guarantees.questions import Scored
+from cascade.guarantees.questions import Found, Path, Scored, everywhere
 from cascade.guarantees.words import dollars, many_questions
 from cascade.types import Certificate
 

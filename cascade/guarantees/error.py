@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cascade.conformal.arrays import Bools
-from cascade.guarantees.found import everywhere
-from cascade.guarantees.questions import Questions
+from cascade.guarantees.questions import Questions, everywhere
 from cascade.guarantees.served_answer import ServedAnswer
 
 

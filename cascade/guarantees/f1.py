@@ -12,9 +12,8 @@ from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.risk import calibrate_risk, loss_levels
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, Kind
-from cascade.guarantees.found import Found, Path, everywhere
 from cascade.guarantees.laws import Told, on_losses
-from cascade.guarantees.questions import Questions, Scored
+from cascade.guarantees.questions import Found, Path, Questions, Scored, everywhere
 from cascade.guarantees.words import many_questions
 from cascade.types import Certificate
 

@@ -11,8 +11,7 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.rollout import Levels, levels
 from cascade.conformal.served import votes_decide
 from cascade.errors import UsageError
-from cascade.guarantees.found import Found
-from cascade.guarantees.questions import Questions, Scored
+from cascade.guarantees.questions import Found, Questions, Scored
 
 
 def check_identity(sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> None:

@@ -6,7 +6,7 @@ threshold is the k-th lowest of them.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.rollout import hopeless
 from cascade.conformal.split import Calibration, calibrate, calibrate_segments, critical_kappa, pac_rank, split_rank
-from cascade.guarantees.audit import Audit
 from cascade.guarantees.base import Guarantee, Kind
-from cascade.guarantees.found import Found, Misses, Path, everywhere
-from cascade.guarantees.laws import played_at
-from cascade.guarantees.questions import Questions, Scored
+from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored, everywhere
 from cascade.types import Answer, Certificate
+
+if TYPE_CHECKING:
+    from cascade.guarantees.audit import Audit
 
 
 class KeptAnswers(Kind):
@@ -84,6 +84,8 @@ class KeptAnswers(Kind):
 
     def misses(self, certificate: Certificate, sample: Scored) -> Misses:
         """Return where no right answer is kept at the threshold."""
+        from cascade.guarantees.laws import played_at
+
         steps, played = sample.table.arrays, played_at(certificate, sample)
         # Off the end of a record there may be a right answer; before it there may be one that the walk did not come to.
         known = steps.complete | (steps.solvable & (played.length < steps.steps))

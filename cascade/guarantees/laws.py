@@ -27,8 +27,7 @@ from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.conformal.binomial import as_written, lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.monitor import mean_below_p_value
 from cascade.conformal.rollout import Outcomes, levels, rollout
-from cascade.guarantees.found import Misses
-from cascade.guarantees.questions import Scored
+from cascade.guarantees.questions import Misses, Scored
 from cascade.guarantees.words import dollars
 from cascade.types import Certificate
 

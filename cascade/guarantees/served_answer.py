@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,18 +17,20 @@ from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.ltt import Forecast, chance_said, forecast, learn_then_test, order_path
 from cascade.conformal.rollout import Levels
-from cascade.conformal.served import PathPoint, Served, served, single
+from cascade.conformal.served import PathPoint, Served, served, served_right
 from cascade.errors import UsageError
-from cascade.guarantees.audit import Audit
 from cascade.guarantees.base import Guarantee, Kind
-from cascade.guarantees.found import Found, Misses, Path, everywhere
 from cascade.guarantees.identity import check_identity
-from cascade.guarantees.questions import Questions, Scored
+from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored, everywhere
 from cascade.guarantees.reference import ends_in_reference
 from cascade.text import counted
 from cascade.types import Answer, Certificate
 
 _EARLY = "their record ends before the last step, and what comes there is not known"
+
+
+if TYPE_CHECKING:
+    from cascade.guarantees.audit import Audit
 
 
 class ServedAnswer(Kind):
@@ -47,7 +50,7 @@ class ServedAnswer(Kind):
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
         """Return where the answer served is wrong and that counts."""
-        wrong = ~served_right(table, table.confidence if confidence is None else confidence)
+        wrong = ~served_right(table.arrays, table.confidence if confidence is None else confidence)
         return (wrong & (self.against(table) & self.counted(table))[:, None]).astype(np.float64)
 
     def losses(self, sample: Scored) -> StepFunctions:
@@ -170,23 +173,6 @@ class BesideReference(ServedAnswer):
     def impossible(self, lost: str, reference: str) -> str:
         """Return why no policy can keep it."""
         return f"on {lost} of the questions {reference} has no output on record"
-
-
-def served_right(table: Questions, confidence: Floats) -> Bools:
-    """Return whether the one answer served after each step is right, every answer so far kept: bool (n, T).
-
-    `conformal.served` has the rule. Beyond the end of a record the last value is repeated.
-    """
-    horizon = table.arrays.horizon
-    return np.stack([right_after(table, confidence, step) for step in range(1, horizon + 1)], axis=1)
-
-
-def right_after(table: Questions, confidence: Floats, step: int) -> Bools:
-    """Return whether the answer served after a step, from 1, is right: bool (n,)."""
-    arrays = table.arrays
-    kept = arrays.present & (np.arange(arrays.horizon) < step)[None, :, None]
-    leaf = np.where(kept, np.inf, -np.inf)
-    return single(arrays, Levels(leaf[:, :, 0], leaf, kept), confidence, 0.0).right
 
 
 def tested_alpha(guarantee: Guarantee, table: Questions) -> float:

@@ -1,15 +1,18 @@
-"""Matchers by name, loaded when they are first asked for: built in, or an installed package's entry point."""
+"""Matchers by name, loaded when they are first asked for: built in, or an installed package's entry point.
+
+Options of a matcher come as the text of a spec ("number:rel=1e-3"), or as values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
-from cascade.matching import options
 from cascade.matching.base import ByMatching, Comparator, Matcher
-from cascade.registry import Registry, callable_alone
+from cascade.registry import Registry, callable_alone, imported
 
 _OFFICIAL = "cascade.matching.official"
 MATCHERS: Registry[Callable[..., Matcher]] = Registry(
@@ -37,32 +40,131 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
 )
 
 
+Reader = Callable[[Any], Any]
+"""Takes what was given, returns what is meant, raises ValueError with what is wrong."""
+
+_MAX_NUMBER_CHARS = 40
+
+
+def fraction(value: Any) -> Fraction:
+    """Return a number that is at least 0, exactly as it is written: 0.1 is one tenth.
+
+    >>> fraction("1e-3"), fraction(0.8), fraction("5%")
+    (Fraction(1, 1000), Fraction(4, 5), Fraction(1, 20))
+    """
+    text = str(value).strip()
+    if isinstance(value, bool) or len(text) > _MAX_NUMBER_CHARS:
+        raise ValueError("is no number")
+    digits, percent, _ = text.partition("%")
+    exponent = digits.lower().partition("e")[2].lstrip("+-")
+    if len(exponent) > len("999"):  # Fraction("1e999999999") would never come back
+        raise ValueError("is out of range")
+    try:
+        read = Fraction(digits) / (100 if percent else 1)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("is no number") from None
+    if read < 0:
+        raise ValueError("must not be negative")
+    return read
+
+
+def share(value: Any) -> Fraction:
+    """Return a number above 0 and at most 1."""
+    read = fraction(value)
+    if not 0 < read <= 1:
+        raise ValueError("must be above 0 and at most 1")
+    return read
+
+
+def seconds(value: Any) -> float:
+    """Return a duration above 0, at most an hour."""
+    read = float(fraction(value))
+    if not 0 < read <= 3_600:
+        raise ValueError("must be above 0 and at most 3600 seconds")
+    return read
+
+
+def count(value: Any) -> int:
+    """Return a whole number from 1 to 64."""
+    read = fraction(value)
+    if read.denominator != 1 or not 1 <= read <= 64:
+        raise ValueError("must be a whole number from 1 to 64")
+    return int(read)
+
+
+def one_of(*words: str) -> Reader:
+    """Return a reader of one of the words."""
+
+    def read(value: Any) -> str:
+        # YAML and Python say True where a spec says yes.
+        said = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+        if said not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return str(said)
+
+    return read
+
+
+def letters(value: Any) -> str:
+    """Return the letters that options are called by, as one upper-case text."""
+    text = str(value).upper()
+    if not text.isascii() or not text.isalpha() or len(set(text)) < len(text):
+        raise ValueError("must be the letters of the options, each once, such as ABCD")
+    return text
+
+
+def function(value: Any) -> Callable[..., Any]:
+    """Return something that can be called."""
+    if not callable(value):
+        raise ValueError("must be a function")  # noqa: TRY004 - `read_all` collects these
+    made: Callable[..., Any] = value
+    return made
+
+
+def function_or_name(value: Any) -> Callable[..., Any]:
+    """Return a function, given itself or as "module.attribute"; the module is imported, which runs it."""
+    if not isinstance(value, str):
+        return function(value)
+    module, _, attribute = value.replace(":", ".").rpartition(".")
+    if not module or not attribute:
+        raise ValueError('must be "module.attribute", such as my_rules.is_right')
+    return function(imported(f"{module}:{attribute}"))
+
+
+def read_all(given: Mapping[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values that could be read, and what is wrong with the others. Unknown names are the caller's."""
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in given.items():
+        try:
+            values[name] = readers[name](value)
+        except ValueError as error:
+            problems.append(f"{name}={value!r} {error}")
+    return values, problems
+
+
 class Options(NamedTuple):
     """Which options a matcher takes, and those without which it cannot be; the first may stand without its name."""
 
-    readers: Mapping[str, options.Reader] = {}
+    readers: Mapping[str, Reader] = {}
     needed: tuple[str, ...] = ()
 
 
 OPTIONS: Mapping[str, Options] = {
-    "squad": Options({"f1": options.share}),
-    "hotpotqa": Options({"f1": options.share}),
-    "choice": Options({"letters": options.letters}),
-    "number": Options(
-        {"rel": options.fraction, "abs": options.fraction, "units": options.one_of("yes", "no", "required")}
-    ),
-    "math": Options({"timeout_s": options.seconds, "workers": options.count}),
-    "json": Options({"ignore": str, "lists": options.one_of("ordered", "unordered")}),
+    "squad": Options({"f1": share}),
+    "hotpotqa": Options({"f1": share}),
+    "choice": Options({"letters": letters}),
+    "number": Options({"rel": fraction, "abs": fraction, "units": one_of("yes", "no", "required")}),
+    "math": Options({"timeout_s": seconds, "workers": count}),
+    "json": Options({"ignore": str, "lists": one_of("ordered", "unordered")}),
     "tool_calls": Options(
-        {"order": options.one_of("any", "kept"), "words": options.one_of("ignored", "compared")},
+        {"order": one_of("any", "kept"), "words": one_of("ignored", "compared")},
     ),
     "label": Options({"labels": str}),
-    "code": Options({"command": str, "timeout_s": options.seconds}),
-    "embedding": Options(
-        {"embed": options.function_or_name, "threshold": options.share}, needed=("embed", "threshold")
-    ),
-    "function": Options({"function": options.function_or_name, "at_least": options.share}, needed=("function",)),
-    "judge": Options({"ask": options.function}, needed=("ask",)),
+    "code": Options({"command": str, "timeout_s": seconds}),
+    "embedding": Options({"embed": function_or_name, "threshold": share}, needed=("embed", "threshold")),
+    "function": Options({"function": function_or_name, "at_least": share}, needed=("function",)),
+    "judge": Options({"ask": function}, needed=("ask",)),
 }
 """The options of the built-in matchers. An installed matcher checks its own."""
 
@@ -131,7 +233,7 @@ def _values(name: str, takes: Options, chosen: dict[str, Any], problems: list[st
         said = f"there is no option {key!r}" if key else f"{chosen[key]!r} is no option; options are written name=value"
         problems.append(said + hint)
         del chosen[key]
-    values, wrong = options.read_all(chosen, takes.readers)
+    values, wrong = read_all(chosen, takes.readers)
     _raise_any(name, [*problems, *wrong])
     return values
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from cascade.chat import output_text, parsed
-from cascade.chat_faults import schema_problem
 from cascade.errors import BadRequestError, ProviderTimeoutError, quote
 from cascade.providers.base import Payload
 from cascade.types import Question, Request
@@ -110,6 +109,8 @@ class Schema:
             value = parsed(output_text(message))
         except ValueError:
             return False
+        from cascade.chat_faults import schema_problem
+
         return schema_problem(self.schema, value) is None
 
 

@@ -23,9 +23,7 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Policy, Takes
-from cascade.policies.fixed import FixedPolicy
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES, logprob_signals
-from cascade.policies.threshold import uncertainty
 from cascade.safety.defusing import taken_out
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
@@ -69,6 +67,8 @@ def read_action(text: str) -> float | None:
 
 def _what_a_decider_sees(question: Question, current: _Round) -> dict[str, str]:
     verdict = current.verdict
+    from cascade.policies.threshold import uncertainty
+
     doubt = uncertainty(verdict.p_yes)
     guide = next((c.text for c in current.candidates if c.source == "guide"), "none")
     fields = {
@@ -152,6 +152,8 @@ class BaseGuide(Strategy):
     @property
     def guide_policy(self) -> Policy:
         """The guide's answer of the first round."""
+        from cascade.policies.fixed import FixedPolicy
+
         return FixedPolicy("guide")
 
     def only(self, takes: Takes) -> Ladder:

@@ -10,7 +10,6 @@ from cascade.calibration.calibrating import left_out_said
 from cascade.calibration.doubt import why_no_doubt
 from cascade.calibration.remarks import lacking_cost
 from cascade.calibration.scores import history_of
-from cascade.conformal.ltt import would_do
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
@@ -178,6 +177,8 @@ def in_logged(
     spoken = float(guarantee.rules.counted(table).mean()) * certifiable / max(logged, parts.questions)
     needed = logged_for(error.needed_n, guarantee, share, spoken)
     where = " of such a segment" if guarantee.separate else ""
+    from cascade.conformal.ltt import would_do
+
     said = f"About {needed:,} logged questions{where} {would_do(error.chance)}, if they are like these."
     return NotCertifiedError(f"{error.why} {said}", needed_n=needed, chance=error.chance, why=error.why)
 

@@ -13,8 +13,7 @@ from unit.policies import learned_made as made
 from cascade.conformal.arrays import Floats
 from cascade.engine import rank
 from cascade.policies.estimators import probability
-from cascade.policies.learned import LearnedPolicy
-from cascade.policies.ranking import LEAST, beside
+from cascade.policies.learned import LEAST, LearnedPolicy, beside
 from cascade.types import Candidate, Decision, Step
 from property.examples import times
 

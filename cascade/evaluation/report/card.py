@@ -13,9 +13,8 @@ from cascade.calibration.calibrating import Calibrated
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import Realised, history_of
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label
-from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
-from cascade.evaluation.report.markdown import markdown_table, plain_line
+from cascade.evaluation.report.plots import Drawing, Mark, drawing
 from cascade.evaluation.report.worth import worth_of
 from cascade.guarantees.certificate import statement
 from cascade.guarantees.words import percent
@@ -28,7 +27,7 @@ from cascade.policies.artifact import (
     PLOT_FILE,
     POLICY_FILE,
 )
-from cascade.text import capital, counted
+from cascade.text import capital, counted, markdown_table, plain_line
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.objective import Unit
 from cascade.training.fitting import Fitted

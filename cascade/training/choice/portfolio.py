@@ -32,9 +32,10 @@ from cascade.episodes.embeddings import without_embeddings
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.reference import has_reference
+from cascade.policies import learned
 from cascade.policies.base import Takes
 from cascade.policies.features import offered
-from cascade.policies.learned import METHODS, LearnedPolicy
+from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.choosing import Candidate, cost_of, out_of_fold
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.simple import (
@@ -57,6 +58,8 @@ Estimator: TypeAlias = Callable[[Problem], LearnedPolicy]
 """Fits a policy to a problem of optimal stopping."""
 
 AUTO = "auto"
+METHODS = (AUTO, *learned.METHODS)
+"""The methods that a fit can be asked for."""
 DEPTH = "fixed depth"
 REFERENCE = "the reference alone"
 """The candidate that asks the guide, or a ladder's last model, at once."""
@@ -138,8 +141,8 @@ def portfolio(
     Raises:
         UsageError: there is no such method, or none of its candidates can be tried on this log.
     """
-    if method not in {AUTO, *METHODS}:
-        raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *METHODS))}.")
+    if method not in {AUTO, *learned.METHODS}:
+        raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *learned.METHODS))}.")
     if method in BARE:
         raise UsageError(
             f"The network {method} has no certificate, so there is nothing to compare or to promise: cascade "
@@ -167,7 +170,7 @@ def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[
         alone = table.n < BOOSTED_ROWS and _buys(table, objective)
         return {"purchases", *offered} | (set() if alone else {"depth", "reference", "boosted"})
     left_out = {*CERTIFIABLE} - offered | (set() if trees and table.n >= BOOSTED_ROWS else {"boosted"})
-    return set(METHODS) - left_out
+    return set(learned.METHODS) - left_out
 
 
 def _all(
@@ -349,3 +352,28 @@ def _fewer(steps: tuple[int, ...], parents: Parents | None) -> Iterator[tuple[in
         needed = () if parents is None else {p for step in steps if step != steps[at] for p in parents[step - 1]}
         if steps[at] not in needed:
             yield steps[:at] + steps[at + 1 :]
+
+
+def method_written(method: str) -> str:
+    """Return a method as messages write it: networks with dashes.
+
+    >>> method_written("cpo_batch"), method_written("net_benefit")
+    ('cpo-batch', 'net_benefit')
+    """
+    return method.replace("cpo_", "cpo-")
+
+
+def method_named(said: str | None) -> str | None:
+    """Return a method as it is called inside; what was not given stays so.
+
+    >>> method_named("cpo-batch"), method_named("net_benefit"), method_named(None)
+    ('cpo_batch', 'net_benefit', None)
+    """
+    return None if said is None else said.replace("-", "_")
+
+
+def check_method(method: str) -> None:
+    """Refuse a method that does not exist."""
+    if method not in METHODS:
+        meant = did_you_mean(method_written(method), map(method_written, METHODS))
+        raise UsageError(f"There is no policy {method_written(method)!r} to fit{meant}.")

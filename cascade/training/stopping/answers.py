@@ -21,14 +21,13 @@ import numpy as np
 
 from cascade.calibration.samples import FOLDS, folds
 from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.conformal.served import right_after, served_right
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.kept_answers import missing
-from cascade.guarantees.served_answer import right_after, served_right
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Gain, Linear, Logistic, Scorer
-from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.policies.ranking import beside
+from cascade.policies.learned import LearnedPolicy, StepRule, beside
 from cascade.training.estimators.linear import Slope, Weights, logistic, platt, probabilities
 from cascade.training.stopping.stages import FitTarget, Stage, on_record, prior_of, rule_before
 
@@ -139,7 +138,7 @@ def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints, rule:
             chances[there, place] = fit.out_of_fold[there]
     incumbent, rival = None, np.full(rows.size, np.nan)
     if t and any(model is not None for model in models):
-        right = right_after(table, found, t)[rows]
+        right = right_after(table.arrays, found, t)[rows]
         earlier = rule.incumbent if rule is not None else None
         fit = chance(stage, right, known, fold[rows], _prior(earlier, rule, stage, table))
         if fit is not None:
@@ -197,7 +196,7 @@ def logistic_of(design: Design, weights: Weights, slope: Slope | None = None) ->
 
 def _share(table: EpisodeTable, confidence: Floats) -> float:
     """Return how often the answer served is right, mean over the steps on record."""
-    return float(served_right(table, confidence)[on_record(table)].mean())
+    return float(served_right(table.arrays, confidence)[on_record(table)].mean())
 
 
 # --- Which answers are worth their place in the set, where one costs something (lambda) ---

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cascade
-from cascade.api.result import Result
+from cascade.api.output import Result
 from unit.cli.certified import hard_rows
 
 LADDER = "demo-ladder"

@@ -17,8 +17,8 @@ from cascade.api.comparing import compare
 from cascade.api.evaluating import evaluate
 from cascade.api.fitting import fit
 from cascade.api.monitoring import monitor
+from cascade.api.output import Result
 from cascade.api.proving import prove
-from cascade.api.result import Result
 from cascade.api.verifying import verify
 from cascade.cli.command import command, flag
 

@@ -15,7 +15,6 @@ from cases import each
 from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
-from cascade.api import methods
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.report import card
 from cascade.factory import read_policy
@@ -25,6 +24,7 @@ from cascade.policies.features import FeatureSet
 from cascade.policies.learned import METHODS, LearnedPolicy, StepRule
 from cascade.policies.learned_config import LearnedConfig
 from cascade.policies.model_file import dumps, load, loads, save, settings
+from cascade.training.choice import portfolio
 from unit.policies import learned_made as made
 
 RNG = np.random.default_rng(11)
@@ -335,5 +335,5 @@ def test_settings_that_were_edited_are_refused(tmp_path: Path, change: Callable[
 def test_the_methods_are_the_same_wherever_they_are_listed() -> None:
     """They stand where they are served, in the settings, on the command line and in the model card."""
     assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
-    assert ("auto", *METHODS) == methods.METHODS
+    assert ("auto", *METHODS) == portfolio.METHODS
     assert set(card.METHODS_IN_WORDS) == set(METHODS)

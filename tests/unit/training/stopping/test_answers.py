@@ -7,9 +7,9 @@ import pytest
 
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Floats
+from cascade.conformal.served import served_right
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees import get
-from cascade.guarantees.served_answer import served_right
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.stopping.answers import LEAST_ROWS, fit_answers, own_answers
 from cascade.training.stopping.net_benefit import fit_net_benefit
@@ -30,7 +30,7 @@ def rivals(n: int, seed: int) -> EpisodeTable:
 
 def served(table: EpisodeTable, policy: LearnedPolicy) -> Floats:
     """Return how often the answer served after each step is right, by the policy's confidences."""
-    return np.asarray(served_right(table, scored(policy, table)[0].confidence).mean(axis=0))
+    return np.asarray(served_right(table.arrays, scored(policy, table)[0].confidence).mean(axis=0))
 
 
 def policy_with(train: EpisodeTable, **given: object) -> LearnedPolicy:
@@ -45,7 +45,7 @@ def policy_with(train: EpisodeTable, **given: object) -> LearnedPolicy:
 
 def test_the_likelier_answer_is_served_and_not_the_latest() -> None:
     train, test = rivals(1_000, seed=1), rivals(5_000, seed=2)
-    learned, own = served(test, policy_with(train)), served_right(test, test.confidence).mean(axis=0)
+    learned, own = served(test, policy_with(train)), served_right(test.arrays, test.confidence).mean(axis=0)
     assert learned[0] == own[0]
     assert learned[1] > own[1] + 0.1
     # Nobody who sees both signals does better than to serve the one with the higher.
@@ -79,7 +79,7 @@ def test_out_of_fold_they_rank_as_the_policy_would_and_say_how_often_it_is_right
     answers = fit_answers(train, staged(train), seed=1)
     assert answers.fitted
     assert answers.right > answers.own_right
-    assert answers.right == pytest.approx(served_right(train, answers.out_of_fold).mean())
+    assert answers.right == pytest.approx(served_right(train.arrays, answers.out_of_fold).mean())
     live = scored(policy_with(train, seed=1), train)[0].confidence
     assert np.corrcoef(live.ravel(), answers.out_of_fold.ravel())[0, 1] > 0.98
     assert not np.array_equal(live, answers.out_of_fold)
