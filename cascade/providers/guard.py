@@ -234,19 +234,22 @@ class Guard:
     def _breaker(self, model: str) -> Breaker | None:
         if self.breakers is None:
             return None
+        found = self.breakers.get(model)
+        if found is not None:
+            return found
         from cascade.resilience.breaker import Breaker
 
-        found = self.breakers.get(model)
-        return self.breakers.setdefault(model, Breaker()) if found is None else found
+        return self.breakers.setdefault(model, Breaker())
 
     def _turn(self, tries: _Tries) -> AbstractAsyncContextManager[None]:
         if self.turns is None:
             return nullcontext()
-        from cascade.resilience.concurrency import Turns
-
         model = tries.asked.model
         found = self.turns.get(model)
-        found = self.turns.setdefault(model, Turns()) if found is None else found
+        if found is None:
+            from cascade.resilience.concurrency import Turns
+
+            found = self.turns.setdefault(model, Turns())
         return found.turn(model, tries.deadline)
 
     def _chunks(self, tries: _Tries) -> AsyncGenerator[Payload, None]:
