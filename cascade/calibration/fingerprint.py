@@ -27,7 +27,6 @@ from cascade.policies.requests import seen
 from cascade.safety.files import read_bounded
 from cascade.safety.keys import redact
 from cascade.strategies import prompts
-from cascade.strategies.agents import AGENTS
 from cascade.strategies.prompts import Prompts
 from cascade.types import Certificate
 
@@ -163,8 +162,12 @@ def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> Made
 
 def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> dict[str, str | None]:
     """Return the SHA-256 of each file of one's own that decides an answer, by what it is; None where none is read."""
-    agents = {f"the agent {entry.agent}": AGENTS.file(entry.agent) for entry in used if entry.agent is not None}
-    found = agents | dict(config.strategy.own_files)
+    named = {entry.agent for entry in used if entry.agent is not None}
+    found = dict(config.strategy.own_files)
+    if named:
+        from cascade.strategies.agents import AGENTS
+
+        found |= {f"the agent {agent}": AGENTS.file(agent) for agent in named}
     return {what: _file_digest(path) for what, path in sorted(found.items())}
 
 
