@@ -21,7 +21,7 @@ import yaml
 from fitted.report import head
 
 from cascade import Orchestrator
-from cascade.config.loading import load
+from cascade.config import load
 from cascade.evaluation.logs import open_log
 from cascade.guarantees.base import Guarantee
 from cascade.matching.exact import exact_match

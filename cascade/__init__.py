@@ -75,7 +75,7 @@ _HOMES = {
     "BatchError": "errors",
     "BudgetExceededError": "errors",
     "Candidate": "types",
-    "CascadeConfig": "config.loading",
+    "CascadeConfig": "config",
     "CascadeError": "errors",
     "Certificate": "types",
     "ChatRequest": "chat",

@@ -36,10 +36,8 @@ from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
-from cascade.serving import at_level, caches_of, caps_of, service_of
-from cascade.serving.plan import RunPlan, outright, unpromised
+from cascade.serving import RunPlan, at_level, caches_of, caps_of, outright, service_of, unpromised
 from cascade.strategies.base import Strategy
-from cascade.streaming import Flow, aserve, astream, stream
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded where a configuration or a caller asks for them: promises, shared caps, spans, streams
@@ -202,6 +200,8 @@ class Orchestrator:
         """
         refuse_in_event_loop("stream", "astream")
         deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        from cascade.streaming import stream
+
         return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace, raw=raw)
 
     async def astream(
@@ -217,6 +217,8 @@ class Orchestrator:
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
         deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        from cascade.streaming import astream
+
         pieces = astream(
             walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace, raw=raw
         )
@@ -357,6 +359,8 @@ class Orchestrator:
         asked = Question.of_chat(request)
         deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced, key=key)
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
+        from cascade.streaming import Flow, aserve
+
         pieces = aserve(
             walk,
             lambda one: self._guard(one, key).acomplete(one, deadline, self._halt),

@@ -1,34 +1,400 @@
 """The configuration: YAML, a dict or an object becomes one frozen `CascadeConfig`, or one error with every problem.
 
-`schema` has the sections, `loading` reads and checks them, `problems` puts into words what is wrong.
+`schema` has the sections, `problems` puts into words what is wrong; here they are read, checked and put together.
+Keys never stand in a configuration: it names the environment variable that holds one. The environment is read here, in
+`providers/litellm.py`, and for one variable of the engine's in `providers/local.py`.
 """
 
 from __future__ import annotations
 
-from cascade.config.loading import (
-    DEFAULT_BASE_VARIABLE,
-    DEFAULT_KEY_VARIABLE,
-    CascadeConfig,
-    default_traces_url,
-    environment,
-    ledger_url,
-    load,
-    modes_url,
-    policy_section,
-    strategy_problems,
-    traces_url,
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
 )
 
-__all__ = [
-    "DEFAULT_BASE_VARIABLE",
-    "DEFAULT_KEY_VARIABLE",
-    "CascadeConfig",
-    "default_traces_url",
-    "environment",
-    "ledger_url",
-    "load",
-    "modes_url",
-    "policy_section",
-    "strategy_problems",
-    "traces_url",
-]
+from cascade.checks import did_you_mean, secret_problems, shown_name
+from cascade.config.schema import (
+    AnyStrategy,
+    BudgetConfig,
+    GuaranteeConfig,
+    HeldPolicy,
+    LimitsConfig,
+    Model,
+    ModelConfig,
+    ModesConfig,
+    PriceConfig,
+    ProviderConfig,
+    ServerConfig,
+    TelemetryConfig,
+    TimeoutsConfig,
+    TracesConfig,
+    WrittenPolicy,
+    provider_shorthand,
+    traces_shorthand,
+)
+from cascade.config.yamlfile import read_yaml
+from cascade.errors import ConfigError, UsageError
+from cascade.money import Price, PriceTable
+from cascade.policies import config as policies
+from cascade.policies.base import FittedOn
+from cascade.policies.config import DirectoryConfig, PolicyConfig, StrategyFacts
+from cascade.providers import registry
+from cascade.section import Section
+from cascade.strategies import config as strategies
+
+DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
+TRACES_VARIABLE = "CASCADE_TRACES"
+"""Where traces go if the configuration does not say: a store's URL, or "off"."""
+
+
+class CascadeConfig(Section):
+    """Everything that an `Orchestrator` is made from."""
+
+    models: Mapping[str, Model]
+    strategy: AnyStrategy = Field(default_factory=lambda: strategies.WRITTEN.read({}))
+    policy: WrittenPolicy = Field(default_factory=lambda: policies.WRITTEN.read({}))
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
+    timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    provider: Annotated[ProviderConfig, BeforeValidator(provider_shorthand)] = Field(
+        default_factory=lambda: ProviderConfig(kind="litellm")
+    )
+    guarantee: GuaranteeConfig | None = None
+    server: ServerConfig = Field(default_factory=ServerConfig)
+    modes: ModesConfig | None = None
+    telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
+    traces: Annotated[TracesConfig | None, BeforeValidator(traces_shorthand)] = Field(default_factory=TracesConfig)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fitting_policy(cls, data: Any) -> Any:
+        """Give a strategy the policy that fits it unless another is given."""
+        if not isinstance(data, Mapping) or "policy" in data:
+            return data
+        found: Any = strategies.WRITTEN.class_at(data.get("strategy", {}))
+        return data if found is None else {**data, "policy": found.fitting_policy}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CascadeConfig:
+        problems = [
+            *strategy_problems(self),
+            *_place_problems(self),
+            *_fallback_problems(self),
+            *_price_problems(self),
+            *_provider_problems(self),
+            *_label_problems(self),
+        ]
+        if problems:
+            # One error object carries them all; `load` takes them apart again.
+            raise ValueError("\n".join(problems))
+        return self
+
+    def prices(self) -> dict[str, Price | None]:
+        """Return every configured model's price: as configured, else from the bundled table, else None."""
+        table = PriceTable.bundled()
+        found = {entry.model: table.price(entry.model) for entry in self.models.values()}
+        found |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
+        return found | {entry.model: entry.price.price() for entry in self.models.values() if entry.price}
+
+
+def strategy_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield what keeps a configuration's policy and strategy from working together."""
+    strategy = config.strategy
+    for name in strategy.places:
+        if name not in config.models:
+            yield f"models.{name}: the {strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
+    roles = [strategy.role(place, config.models[place].model) for place in strategy.places if place in config.models]
+    yield from config.policy.problems(
+        StrategyFacts(
+            strategy.kind,
+            strategy.horizon,
+            strategy.sources(roles),
+            strategy.signals,
+            strategy.decides,
+            strategy.has_reference,
+            strategy.has_parts,
+            strategy.has_calls,
+            lambda fitted: _fitting_strategy(config, fitted),
+        )
+    )
+
+
+def _fitting_strategy(config: CascadeConfig, fitted: FittedOn) -> str | None:
+    """Return the line of a configuration under which a policy can be served, as far as it is known."""
+    prices = config.prices()
+    bounds = {name: prices[entry.model] for name, entry in config.models.items()}
+    costs = {name: price.bound_nano_usd(1_000, 1_000) for name, price in bounds.items() if price is not None}
+    places = sorted(bounds, key=lambda name: costs.get(name, 0)) if len(costs) == len(bounds) else list(bounds)
+    lines = (one.line_for(fitted.sources, fitted.horizon, places) for one in strategies.STRATEGIES.usable().values())
+    return next((line for line in lines if line is not None), None)
+
+
+def _place_problems(config: CascadeConfig) -> Iterable[str]:
+    """One model name is one model: it cannot be served in two places."""
+    first: dict[str, ModelConfig] = {}
+    for place, entry in config.models.items():
+        other = first.setdefault(entry.model, entry)
+        for name in ("provider", "api_base", "api_key_env", "agent"):
+            if getattr(entry, name) != getattr(other, name):
+                yield f"models.{place}.{name}: {entry.model} stands under models twice, with another {name}"
+
+
+def _fallback_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield what is wrong with the models that are to answer in others' places."""
+    first: dict[str, tuple[str, ...]] = {}
+    for place, entry in config.models.items():
+        if first.setdefault(entry.model, entry.fallbacks) != entry.fallbacks:
+            yield f"models.{place}.fallbacks: {entry.model} stands under models twice, with others"
+        for name in entry.fallbacks:
+            if name not in config.models:
+                known = did_you_mean(name, config.models)
+                yield f"models.{place}.fallbacks: there is no {shown_name(name)} under models{known}"
+            elif config.models[name].model == entry.model:
+                yield f"models.{place}.fallbacks: {entry.model} cannot answer in its own place"
+            elif entry.fallbacks.count(name) > 1:
+                yield f"models.{place}.fallbacks: {name} stands there more than once"
+
+
+def _price_problems(config: CascadeConfig) -> Iterable[str]:
+    by_name: dict[str, PriceConfig | None] = {}
+    for place, entry in config.models.items():
+        if entry.price is not None and by_name.setdefault(entry.model, entry.price) != entry.price:
+            yield f"models.{place}.price: {entry.model} stands here with another price"
+    if config.budget.per_question is None:
+        return
+    prices = config.prices()
+    for place, entry in config.models.items():
+        if prices[entry.model] is None:
+            yield (
+                f"models.{place}.price: {entry.model} has no known price, and budget.per_question is a hard cap; "
+                "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
+            )
+
+
+def _provider_problems(config: CascadeConfig) -> Iterable[str]:
+    if config.provider.kind == "replay" and not config.provider.options.get("path"):
+        yield "provider: replay needs a log, as in provider: replay:episodes.jsonl"
+    allowed = registry.OPTIONS.get(config.provider.kind)
+    for name in config.provider.options if allowed is not None else ():
+        if name not in (allowed or ()):
+            hint = did_you_mean(name, allowed or ()) if allowed else "; it has none"
+            yield f"provider.options.{name}: {config.provider.kind} has no such option{hint}"
+    for place, entry in config.models.items():
+        if entry.provider is not None and entry.provider not in registry.PROVIDERS.names:
+            known = did_you_mean(entry.provider, registry.PROVIDERS.names)
+            yield f"models.{place}.provider: there is no provider {shown_name(entry.provider)}{known}"
+
+
+def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
+    """Return a checked configuration from an object, a dict, or the path of a YAML file.
+
+    Paths in a file (`policy`, `prompts`, `replay:`, `traces`) are relative to the file's folder. In a dict, and in what
+    comes through a pipe, they are relative to the working directory.
+
+    Raises:
+        ConfigError: everything that is wrong, each problem with its path.
+    """
+    if isinstance(source, CascadeConfig):
+        return source
+    if isinstance(source, Mapping):
+        return _checked(source, None)
+    path = Path(source)
+    checked = _checked(read_yaml(path), str(source))
+    return _beside(checked, path.parent) if path.is_file() else checked
+
+
+def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
+    """Return a configuration whose relative paths are looked for from the folder of the configuration's file."""
+    strategy, policy, provider, traces = config.strategy, config.policy, config.provider, config.traces
+    modes = config.modes
+    changed: dict[str, Section] = {}
+    if strategy.prompts is not None:
+        changed["strategy"] = strategy.model_copy(update={"prompts": _placed(strategy.prompts, folder)})
+    if isinstance(policy, DirectoryConfig):
+        changed["policy"] = policy.model_copy(update={"path": _placed(policy.path, folder)})
+    if provider.kind == "replay":
+        options = {**provider.options, "path": _placed(str(provider.options["path"]), folder)}
+        changed["provider"] = provider.model_copy(update={"options": options})
+    if traces is not None and traces.store is not None:
+        changed["traces"] = traces.model_copy(update={"store": _placed(traces.store, folder)})
+    if modes is not None and modes.store is not None:
+        changed["modes"] = modes.model_copy(update={"store": _placed(modes.store, folder)})
+    changed |= _review_beside(config.server, folder)
+    return config.model_copy(update=changed) if changed else config
+
+
+def _review_beside(server: ServerConfig, folder: Path) -> dict[str, Section]:
+    judged = server.review.model_dump(include={"log", "file", "policy"}, exclude_none=True)
+    if not judged:
+        return {}
+    review = server.review.model_copy(update={name: _placed(one, folder) for name, one in judged.items()})
+    return {"server": server.model_copy(update={"review": review})}
+
+
+def _placed(written: str, folder: Path) -> str:
+    """Return a path, or the URL of a file, as it is from a folder: an absolute one, and a server's URL, as written."""
+    scheme, mark, rest = written.partition("://")
+    path = Path(rest.removeprefix("/") if mark else written)
+    if folder == Path() or (mark and scheme != "sqlite") or path.expanduser().is_absolute():
+        return written
+    # The folder of a URL is written out: a store's path may not lead upwards.
+    return f"sqlite:///{folder.resolve() / path}" if mark else str(folder / path)
+
+
+def policy_section(document: Mapping[str, Any], *, held: bool = False) -> PolicyConfig:
+    """Return a policy's settings by themselves.
+
+    Args:
+        document: as written.
+        held: whether they stand in a policy directory, where alone a learned policy can be.
+
+    Raises:
+        ConfigError: everything that is wrong with them.
+    """
+    kind = _HeldPolicy if held else _Policy
+    try:
+        return kind.model_validate({"policy": document}).policy
+    except ValidationError as error:
+        raise ConfigError(_said(kind, {"policy": document}, error), None) from None
+
+
+class _HeldPolicy(Section):
+    """A policy and nothing else, as a policy directory has it."""
+
+    policy: HeldPolicy
+
+
+class _Policy(Section):
+    """A policy and nothing else, as it is written out."""
+
+    policy: WrittenPolicy
+
+
+def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
+    # A store's URL with a password is answered with better advice by its own section.
+    problems = [said for said in secret_problems(document) if not said.startswith(("traces.store:", "traces:"))]
+    try:
+        config = CascadeConfig.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError([*problems, *_said(CascadeConfig, document, error)], source) from None
+    if problems:
+        raise ConfigError(problems, source)
+    return config
+
+
+def _said(kind: type[Section], document: Mapping[str, Any], error: ValidationError) -> list[str]:
+    """Return everything that is wrong with settings, each problem once, with its path."""
+    from cascade.config.problems import problems_behind, problems_in
+
+    return list(dict.fromkeys(problems_in(kind, document, error) + problems_behind(kind, document, error)))
+
+
+def environment(name: str | None) -> str | None:
+    """Return an environment variable's value, None if it is not set or empty."""
+    return (os.environ.get(name) or None) if name else None
+
+
+def ledger_url(budget: BudgetConfig) -> str | None:
+    """Return the URL of the store that a ledger is kept in, None for this process's memory. Raises ConfigError."""
+    if budget.store_env is None:
+        return budget.store
+    url = environment(budget.store_env)
+    if not url:
+        raise ConfigError([f"budget.store_env: {budget.store_env} is not set"])
+    return _store_in("budget.store_env", url)
+
+
+def _label_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield what keeps people's judgements from a promise that needs them."""
+    if config.modes is None:
+        return
+    from cascade.guarantees.base import get
+
+    if get(config.modes.guarantee).compares:
+        return
+    review = config.server.review
+    if review.ask != config.modes.guarantee:
+        yield "server.review.ask: modes.guarantee regret needs right or wrong for both answers: ask: regret"
+    if review.log is not None:
+        yield "server.review.log: modes.guarantee regret needs judgements of this server's requests; leave log out"
+    if review.label_rate not in {None, 1.0}:
+        yield "server.review.label_rate: with modes.guarantee regret, modes.share and modes.audit draw; leave it out"
+    if config.traces is not None and config.traces.content != "full":
+        yield "traces.content: modes.guarantee regret needs texts that people can judge: full"
+
+
+def modes_url(config: CascadeConfig) -> str | None:
+    """Return the URL of the store that modes are kept in; None where there are none.
+
+    Without one of its own it is the database of the traces, or beside their file another one.
+
+    Raises:
+        ConfigError: a variable holds no store, or there are modes and no traces.
+    """
+    modes = config.modes
+    if modes is None:
+        return None
+    if modes.store_env is not None:
+        url = environment(modes.store_env)
+        if url is None:
+            raise ConfigError([f"modes.store_env: the environment variable {modes.store_env} is not set"])
+        return _store_in(modes.store_env, url)
+    traces = traces_url(config.traces)
+    if traces is None:
+        raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
+    if modes.store is not None:
+        return modes.store
+    from cascade.episodes.store.address import parse
+
+    path = parse(traces).path
+    return traces if path is None else f"sqlite:///{path.with_name(f'{path.stem}-modes.db')}"
+
+
+def traces_url(traces: TracesConfig | None) -> str | None:
+    """Return the URL of the store that traces go to, None if there is to be none.
+
+    The configuration comes first, then CASCADE_TRACES, then a file in the user's folder for data.
+
+    Raises:
+        ConfigError: the variable that the configuration names is not set, or what a variable holds is no store.
+    """
+    if traces is None or traces.store is not None:
+        return None if traces is None else traces.store
+    if traces.store_env is None:
+        return default_traces_url()
+    url = environment(traces.store_env)
+    if url is None:
+        raise ConfigError([f"traces.store_env: the environment variable {traces.store_env} is not set"])
+    return _store_in(traces.store_env, url)
+
+
+def default_traces_url() -> str | None:
+    """Return the URL of the store that traces go to where no configuration says, None for none.
+
+    Raises:
+        ConfigError: CASCADE_TRACES holds neither a store nor "off".
+    """
+    told = environment(TRACES_VARIABLE)
+    if told is not None:
+        return None if told.strip().lower() in {"off", "no", "false", "0"} else _store_in(TRACES_VARIABLE, told)
+    import platformdirs
+
+    return f"sqlite:///{Path(platformdirs.user_data_dir('cascade')) / 'traces.db'}"
+
+
+def _store_in(variable: str, url: str) -> str:
+    from cascade.episodes.store.address import parse
+
+    try:
+        parse(url)
+    except UsageError as error:
+        raise ConfigError([f"{variable}: {error}"]) from None
+    return url

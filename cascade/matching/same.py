@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
-from cascade.matching.base import KeyedComparator, Verdict
 from cascade.text import normalize_answer
+
+if TYPE_CHECKING:
+    from cascade.matching.base import KeyedComparator, Verdict
 
 _FREE_TEXT = (
     "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator "

@@ -57,7 +57,7 @@ FORBIDDEN_CALLS = {
     "time.localtime",
 }
 READS_ENVIRONMENT = {
-    *("config/loading.py", "matching/code.py"),
+    *("config/__init__.py", "matching/code.py"),
     *("providers/litellm.py", "providers/local.py", "providers/verifiers.py", "server/running.py"),
 }
 
