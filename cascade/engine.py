@@ -13,8 +13,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cascade.budget.charges import failed_call, paid_call
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget, failed_call, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching.same import answer_key

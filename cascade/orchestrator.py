@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
 from cascade._names import renamed
-from cascade.budget.charges import paid_call
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget, paid_call
 from cascade.chat import Chat, ChatRequest
 from cascade.checks import (
     above_zero,
@@ -36,7 +35,8 @@ from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
-from cascade.serving import RunPlan, at_level, caches_of, caps_of, outright, service_of, unpromised
+from cascade.serving import at_level, caches_of, caps_of, service_of
+from cascade.serving.plan import RunPlan, outright, unpromised
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 

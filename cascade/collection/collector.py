@@ -11,8 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from cascade.budget.charges import failed_call, paid_call
-from cascade.budget.ledger import SharedBudget
+from cascade.budget.charges import SharedBudget, failed_call, paid_call
 from cascade.collection.baselines import RecordedBaseline
 from cascade.config import CascadeConfig
 from cascade.engine import drive, run

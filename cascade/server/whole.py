@@ -7,7 +7,7 @@ from cascade.engine import adrive
 from cascade.errors import ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
-from cascade.serving import RunPlan
+from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Completion, Question, Request
 
 

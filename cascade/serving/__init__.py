@@ -1,69 +1,24 @@
-"""How questions are served: a plan for each, and what a configuration asks for beside its policy.
+"""What a configuration asks for beside its policy, to serve questions with; `plan` says how each is run.
 
 Certificates (`levels`, `certified`, `monitors`, `audits`), shared caps (`spending`) and prompt caches are loaded where
-a configuration asks for them. `certified` plans questions under a certificate.
+a configuration asks for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cascade.errors import UsageError
-from cascade.policies.base import Policy, Takes
 from cascade.strategies.base import Strategy
-from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.money import Price
-    from cascade.policies.scope import Scope
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
     from cascade.serving.prompt_caches import PromptCaches
     from cascade.serving.spending import Spending
-
-
-class RunPlan(NamedTuple):
-    """How one question is to be run.
-
-    `scope` is what the certificate speaks of.
-    `walk` is its name on record where it is not run by the strategy configured; `level` that of the policy's levels.
-    """
-
-    strategy: Strategy
-    policy: Policy
-    certificate: Certificate | None = None
-    abstain_below: float | None = None
-    audit: bool = False
-    warnings: tuple[str, ...] = ()
-    walk: str | None = None
-    level: str | None = None
-    scope: Scope | None = None
-
-
-def unpromised(strategy: Strategy, policy: Policy, stays: bool) -> RunPlan:
-    """Return how a question is run where nothing is promised: by the policy, or by the reference alone if it stays."""
-    if stays:
-        return outright(strategy.only(Takes(reference=True)), reference_walk(strategy))
-    return RunPlan(strategy, policy)
-
-
-def outright(strategy: Strategy, walk: str) -> RunPlan:
-    """Return how one model answers without any policy.
-
-    Args:
-        strategy: asks that model alone.
-        walk: what a log calls it.
-    """
-    from cascade.policies.fixed import FixedPolicy  # of use for a model alone; most questions have a policy
-
-    return RunPlan(strategy, FixedPolicy(), walk=walk)
-
-
-def reference_walk(strategy: Strategy) -> str:
-    """Return what a log calls the reference alone: a ladder's last model, or the guide asked outright."""
-    return LAST_ONLY if strategy.ends_with_reference else GUIDE_ONLY
 
 
 def service_of(config: CascadeConfig, strategy: Strategy, before: ServingState | None = None) -> ServingState | None:

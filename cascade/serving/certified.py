@@ -26,9 +26,9 @@ from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.requests import kind_of, unlike
 from cascade.policies.scope import Scope, failures
-from cascade.serving import RunPlan, reference_walk, unpromised
 from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
+from cascade.serving.plan import RunPlan, reference_walk, unpromised
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Certificate, Question, Step
 

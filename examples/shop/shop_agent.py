@@ -8,8 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from shop import Shop, Task
 
-from cascade.budget.charges import paid_call
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget, paid_call
 from cascade.errors import BudgetExceededError
 from cascade.money import Price
 from cascade.types import Completion, Message, Question, Request

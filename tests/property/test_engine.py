@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.made import PRICES, RIVER, completion, yes_no
 
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget
 from cascade.engine import adrive, drive, run
 from cascade.errors import (
     AuthenticationError,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade.budget.charges import most_nano_usd
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget, most_nano_usd
 from cascade.engine import Run, adrive, drive, run
 from cascade.errors import (
     AuthenticationError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget
 from cascade.engine import adrive, drive, run
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.policies.fixed import FixedPolicy

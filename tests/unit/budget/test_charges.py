@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cascade.budget.charges import most_nano_usd, paid_call
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget, most_nano_usd, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError
 from cascade.money import Price, PriceTable, compact_map, price_from_entry

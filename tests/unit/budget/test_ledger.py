@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.budget.charges import most_nano_usd
-from cascade.budget.ledger import QuestionBudget
+from cascade.budget.charges import QuestionBudget, most_nano_usd
 from cascade.errors import BudgetExceededError
 from cascade.money import Price
 from cascade.types import Message

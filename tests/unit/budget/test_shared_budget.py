@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cascade.budget.ledger import SharedBudget
+from cascade.budget.charges import SharedBudget
 from cascade.errors import BudgetExceededError
 from cascade.money import Price
 from cascade.types import Message, Request
