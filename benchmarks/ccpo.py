@@ -46,7 +46,7 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 from cascade.training.networks.fitting import fit_network
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import build

@@ -26,7 +26,7 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
 from cascade.training.dividing import allowed_loss
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
 from cascade.training.stopping.stages import FitTarget

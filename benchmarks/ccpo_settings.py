@@ -21,7 +21,7 @@ from literal.config import LiteralConfig
 
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 
 EXACT: Mapping[str, Mapping[str, object]] = {
     "the default": {},

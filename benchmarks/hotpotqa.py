@@ -40,7 +40,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.methods import Logged, Method
 from cascade.matching import get_matcher
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "hotpotqa"

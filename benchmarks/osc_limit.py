@@ -38,7 +38,7 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.base import Policy
 from cascade.policies.estimators import Scorer as Form
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 from cascade.training.estimators.trees import boosted
 from cascade.training.stopping.net_benefit import induce
 from cascade.training.stopping.problem import build, policy_of

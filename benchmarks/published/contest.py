@@ -30,7 +30,7 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
 from cascade.training.stopping.net_benefit import fit_net_benefit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -12,12 +12,13 @@ from cascade.api.output import Tell
 from cascade.api.problems import Problems
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.files import writable
-from cascade.policies.learned import NETWORKS
+from cascade.policies.learned import BARE, NETWORKS
 from cascade.training.choice.portfolio import AUTO, method_written
-from cascade.training.networks import progress
-from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
-from cascade.training.networks.trainer import BARE, Networks, require_torch
+
+if TYPE_CHECKING:  # loaded where a network is asked for
+    from cascade.training.networks import progress
+    from cascade.training.networks.config import CCPOConfig
+    from cascade.training.networks.trainer import Networks
 
 
 class NetworkOptions(NamedTuple):
@@ -50,8 +51,13 @@ class NetworkOptions(NamedTuple):
         there |= {"--checkpoint": self.checkpoint is not None, "--checkpoint-every": self.every is not None}
         return [name for name, one in (there | {"--resume": self.resume}).items() if one]
 
-    def networks(self, config: CCPOConfig | None, show: progress.Tell, tell: Tell) -> Networks:
-        """Return what trains them; `show` is told how far it is, `tell` what becomes of checkpoints."""
+    def networks(self, config: CCPOConfig | None, show: progress.Tell, tell: Tell) -> Networks | None:
+        """Return what trains them, None where none are; `show` is told how far it is, `tell` of checkpoints."""
+        if config is None:
+            return None
+        from cascade.training.networks.progress import EVERY, Checkpoints
+        from cascade.training.networks.trainer import Networks
+
         kept = None
         if self.checkpoint is not None:
             kept = Checkpoints(self.checkpoint, self.every or EVERY, self.resume, tell)
@@ -63,6 +69,10 @@ def wanted_config(problems: Problems, given: NetworkOptions, method: str) -> CCP
     used = method in NETWORKS or (method == AUTO and given.offered)
     for said in _conflicts(given, method, used=used):
         problems.add(said)
+    if not used and not given.options:
+        return None
+    from cascade.training.networks.trainer import require_torch
+
     config = problems.of(lambda: _config(given))
     if used and config is not None:
         problems.of(lambda: require_torch(config.device))
@@ -92,6 +102,8 @@ def _conflicts(given: NetworkOptions, method: str, *, used: bool) -> Iterator[st
 
 def _check_checkpoint(folder: Path, *, resume: bool) -> None:
     """Refuse a folder that cannot be written, or where the checkpoint of another run stands."""
+    from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, OPTION
+
     writable(folder, CALLED, OPTION)
     if not resume and (folder / CHECKPOINT_FILE).exists():
         raise UsageError(f"{folder} holds a checkpoint: --resume goes on from it; or choose another --checkpoint.")
@@ -103,6 +115,8 @@ def _config(given: NetworkOptions) -> CCPOConfig:
     Raises:
         ConfigError: everything that is wrong with them.
     """
+    from cascade.training.networks.config import CCPOConfig
+
     document: dict[str, Any] = {} if given.config is None else dict(_document(given.config))
     document |= {} if given.steps is None else {"steps": given.steps}
     document |= {} if given.device is None else {"device": given.device}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -25,9 +25,11 @@ from cascade.policies.base import Policy
 from cascade.text import capital, counted
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
-from cascade.training.networks.progress import Training
 from cascade.training.notes import ended_early
 from cascade.types import Certificate
+
+if TYPE_CHECKING:  # loaded where a network is trained
+    from cascade.training.networks.progress import Training
 
 _WIDE, _MIDDLE = 118, 100
 _LEAST_NAME = 22

@@ -23,13 +23,10 @@ from cascade.evaluation.logs import Log
 from cascade.guarantees.base import DEFAULT, Guarantee, default_kind, get, is_known
 from cascade.policies.artifact import CARD_FILE, POLICY_FILE
 from cascade.policies.embedding import Embedder
-from cascade.policies.learned import as_learned
+from cascade.policies.learned import BARE, CERTIFIABLE, as_learned
 from cascade.training.choice.portfolio import AUTO, check_method
 from cascade.training.dividing import Embedding
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.progress import Tell as Show
-from cascade.training.networks.trainer import BARE, CERTIFIABLE
 from cascade.training.notes import Init, starts_from
 
 if TYPE_CHECKING:  # of these ways to fit a run needs one
@@ -37,8 +34,11 @@ if TYPE_CHECKING:  # of these ways to fit a run needs one
     from cascade.api.fit_levels import LevelsFit, LevelsWanted
     from cascade.api.fit_uncertified import UncertifiedFit
     from cascade.config import CascadeConfig
+    from cascade.training.networks.config import CCPOConfig
 
 FitResult: TypeAlias = "PolicyFit | LevelsFit | CrossedFit | UncertifiedFit"
+Show: TypeAlias = Callable[[Any], None]
+"""Is told how far training is: a `training.networks.progress.Progress`."""
 Working: TypeAlias = Callable[[str], AbstractContextManager[Show]]
 """Makes a context that shows the progress of a piece of work; its argument names the work."""
 
@@ -211,7 +211,11 @@ def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
             return {"": fit_policy(ready.tables, ready.wanted, networks=networks, **how)}
         from cascade.training.levels import conditioned, fit_levels
 
-        make = conditioned(networks, given.policy, how["seed"]) if given.policy in CERTIFIABLE else None
+        make = (
+            conditioned(networks, given.policy, how["seed"])
+            if networks is not None and given.policy in CERTIFIABLE
+            else None
+        )
         return fit_levels(ready.tables, ready.wanted, levels.alphas, make=make, networks=networks, **how)
 
 

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration import crossing
-from cascade.calibration.calibrating import looked_at
+from cascade.calibration.calibrating import looked_at, ordering
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
-from cascade.calibration.ordering import ordering
 from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group, places
 from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.config import CascadeConfig

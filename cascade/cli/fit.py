@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cascade.api.fitting import FitResult, fit
 from cascade.cli.command import KIND, command, flag
 from cascade.cli.output import say
 from cascade.cli.progress import Shown
 from cascade.training.choice.portfolio import METHODS, method_named, method_written
-from cascade.training.networks.progress import CHECKPOINT_FILE, Progress, Tell
+
+if TYPE_CHECKING:  # loaded where a network is trained
+    from cascade.training.networks.progress import Progress, Tell
 
 _METHODS_SAID = ", ".join(map(method_written, METHODS))
 
@@ -81,6 +83,8 @@ def ended_gently(checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
+        from cascade.training.networks.progress import CHECKPOINT_FILE
+
         if (checkpoint / CHECKPOINT_FILE).exists():
             say(f"stopped; the same command with --checkpoint {checkpoint} --resume goes on from here")
         raise

@@ -10,8 +10,8 @@ from cascade.api.proving import FAST, MANY, ProofResult, prove
 from cascade.cli.command import command, flag
 from cascade.cli.output import notes, say
 from cascade.cli.progress import Shown
+from cascade.policies.learned import BARE
 from cascade.training.choice.portfolio import AUTO, METHODS, method_named, method_written
-from cascade.training.networks.trainer import BARE
 
 _METHODS_SAID = ", ".join(method_written(one) for one in METHODS if one not in BARE)
 

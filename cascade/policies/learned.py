@@ -34,6 +34,10 @@ from cascade.types import Step
 Confidences: TypeAlias = tuple[float | None, ...]
 NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
 """The methods whose rules are policy networks (`network`)."""
+CERTIFIABLE = ("cpo_batch", "ccpo")
+"""The networks that can have a certificate, the simpler one first."""
+BARE = ("cpo", "cpo_online")
+"""The networks without a certificate: one serves its likeliest action, one the threshold of its own training."""
 METHODS = ("net_benefit", "index2", "boosted", "purchases", "threshold", "depth", "reference", *NETWORKS)
 _CHUNK = 2_048
 """Rows that are scored together: their columns stay in the cache, three times as fast as all at once."""

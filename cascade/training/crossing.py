@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cascade.calibration import crossing
-from cascade.calibration.calibrating import Calibrated, certified, report
+from cascade.calibration.calibrating import Calibrated, Chosen, certified, report
 from cascade.calibration.fingerprint import holds_for, refuse_other_cascade
-from cascade.calibration.ordering import Chosen
 from cascade.calibration.samples import FOLDS, folds, one_a_group, rows_a_group
 from cascade.conformal.arrays import Ints
 from cascade.episodes.table import EpisodeTable
@@ -34,7 +33,7 @@ from cascade.training.choice.choosing import Choice
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import allowed_loss, questions_of
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 from cascade.training.fitting import choice_on
 from cascade.training.notes import LEAST_TRAINING
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.calibrating import Calibrated, calibrate_policy
+from cascade.calibration.calibrating import Calibrated, Draw, calibrate_policy, order_terms
 from cascade.calibration.fingerprint import differences, made_for
-from cascade.calibration.ordering import Draw, order_terms
 from cascade.calibration.remarks import reference_cost
 from cascade.calibration.samples import FOLDS, folds, one_a_group
 from cascade.calibration.scores import play_found, realised, sample_of
@@ -39,7 +38,7 @@ from cascade.guarantees.served_answer import tested_alpha
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
-from cascade.policies.learned import LearnedPolicy
+from cascade.policies.learned import CERTIFIABLE, LearnedPolicy
 from cascade.text import counted
 from cascade.training.choice.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.choice.objective import Objective
@@ -56,13 +55,13 @@ from cascade.training.dividing import (
     needed_of,
     questions_of,
 )
-from cascade.training.estimators.threads import one_thread
-from cascade.training.networks.progress import Training
-from cascade.training.networks.trainer import Networks
+from cascade.training.estimators import one_thread
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
+    from cascade.training.networks.progress import Training
+    from cascade.training.networks.trainer import Networks
 
 
 BESIDE = "purchases"
@@ -306,7 +305,7 @@ def _cheapest_share(part: Callable[[float], Divided], guarantee: Guarantee, how:
         return SHARES[-1]
     objective = objective_of(parts, guarantee, how.lambda_set)
     # Trained as the served one will be. "auto" compares no networks here: 14 would be trained for a share.
-    networks = None if how.networks is None else Networks(how.networks.config)
+    networks = None if how.networks is None else type(how.networks)(how.networks.config)
     choice = choice_on(parts.training, objective, how.method, how.seed, networks)
     return share_that_certifies(parts, choice, guarantee, how.seed)
 
@@ -329,7 +328,11 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     Raises:
         UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
     """
-    networks = how.networks or Networks()
+    networks = how.networks
+    if networks is None and how.method in CERTIFIABLE:
+        from cascade.training.networks.trainer import Networks
+
+        networks = Networks()  # it remembers how the network was trained
     ready = prepared(parts, guarantee, how)
     parts, objective = ready.parts, ready.objective
     if taken is None:
@@ -338,7 +341,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     else:
         choice = unchosen(parts.training, taken, [taken], objective)
         policy = taken.whole(parts.training)
-    learning = networks.training_of(policy)
+    learning = None if networks is None else networks.training_of(policy)
     made = _cheaper(_Made(ready.attached(policy), choice), parts, guarantee, how)
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(made.calibrated, repeated=parts.repeated)
@@ -555,7 +558,9 @@ def _candidates(
     return portfolio(training, objective, method if training.n else "depth", seed=seed, init=init, networks=networks)
 
 
-def _made(training: EpisodeTable, objective: Objective, choice: Choice, how: How, networks: Networks) -> LearnedPolicy:
+def _made(
+    training: EpisodeTable, objective: Objective, choice: Choice, how: How, networks: Networks | None
+) -> LearnedPolicy:
     """Fit the chosen candidate on all training questions, starting from the earlier policy where there is one."""
     chosen = choice.chosen
     if how.init is not None:

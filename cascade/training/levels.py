@@ -22,13 +22,13 @@ from cascade.training.choice.choosing import Candidate
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO, asked_of, sees_something
 from cascade.training.dividing import SHARE, Divided, Embedding, divided, needed_of
-from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators import one_thread
 from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
-from cascade.training.networks.trainer import Networks
 from cascade.training.notes import Init, in_logged
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
+    from cascade.training.networks.trainer import Networks
 
 Conditioned: TypeAlias = Callable[[EpisodeTable, Mapping[str, Objective]], Mapping[str, LearnedPolicy]]
 """Trains one policy for all levels at once, from training questions and what is asked for at each level."""

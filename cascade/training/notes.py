@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cascade.calibration.calibrating import left_out_said
 from cascade.calibration.doubt import why_no_doubt
@@ -15,12 +16,13 @@ from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import Seen
 from cascade.policies.features import offered
-from cascade.policies.learned import NETWORKS, LearnedPolicy
+from cascade.policies.learned import BARE, NETWORKS, LearnedPolicy
 from cascade.text import counted
 from cascade.training.choice.objective import Objective
 from cascade.training.dividing import Divided, needed_of
-from cascade.training.networks.progress import Training
-from cascade.training.networks.trainer import BARE
+
+if TYPE_CHECKING:  # loaded where a network is trained
+    from cascade.training.networks.progress import Training
 
 LEAST_TRAINING = 20
 """Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing, or what

@@ -31,12 +31,11 @@ from cascade.text import capital, counted, markdown_table, plain_line
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.objective import Unit
 from cascade.training.fitting import Fitted
-from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.progress import Training
 from cascade.types import Certificate
 
 if TYPE_CHECKING:  # of these ways to fit a run needs one
     from cascade.training.crossing import Crossed
+    from cascade.training.networks.progress import Training
     from cascade.training.uncertified import Uncertified
 
 _SAID = 3
@@ -415,6 +414,8 @@ def _learning_files(training: Training, plot: bytes | None) -> dict[str, bytes]:
 
 def _trained(training: Training, *, drawn: bool) -> Iterator[str]:
     """Yield how a network was trained, Markdown."""
+    from cascade.training.networks.config import CCPOConfig
+
     config = CCPOConfig.model_validate(training.settings)
     yield from ("## How it was trained", "")
     several = f", for {training.levels} levels at once" if training.levels > 1 else ""

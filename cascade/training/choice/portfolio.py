@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cascade.calibration.doubt import only_unknown
 from cascade.calibration.scores import history_of
@@ -35,7 +35,7 @@ from cascade.guarantees.reference import has_reference
 from cascade.policies import learned
 from cascade.policies.base import Takes
 from cascade.policies.features import offered
-from cascade.policies.learned import LearnedPolicy
+from cascade.policies.learned import BARE, CERTIFIABLE, LearnedPolicy
 from cascade.training.choice.choosing import Candidate, cost_of, out_of_fold
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.simple import (
@@ -49,10 +49,12 @@ from cascade.training.choice.simple import (
     signals_of,
     threshold_per_rung,
 )
-from cascade.training.networks.trainer import BARE, CERTIFIABLE, Networks, require_torch
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import Problem, SharedProblem, build
 from cascade.training.stopping.stages import FitTarget, multiplies
+
+if TYPE_CHECKING:  # loaded where a network is trained
+    from cascade.training.networks.trainer import Networks
 
 Estimator: TypeAlias = Callable[[Problem], LearnedPolicy]
 """Fits a policy to a problem of optimal stopping."""
@@ -148,11 +150,14 @@ def portfolio(
             f"The network {method} has no certificate, so there is nothing to compare or to promise: cascade "
             f"fit --policy {method.replace('_', '-')} writes one without. cpo-batch calibrates the network of cpo."
         )
-    trains = networks or Networks()
-    if method in CERTIFIABLE or (method == AUTO and trains.offered):
-        require_torch(trains.config.device)
-    tried = _tried(table, objective, networks=trains.offered) if method == AUTO else {method}
-    found = [one for one in _all(table, objective, seed, init, trains, tried) if one.method in tried]
+    offers = networks is not None and networks.offered
+    tried = _tried(table, objective, networks=offers) if method == AUTO else {method}
+    if method in CERTIFIABLE or (method == AUTO and offers):
+        from cascade.training.networks.trainer import Networks, require_torch
+
+        networks = networks or Networks()
+        require_torch(networks.config.device)
+    found = [one for one in _all(table, objective, seed, init, networks, tried) if one.method in tried]
     if not found:
         raise UsageError(f"{table.dataset} has no signal that a policy of the method {method} can use.")
     return found
@@ -178,7 +183,7 @@ def _all(
     objective: Objective,
     seed: int,
     init: LearnedPolicy | None,
-    networks: Networks,
+    networks: Networks | None,
     tried: set[str],
 ) -> Iterator[Candidate]:
     """Yield the candidates of the methods that are tried; of other methods what takes no work to make."""
@@ -194,7 +199,7 @@ def _all(
             yield one if bare is table else _without_embeddings(one)
         for one in _learned(table, objective, seed, init, tried) if bare is not table else ():
             yield replace(one, name=f"{one.name}, embeddings", complexity=one.complexity + _EMBEDDINGS)
-        if tried & {*CERTIFIABLE}:
+        if networks is not None and tried & {*CERTIFIABLE}:
             yield from _trained(table, objective, seed, networks)
 
 

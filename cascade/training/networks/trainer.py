@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from cascade.training.networks.problem import TrainingProblem
     from cascade.training.networks.training import Trained
 
-CERTIFIABLE = ("cpo_batch", "ccpo")
-"""The networks that can have a certificate, the simpler one first."""
-BARE = ("cpo", "cpo_online")
-"""The networks without a certificate: one serves its likeliest action, one the threshold of its own training."""
-
 
 class _For(NamedTuple):
     """The goal and options that a network of one level was trained with."""

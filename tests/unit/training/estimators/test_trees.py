@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from cascade.errors import CascadeError, MissingExtraError, UsageError
 from cascade.policies.estimators import Trees, from_arrays
+from cascade.training.estimators import one_thread
 from cascade.training.estimators.design import make_design
 from cascade.training.estimators.linear import Ridge, logistic
-from cascade.training.estimators.threads import one_thread
 from cascade.training.estimators.trees import boosted, exported
 
 
