@@ -14,7 +14,7 @@ _MOVED = {
     "RandomConfig": "policies.fixed",
     "ThresholdConfig": "policies.threshold",
     "PromptedConfig": "policies.prompted",
-    "DirectoryConfig": "policies.directory",
+    "DirectoryConfig": "policies.config",
 }
 
 

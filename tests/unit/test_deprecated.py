@@ -30,6 +30,7 @@ def models() -> Orchestrator:
         ("cascade.sections", "cascade.config.schema", "BudgetConfig"),
         ("cascade.sections", "cascade.strategies.ladder", "LadderConfig"),
         ("cascade.sections", "cascade.policies.fixed", "RandomConfig"),
+        ("cascade.sections", "cascade.policies.config", "DirectoryConfig"),
     ],
 )
 def test_a_module_that_has_moved_is_found_under_its_old_name(old: str, new: str, name: str) -> None:

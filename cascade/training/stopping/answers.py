@@ -3,8 +3,8 @@
 After each step two things are estimated by logistic regression on the step's features, calibrated by Platt's method on
 questions that the model has not seen: how likely each new answer is right, and how likely the *incumbent* is, the best
 answer of the steps before. The confidence of an earlier answer does not know the later steps, which may contradict it.
-`policies.ranking` puts the new answers on the side of the incumbent where they belong, so that `engine.rank` serves the
-one that is likelier now.
+`policies.learned.beside` puts the new answers on the side of the incumbent where they belong, so that `engine.rank`
+serves the one that is likelier now.
 
 Guarantee: none. Any confidences are valid; what is promised of the answer served is certified by `conformal.ltt`. Where
 the strategy's own confidences, or with a ladder its latest answer, serve the right answer more often out of fold, they
