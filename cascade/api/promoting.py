@@ -291,9 +291,12 @@ def _said(found: Promotion) -> Iterator[str]:
         f"{page['delta_of_this_look']:.3g}; spent by now {page['delta_spent']:.3g}."
     )
     if "losses" in page:
+        about, lose = "differ from the guide", "differ"
+        if page["guarantee"] == KIND:
+            about, lose = "are answered wrongly where the guide is right", "lose, or differ and were judged by nobody"
         yield (
-            f"certificate: at most {page['alpha']:.1%} of the requests differ from the guide (comparator "
-            f"{page['comparator']}). {page['losses']} of {page['certifying_conversations']} differ, and up to "
+            f"certificate: at most {page['alpha']:.1%} of the requests {about} (comparator "
+            f"{page['comparator']}). {page['losses']} of {page['certifying_conversations']} {lose}, and up to "
             f"{page['losses_allowed']} would certify. Policy: {page['policy']}; cheaper models serve "
             f"{page['served_by_cheaper']:.0%} alone."
         )

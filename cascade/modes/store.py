@@ -498,7 +498,7 @@ class ModeStore:
     def wrote(self, digests: Iterable[str]) -> None:
         """Put on record that a cheap model wrote what ends so (`modes.histories`)."""
         with self._transaction() as run:
-            for one in digests:
+            for one in sorted(digests):  # in one order, so that two replicas never wait for each other
                 run("INSERT INTO cascade_written (digest) VALUES (?) ON CONFLICT DO NOTHING", one)
 
     def cheaply_written(self, digests: Sequence[str]) -> bool:

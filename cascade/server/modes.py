@@ -230,10 +230,13 @@ class Modes:
 
     async def _wrote(self, digests: Iterable[str]) -> None:
         """Put on record what a cheaper model wrote; where the store is away, this process remembers it until then."""
-        self._unsaved.update(digests)
-        saved = frozenset(self._unsaved)
-        await self._in_thread(self.store.wrote, saved)
-        self._unsaved -= saved
+        told = self._unsaved.union(digests)
+        try:
+            await self._in_thread(self.store.wrote, told)
+        except StoreError:
+            self._unsaved |= told
+            raise
+        self._unsaved -= told
 
     async def _noticed(self, calls: Iterable[Call]) -> None:
         """Take what replies say of the models that wrote them. Only what is new reaches the store."""

@@ -315,6 +315,19 @@ def test_what_a_cheap_model_wrote_is_known_to_all(opened: Callable[[], ModeStore
     assert not store.cheaply_written([])
 
 
+def test_two_that_write_the_same_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In PostgreSQL each waits for the other's row: one of two transactions failed with DeadlockDetected."""
+    store, asked = ModeStore.memory(), list[str]()
+
+    @contextmanager
+    def transaction(_: Database, *, reading: bool = False) -> Iterator[Callable[..., None]]:
+        yield lambda _statement, digest: asked.append(digest)
+
+    monkeypatch.setattr(Database, "transaction", transaction)
+    store.wrote(["b", "a", "c"])
+    assert asked == ["a", "b", "c"]
+
+
 def test_memory_forgets_and_is_safe_between_threads() -> None:
     store = ModeStore.memory()
     store.begin(NAME)

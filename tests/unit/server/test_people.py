@@ -74,6 +74,7 @@ def test_judgements_that_find_no_loss_promote(observing: Path) -> None:
     assert plan.labels > 10
     found = promote(config)
     assert (found.promoted, found.page["guarantee"], found.page["losses"]) == (True, "regret", 0)
+    assert "answered wrongly where the guide is right" in str(found)
     held = state_of(observing).in_force
     assert held is not None
     assert held.by_people
