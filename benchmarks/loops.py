@@ -5,11 +5,12 @@
 Each loop observes, looks up to four times, enforces and audits, with the arithmetic that serves: `look_level`, the
 exact binomial test along thresholds from the strictest, `least_saving`, `Monitor`. A request has a doubt u, uniform in
 0..1; at a threshold t the base's answer is served where u < t. It differs from the guide's with a probability that
-depends on u.
+depends on u. Where the promise is regret, people say later of an answer that differs whether it loses, or never.
 """
 
 import math
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,21 +21,62 @@ from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import Monitor
 from cascade.modes.draws import SAVING_LEVEL, look_level
 from cascade.modes.saving import Bounds, Costs, least_saving
+from cascade.modes.state import Draw
+from cascade.modes.store import missed
 
 ALPHA, DELTA, LEVEL, AUDIT = 0.1, 0.1, 0.05, 0.1
 LOOKS, ROWS, AUDITS = 4, 200, 400
 GRID = np.linspace(0, 1, 101)
+ROW_DAYS, AUDITS_A_DAY, LABEL_DAYS = 20.0, 20, 7.0
+"""Over how many days the rows of a look were drawn; audits a day; and after how many days an unjudged one is a loss."""
+DAY_S = 86_400.0
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Labels(NamedTuple):
+    """What people say of an answer that differs.
+
+    Attributes:
+        losing: the share that loses: wrong where the guide's is right.
+        days: after how many days they say so, on average, where it loses nothing.
+        days_of_losses: the same, where it loses.
+        never: the share that nobody judges.
+    """
+
+    losing: float
+    days: float
+    days_of_losses: float
+    never: float
+
+    def drawn(self, rng: np.random.Generator, count: int) -> tuple[Bools, Floats]:
+        """Return which answers lose, and after how many days somebody says so: inf where nobody does."""
+        loses = rng.random(count) < self.losing
+        days = rng.exponential(np.where(loses, self.days_of_losses, self.days))
+        return loses, np.where(rng.random(count) < self.never, np.inf, days)
+
+    @property
+    def counted(self) -> float:
+        """The share of the answers that differ that counts as a loss: those that lose, and those not judged in time."""
+        late = self.never + (1 - self.never) * math.exp(-LABEL_DAYS / self.days)
+        return self.losing + (1 - self.losing) * late
 
 
 class World(NamedTuple):
-    """Requests: how likely the base differs at a doubt, and what the two calls cost, in nano-USD."""
+    """Requests: how likely the base differs at a doubt, what the two calls cost, in nano-USD, and who judges."""
 
     name: str
     differs: Callable[[Floats], Floats]
     base: float
     guide: float = 1_000.0
     turns: int = 1
+    labels: Labels | None = None
+
+    def rate(self, threshold: float) -> float:
+        """Return how often what is served counts against the promise at a threshold, exactly but for the grid."""
+        u = (np.arange(10_000) + 0.5) / 10_000
+        share = 1.0 if self.labels is None else self.labels.counted
+        return share * float((self.differs(u) * (u < threshold)).mean())
 
 
 class Certified(NamedTuple):
@@ -48,22 +90,27 @@ FLAT = World("the base differs on 12 %, whatever its doubt", lambda u: np.full_l
 NO_SAVING = World("the base always agrees and, with the audits, saves exactly nothing", lambda u: 0.0 * u, 900.0)
 SAVES = World("doubt tells: the base differs with probability u²", np.square, 100.0)
 TALKS = World("the same, in conversations of four turns", np.square, 100.0, turns=4)
-WORLDS = (FLAT, NO_SAVING, SAVES, TALKS)
+HALF = Labels(losing=0.5, days=2.0, days_of_losses=2.0, never=0.1)
+LATE = Labels(losing=0.4, days=6.0, days_of_losses=0.5, never=0.2)
+FLAT_REGRET = World("regret: the base loses on 12 %, all judged", lambda u: np.full_like(u, 0.24), 100.0)._replace(
+    labels=Labels(losing=0.5, days=0.1, days_of_losses=0.1, never=0.0)
+)
+REGRET = World("regret: differs with u², half of it loses, a tenth is never judged", np.square, 100.0, labels=HALF)
+LATE_REGRET = World("regret: losses are told at once, the rest late, a fifth never", np.square, 100.0, labels=LATE)
+TALKS_REGRET = World("regret, in conversations of four turns", np.square, 100.0, turns=4, labels=HALF)
+WORLDS = (FLAT, NO_SAVING, SAVES, TALKS, FLAT_REGRET, REGRET, LATE_REGRET, TALKS_REGRET)
 DRIFT = 0.8
-
-
-def rate_at(world: World, threshold: float) -> float:
-    """Return how often what is served differs at a threshold, exactly but for the grid."""
-    u = (np.arange(10_000) + 0.5) / 10_000
-    return float((world.differs(u) * (u < threshold)).mean())
 
 
 def look(world: World, rng: np.random.Generator, number: int) -> float | None:
     """Look at fresh rows; return the threshold that is promoted, if one is."""
     u = rng.random(ROWS)
-    differs = rng.random(ROWS) < world.differs(u)
+    lost = rng.random(ROWS) < world.differs(u)
+    if world.labels is not None:
+        loses, days = world.labels.drawn(rng, ROWS)
+        lost &= loses | (days > rng.uniform(0, ROW_DAYS, ROWS))
     most = most_losses(ROWS, ALPHA, look_level(DELTA, number))
-    losses = [int((differs & (u < t)).sum()) for t in GRID]
+    losses = [int((lost & (u < t)).sum()) for t in GRID]
     passed = 0
     while passed < GRID.size and most is not None and losses[passed] <= most:
         passed += 1
@@ -87,20 +134,48 @@ def promoted(world: World, rng: np.random.Generator) -> Certified | None:
     return None
 
 
-def alarm_after(world: World, held: Certified, rng: np.random.Generator) -> int | None:
-    """Audit one random turn of each conversation; return after how many the monitor alarms.
+def audited(world: World, held: Certified, rng: np.random.Generator) -> bool:
+    """Audit one random turn of a conversation; return whether what was served differs from the guide's answer.
 
     Once the base has written a turn, the guide serves the rest of the conversation: nothing differs there.
     """
+    u = rng.random(world.turns)
+    turn = int(rng.integers(world.turns))
+    covered = bool((u[:turn] >= held.threshold).all())
+    cheap = covered and bool(u[turn] < held.threshold)
+    return cheap and bool(rng.random() < world.differs(u[turn : turn + 1])[0])
+
+
+class Alarm(NamedTuple):
+    """After how many audits the monitor alarmed, and how many days after the first."""
+
+    audits: int
+    days: float
+
+
+def alarm_of(world: World, held: Certified, rng: np.random.Generator) -> Alarm | None:
+    """Audit and judge day by day, and count as a server does; return when the monitor alarms."""
     watch = Monitor.start(alpha=ALPHA, delta=look_level(DELTA, held.look), level=look_level(LEVEL, held.look))
-    for _ in range(AUDITS):
-        u = rng.random(world.turns)
-        turn = int(rng.integers(world.turns))
-        covered = bool((u[:turn] >= held.threshold).all())
-        cheap = covered and bool(u[turn] < held.threshold)
-        watch = watch.update(cheap and bool(rng.random() < world.differs(u[turn : turn + 1])[0]))
-        if watch.alarmed:
-            return watch.alarmed_after
+    waiting: deque[tuple[Draw, bool, float]] = deque()
+    labels, number = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0
+    while number < AUDITS or waiting:
+        day = number // AUDITS_A_DAY
+        for _ in range(AUDITS_A_DAY if number < AUDITS else 0):
+            differs = audited(world, held, rng)
+            (loses,), (after,) = labels.drawn(rng, 1)
+            row = Draw("", "", "", "", "certify", "audit", 1.0, day * DAY_S, "complete", differs=differs)
+            waiting.append((row, bool(loses), day + float(after)))
+        number += AUDITS_A_DAY
+        while waiting:
+            row, loses, told = waiting[0]
+            row = row._replace(lost=loses if told <= day else None)
+            against = missed(row, {}, late=row.drawn_s + LABEL_DAYS * DAY_S <= day * DAY_S)
+            if against is None:
+                break
+            waiting.popleft()
+            watch = watch.update(against)
+            if watch.alarmed:
+                return Alarm(watch.audits, day)
     return None
 
 
@@ -117,17 +192,17 @@ class Shares(NamedTuple):
     sound: int
     false_alarms: float
     alarms: float
-    median: int | None
+    median: Alarm | None
 
 
 def shares(world: World, loops: int) -> Shares:
     """Run the loops of one world."""
     rng = np.random.default_rng(7)
     held = [one for one in (promoted(world, rng) for _ in range(loops)) if one is not None]
-    sound = [one for one in held if rate_at(world, one.threshold) <= ALPHA and world is not NO_SAVING]
-    false = sum(alarm_after(world, one, rng) is not None for one in sound)
+    sound = [one for one in held if world.rate(one.threshold) <= ALPHA and world is not NO_SAVING]
+    false = sum(alarm_of(world, one, rng) is not None for one in sound)
     drifted = world._replace(differs=lambda u: np.full_like(u, DRIFT))
-    after = sorted(one for one in (alarm_after(drifted, held, rng) for held in sound) if one is not None)
+    after = sorted(one for one in (alarm_of(drifted, held, rng) for held in sound) if one is not None)
     many = max(len(sound), 1)
     median = after[len(after) // 2] if after else None
     return Shares(
@@ -144,7 +219,9 @@ def main() -> None:
         print(f"{world.name}: promoted {found.promoted:.3f}, false {found.false:.3f} (bar {bound(level, loops):.3f})")
         if found.sound:
             print(f"  false alarms {found.false_alarms:.3f} (bar {bound(LEVEL, found.sound):.3f}) without drift")
-            said = f"alarm {found.alarms:.3f}, median after {found.median} audits"
+            when = "never" if found.median is None else f"median after {found.median.audits} audits"
+            days = "" if found.median is None or world.labels is None else f", {found.median.days} days"
+            said = f"alarm {found.alarms:.3f}, {when}{days}"
             print(f"  with drift (the base differs on {DRIFT:.0%}): {said}")
 
 

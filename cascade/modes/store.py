@@ -290,11 +290,17 @@ class ModeStore:
             FROM cascade_draws WHERE cascade = ? AND certificate = ? AND counted) ORDER BY drawn_s, trace_id"""  # noqa: S608 - columns
             found = run(query, cascade, held.certificate, cascade, held.certificate).fetchall()
             for row in map(_draw, found):
-                missed = _missed(row, losses, late=row.drawn_s + label_s <= now_s)
-                if missed is None:
+                lost = missed(row, losses, late=row.drawn_s + label_s <= now_s)
+                if lost is None:
                     break
-                state = self._count(run, state, row, missed)
+                state = self._count(run, state, row, lost)
             return state
+
+    def is_pending(self, trace_id: str) -> bool:
+        """Return whether a drawn row waits for its outcome: its trace is not whole yet."""
+        with self._database.transaction(reading=True) as run:
+            query = "SELECT 1 FROM cascade_draws WHERE trace_id = ? AND outcome = 'pending'"
+            return run(query, trace_id).fetchone() is not None
 
     def expire(self, cascade: str, before_s: float) -> int:
         """Take rows for missing that are pending since before a time: their process was killed. Return how many."""
@@ -525,8 +531,14 @@ def _truth(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
-    """Return whether an audit counts against the promise; None while people may still say so."""
+def missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
+    """Return whether an audit counts against a promise that people judge; None while they may still say so.
+
+    Args:
+        row: the audit.
+        losses: what reviewers say, by `pair_name`.
+        late: whether the time for judgements is over.
+    """
     if row.outcome == "pending" or row.differs is None:
         return None
     if not row.differs:

@@ -32,8 +32,14 @@ if TYPE_CHECKING:
 MOST_HELD = 1_000
 """Audited answers that wait for feedback: the oldest goes first."""
 _FLUSH_S = 10.0
-"""How long feedback waits for its trace, which is written some 50 ms after the response."""
+"""How long feedback waits for its trace: it is written 50 ms after the response, or once a drawn one is whole."""
+_AGAIN_S = 1
+"""When feedback may come again that came before its trace."""
 _NEITHER = frozenset({"equal", "neither"})
+
+
+class _NoTraceError(Exception):
+    """There is no trace that feedback names."""
 
 
 class Feedback(NamedTuple):
@@ -105,7 +111,14 @@ class FeedbackEndpoint:
         said = Feedback.of(await read_object(receive, headers.get("content-type", ""), self._settings))
         if self._url is None:
             raise Refused(409, "Traces are off, so feedback has nowhere to go: traces.", code="no_traces")
-        served_by = await asyncio.to_thread(self._kept, said, exchange.key, self._url)
+        whole = self._modes is None or await self._modes.completed(said.trace_id, _FLUSH_S)
+        try:
+            served_by = await asyncio.to_thread(self._kept, said, exchange.key, self._url)
+        except _NoTraceError:
+            if whole:
+                raise Refused(404, "There is no such trace.", code="trace_not_found", param="trace_id") from None
+            late = "The trace is not on record yet: other models are still asked for it. Send the feedback again."
+            raise Refused(503, late, code="trace_pending", retry_after_s=_AGAIN_S) from None
         if self._modes is None:
             counted, reason = self._counted(said)
         else:
@@ -115,14 +128,17 @@ class FeedbackEndpoint:
         await exchange.respond(200, encoded(data), [])
 
     def _kept(self, said: Feedback, reviewer: str | None, url: str) -> str | None:
-        """Keep feedback; return the model whose answer it is about."""
+        """Keep feedback; return the model whose answer it is about. Raises _NoTraceError where there is no trace."""
         row = {**said._asdict(), "episode_id": said.trace_id, "reviewer": reviewer}
         del row["trace_id"]
-        self._orchestrator.flush_traces(_FLUSH_S)
+        with Store.open(url) as store:
+            written = bool(store.models_of(said.trace_id))
+        if not written:  # only a trace that is not there yet is waited for
+            self._orchestrator.flush_traces(_FLUSH_S)
         with Store.open(url) as store:
             models = store.models_of(said.trace_id)
             if not models:
-                raise Refused(404, "There is no such trace.", code="trace_not_found", param="trace_id")
+                raise _NoTraceError
             if said.better is not None and said.better not in {*models, *_NEITHER}:
                 known = ", ".join([*models, *sorted(_NEITHER)])
                 raise Refused(400, f"better: of this answer it can be {known}.", param="better")

@@ -120,7 +120,8 @@ class Modes:
         self.counted: Counter[str] = Counter()
         """Requests by what became of them, since the process began."""
         self._loaded: int | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._completing: dict[str, asyncio.Task[None]] = {}
+        """What completes drawn rows, by their trace."""
         self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._flushing, self.reach = asyncio.Lock(), Reach(_AGAIN_S)
         self._unsaved: set[str] = set()  # what cheap models wrote while the store was away
@@ -256,14 +257,18 @@ class Modes:
         """Begin what is done once the response has been sent, in the background."""
         if turn.row is None:
             return
+        name = turn.row.trace_id
         task = asyncio.get_running_loop().create_task(self._completed(turn, turn.row, failed))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._completing[name] = task
+        task.add_done_callback(lambda _: self._completing.pop(name, None))
 
     async def _completed(self, turn: Turn, row: Draw, failed: str | None) -> None:
         try:
-            async with self._room:
-                await self._complete(turn, row, failed)
+            try:
+                async with self._room:
+                    await self._complete(turn, row, failed)
+            except asyncio.CancelledError:  # wherever it stood: nobody completes the row any more
+                await self._settle(row, "the server stopped", None, differs=True)
         except CascadeError as error:
             logger.warning("modes: the row %s is not settled: %s", row.trace_id, error)
 
@@ -283,8 +288,6 @@ class Modes:
             why = bad[0] if bad else None
         except CascadeError as error:
             why = f"{type(error).__name__}: {error}"
-        except asyncio.CancelledError:
-            why = "the server stopped"
         if why is None and not await self._written(lost):
             why = "its trace was lost"
         cost = None if whole is None else _cost(whole, turn.answer)
@@ -375,10 +378,17 @@ class Modes:
             return None
         return pair_name(identity(asked.text, asked.context), digest_of(served.text), digest_of(given))
 
+    async def completed(self, trace_id: str, timeout_s: float) -> bool:
+        """Wait until a drawn request's trace is whole, if this process completes it; return whether none is awaited."""
+        task = self._completing.get(trace_id)
+        if task is not None:
+            await asyncio.wait([task], timeout=timeout_s)
+        return not await self._in_thread(self.store.is_pending, trace_id)
+
     async def drain(self, timeout_s: float) -> None:
-        """Wait until all drawn rows are complete; those that are not in time are missing."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
+        """Wait until all drawn rows are complete; those that are not in time are missing. None is left pending."""
+        if self._completing:
+            _, late = await asyncio.wait(self._completing.values(), timeout=timeout_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

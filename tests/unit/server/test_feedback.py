@@ -55,6 +55,22 @@ async def test_what_is_no_feedback_is_refused_and_not_kept(tmp_path: Path, body:
     assert ([one.status_code for one in found], kept) == ([status], [])
 
 
+async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, waits = f"sqlite:///{tmp_path}/traces.db", list[float]()
+    async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
+        asked = await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK})
+        assert served.flush_traces(10)
+        monkeypatch.setattr(served, "flush_traces", lambda timeout_s: waits.append(timeout_s) or True)
+        body = {"trace_id": asked.headers["x-cascade-trace-id"], "right": True}
+        found = [
+            await client.post("/v1/feedback", json=one) for one in (body, {"trace_id": "not there", "right": True})
+        ]
+    assert [one.status_code for one in found] == [200, 404]
+    assert len(waits) == 1
+
+
 async def test_without_traces_there_is_nowhere_to_keep_it() -> None:
     async with orchestrator(SCRIPT) as served, asgi(served) as client:
         found = await client.post("/v1/feedback", json={"trace_id": "x", "right": True})

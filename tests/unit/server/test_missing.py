@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.errors import UsageError
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
+from cascade.server import feedback, modes
 
 from .observed import Answers, ask, config_of, outcomes, serving, settled, state_of, store_of, text_of
 
@@ -114,3 +116,58 @@ def test_requests_are_counted_in_whole_numbers(observing: Path) -> None:
     store = ModeStore.open(f"sqlite:///{observing}/traces-modes.db")
     assert repr(store.counts("cascade").requests) == "1000"
     store.close()
+
+
+class Held(Answers):
+    """The base answers once it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asks, self.free = asyncio.Event(), asyncio.Event()
+
+    async def acomplete(self, request: Any, timeout_s: float) -> Any:
+        if request.model == "small":
+            self.asks.set()
+            await self.free.wait()
+        return await super().acomplete(request, timeout_s)
+
+
+async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row is in the middle of its call, and two wait for their turn."""
+    monkeypatch.setattr(modes, "_AT_ONCE", 1)
+    provider = Held()
+    async with serving(tmp_path, provider, server={"drain_s": 0.001}) as client:
+        for number in range(3):
+            await ask(client, text_of(number))
+        await provider.asks.wait()
+        assert outcomes(tmp_path) == [("observe", "pending", None)] * 3
+    assert outcomes(tmp_path) == [("observe", "missing", None)] * 3
+    store = store_of(tmp_path)
+    assert {one.why for one in store.draws("cascade")} == {"the server stopped"}
+    store.close()
+
+
+async def test_feedback_on_a_drawn_request_waits_for_its_other_calls(tmp_path: Path) -> None:
+    provider = Held()
+    async with serving(tmp_path, provider) as client:
+        body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
+        early = asyncio.create_task(client.post("/v1/feedback", json=body))
+        await provider.asks.wait()
+        assert not early.done()
+        provider.free.set()
+        assert (await early).status_code == 200
+
+
+async def test_feedback_that_came_too_early_is_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feedback, "_FLUSH_S", 0.001)
+    provider = Held()
+    async with serving(tmp_path, provider) as client:
+        body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
+        early = await client.post("/v1/feedback", json=body)
+        assert (early.status_code, early.json()["error"]["code"]) == (503, "trace_pending")
+        assert early.headers["retry-after"] == "1"
+        provider.free.set()
+        await settled(client)
+        assert (await client.post("/v1/feedback", json=body)).status_code == 200
