@@ -178,10 +178,15 @@ class CascadeState:
         after = self.monitor.update(missed)
         if not after.alarmed:
             return replace(self, monitor=after)
+        alpha = self.in_force.alpha
         said = (
             f"audits found {after.misses} of {after.audits} requests {self.in_force.broken.rstrip(',')}, and at most "
-            f"{self.in_force.alpha:.0%} were promised"
+            f"{alpha:.0%} were promised"
         )
+        if after.misses <= alpha * after.audits:  # the traffic changed after many audits without fault
+            said += (
+                f": of all, that is no more, but the latest differ so often that the evidence is {after.e_value:.3g}"
+            )
         return self.withdrawn(said, "audits", at, monitor=after)
 
     def replied(self, model: str, echoed: str | None, build: str | None, at: str) -> CascadeState:

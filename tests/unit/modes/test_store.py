@@ -238,6 +238,17 @@ def test_audits_alarm_once_and_count_a_conversation_once(opened: Callable[[], Mo
     assert store.counts(NAME).audits == store.counts(NAME).differing == number + 1
 
 
+def test_an_alarm_after_many_good_audits_says_that_the_latest_raised_it() -> None:
+    state = promoted(CascadeState(NAME))
+    for number in range(1_000):
+        state = state.audited(number >= 500, "now")
+        if state.mode == "fallback":
+            break
+    assert state.monitor is not None
+    assert state.monitor.misses <= 0.1 * state.monitor.audits
+    assert "but the latest differ so often that the evidence is" in (state.alarm or "")
+
+
 def test_what_is_unknown_is_no_evidence_and_what_was_counted_stays_to_be_seen(opened: Callable[[], ModeStore]) -> None:
     store = opened()
     store.begin(NAME)
