@@ -34,11 +34,12 @@ def serve(
     settings = _with(load(config), host=host, port=port)
     server = settings.server
     shown = f"[{server.host}]" if ":" in server.host else server.host
-    notes().print(
-        f"serving {plain(server.name)} at http://{plain(shown)}:{server.port}/v1, pages at /ui (Ctrl-C ends)",
-        soft_wrap=True,
-    )
-    running.serve(settings)
+
+    def listening(at: int) -> None:
+        address = f"http://{plain(shown)}:{at}/v1"
+        notes().print(f"serving {plain(server.name)} at {address}, pages at /ui (Ctrl-C ends)", soft_wrap=True)
+
+    running.serve(settings, listening)
 
 
 def _with(config: CascadeConfig, **given: Any) -> CascadeConfig:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -34,8 +35,10 @@ def refuse_missing() -> None:
             raise MissingExtraError(package, "cascade serve")
 
 
-def serve(config: CascadeConfig) -> None:
+def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: None) -> None:
     """Serve a configuration until SIGINT or SIGTERM comes.
+
+    `listening` is told the port once requests are taken.
 
     The first signal stops listening; requests under way have `server.drain_s` to end, and what is left is cancelled.
     Where the process manager listens (systemd's socket units), what comes meanwhile waits for the next process.
@@ -64,7 +67,7 @@ def serve(config: CascadeConfig) -> None:
     # uvicorn raises the signal again once all is closed: a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, given))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, given, listening))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -77,7 +80,15 @@ def load_providers(orchestrator: Orchestrator) -> None:
             guard.provider.load()
 
 
-async def _served(server: Server, given: socket.socket | None) -> None:
+async def _served(server: Server, given: socket.socket | None, listening: Callable[[int], None]) -> None:
+    begin = server.startup
+
+    async def startup(sockets: list[socket.socket] | None = None) -> None:
+        await begin(sockets)
+        if server.started:
+            listening(int(server.servers[0].sockets[0].getsockname()[1]))
+
+    server.startup = startup  # type: ignore[method-assign]
     with background.adopted():
         await server.serve(None if given is None else [given])
 

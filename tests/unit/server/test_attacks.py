@@ -208,6 +208,22 @@ def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch:
     assert done == ["served"]
 
 
+def test_it_says_that_it_serves_once_it_does_and_where(tmp_path: Path) -> None:
+    path = tmp_path / "cascade.yaml"
+    path.write_text(json.dumps({**CONFIG, "server": {"port": 0}}), "utf-8")
+    command = [sys.executable, "-m", "cascade.cli.main", "serve", "-c", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            found = re.search(r"serving cascade at (http://127\.0\.0\.1:\d+)/v1", said)
+            assert found is not None, said
+            assert b"200" in sent(found[1], b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        finally:
+            process.terminate()
+        assert process.wait(WAIT_S) == 0
+
+
 def test_sigterm_lets_a_request_end_and_takes_no_other(loopback: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """The process listens no more, answers what was asked before, and ends well."""
     from faults import server as faults
