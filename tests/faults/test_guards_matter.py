@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cascade import checks, engine, money, orchestrator, text, types
-from cascade.config import loading, problems, yamlfile
+from cascade import checks, config, engine, money, orchestrator, text, types
+from cascade.config import problems, yamlfile
 from cascade.policies.base import Actions
 from cascade.providers import assembling, exchange, guard, openai_http, reading
 from cascade.strategies import base_guide, reply, verdict
@@ -117,9 +117,9 @@ def _safe_loader_off(bench: Bench) -> None:
 
 
 def _only_the_first(bench: Bench) -> None:
-    listed = loading.problems_in
-    bench.patch.setattr(loading, "problems_in", lambda *given: listed(*given)[:1])
-    bench.patch.setattr(loading, "problems_behind", lambda *_: [])
+    listed = problems.problems_in
+    bench.patch.setattr(problems, "problems_in", lambda *given: listed(*given)[:1])
+    bench.patch.setattr(problems, "problems_behind", lambda *_: [])
 
 
 _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFORE_IMPORT = {}"
@@ -160,7 +160,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F66 aliases": (test_config.scenario_f66, instead(yamlfile, "REFUSE_ALIASES", False)),
     "F66 size": (test_config.scenario_f66, _no_limits("MAX_FILE_BYTES")),
     "F66 tags": (test_config.scenario_f66, _safe_loader_off),
-    "F67": (test_config.scenario_f67, instead(loading, "secret_problems", lambda *_: ())),
+    "F67": (test_config.scenario_f67, instead(config, "secret_problems", lambda *_: ())),
     "F67 shape": (test_config.scenario_f67, instead(checks, "holds_key", lambda _: False)),
     "F71": (test_process.scenario_f71, first_in_subprocess(_BEFORE_IMPORT_OUT)),
     "F73": (test_process.scenario_f73, first_in_subprocess(_EXTRAS_REQUIRED)),
