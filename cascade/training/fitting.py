@@ -34,7 +34,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import has_reference
-from cascade.guarantees.served_answer import tested_alpha
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
@@ -275,6 +274,7 @@ def _beside(
         how: the options.
         part: divides the log.
     """
+    from cascade.guarantees.served_answer import tested_alpha
     from cascade.training.shares import SHARES
 
     asked = replace(guarantee, tested_before=certify.n)
