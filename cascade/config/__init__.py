@@ -168,13 +168,16 @@ def _price_problems(config: CascadeConfig) -> Iterable[str]:
     for place, entry in config.models.items():
         if entry.price is not None and by_name.setdefault(entry.model, entry.price) != entry.price:
             yield f"models.{place}.price: {entry.model} stands here with another price"
-    if config.budget.per_question is None:
-        return
-    prices = config.prices()
+    why = None
+    if config.budget.per_question is not None:
+        why = "budget.per_question is a hard cap"
+    elif config.modes is not None and config.modes.per_day is not None:
+        why = "modes.per_day bounds what observing costs"
+    prices = config.prices() if why is not None else {}
     for place, entry in config.models.items():
-        if prices[entry.model] is None:
+        if why is not None and prices[entry.model] is None:
             yield (
-                f"models.{place}.price: {entry.model} has no known price, and budget.per_question is a hard cap; "
+                f"models.{place}.price: {entry.model} has no known price, and {why}; "
                 "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
             )
 

@@ -86,6 +86,15 @@ def test_a_price_is_found_where_litellm_keeps_it() -> None:
         assert any(one.startswith(said) for one in found.left), said
 
 
+def test_a_budget_for_observing_needs_prices() -> None:
+    """The share was never lowered where the cost of a drawn request was unknown: the budget was passed in silence."""
+    listed = [{"model_name": name, "litellm_params": {"model": f"openai/no-such-{name}"}} for name in "ab"]
+    config = carried({"model_list": listed}).config
+    assert load({**config, "modes": {"share": 0.2}}).modes is not None
+    with pytest.raises(ConfigError, match=r"models\.a\.price: .* modes\.per_day bounds what observing costs"):
+        load({**config, "modes": {"share": 0.2, "per_day": 2}})
+
+
 def test_init_writes_a_file_that_serves_the_same_names(tmp_path: Path) -> None:
     source, target = tmp_path / "config.yaml", tmp_path / "cascade.yaml"
     source.write_text(PROXY, "utf-8")
