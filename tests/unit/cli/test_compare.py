@@ -342,7 +342,7 @@ def test_matcher_judges_every_answer_anew(
             return get_matcher("exact").matches(answer, gold)
 
     counting = Counting()
-    monkeypatch.setattr("cascade.evaluation.logs.get_matcher", lambda _name: counting)
+    monkeypatch.setattr("cascade.matching.get_matcher", lambda _name: counting)
     assert cli("compare", path, "--splits", "1", "--matcher", "exact").code == 0
     assert counting.asked == 20  # and not again for the break-even: a judge is paid
 
