@@ -58,6 +58,7 @@ class Forecast(NamedTuple):
         nano_usd: what they cost beside what is served.
         days: at the traffic so far.
         at: when it was planned, ISO 8601.
+        unlikely: whether the plan says that no number of conversations makes a promotion likely.
     """
 
     said: str
@@ -66,6 +67,7 @@ class Forecast(NamedTuple):
     nano_usd: int | None = None
     days: float | None = None
     at: str | None = None
+    unlikely: bool = False
 
 
 class Standing(NamedTuple):
@@ -139,7 +141,7 @@ def forecast(state: CascadeState, counts: Counts, kept: KeptPlan | None) -> Fore
     plan = kept.plan
     said = capital(plan.describe()).rstrip(".") + "."
     if plan.needed is None:
-        return Forecast(said, at=kept.at)
+        return Forecast(said, at=kept.at, unlikely=True)
     cost = None if plan.usd is None else nano_usd(plan.usd)
     return Forecast(said, plan.requests, plan.labels, cost, plan.days, kept.at)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -12,6 +13,8 @@ import httpx
 import pytest
 
 from cascade.conformal.monitor import Monitor
+from cascade.modes.draws import Role
+from cascade.modes.plan import LEAST_FIT, Plan
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
 from cascade.money import Price
@@ -242,6 +245,24 @@ async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_prom
     observed = store.counts("cascade")
     assert (observed.audits, observed.differing) == (3, 1)
     store.close()
+
+
+@pytest.mark.parametrize("needed", [None, 155])
+async def test_a_look_that_is_not_likely_to_promote_is_asked_for_by_its_own_button(
+    tmp_path: Path, needed: int | None
+) -> None:
+    store = ModeStore.open(f"sqlite:///{tmp_path}/t-modes.db")
+    store.begin("cascade")
+    for number in range(2 * LEAST_FIT):
+        role: Role = "fit" if number % 2 else "certify"
+        store.draw(Draw(f"t{number}", "cascade", f"c{number}", "1", role, "observe", 0.1, float(number)))
+        store.settle(f"t{number}", None, 40_000)
+    store.keep_plan("cascade", Plan(1, LEAST_FIT, needed, why="the base differs too often"))
+    store.close()
+    async with filled(tmp_path, modes={"delta": 0.1}) as client:
+        page = (await client.get("/ui")).text
+    assert ("Look anyway" in page, '{"anyway": true}' in html.unescape(page)) == (needed is None,) * 2
+    assert ("Look now" in page) is (needed is not None)
 
 
 def test_what_observing_costs_is_no_saving() -> None:
