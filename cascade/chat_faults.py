@@ -43,7 +43,8 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     elif not calls and not said_by(message).strip() and not isinstance(message.get("audio"), Mapping):
         found.append("the reply holds neither text nor a tool call")  # F109
     if finish_reason == "length":
-        found.append("the reply was cut at its token limit")  # F107
+        whose = "" if request.max_tokens is not None else ", which cascade set: max_tokens under models raises it"
+        found.append(f"the reply was cut at its token limit{whose}")  # F107
     found += _choice_faults(request, calls)
     given = message.get("tool_calls")
     if isinstance(given, list) and len(calls) < len(given):

@@ -344,6 +344,10 @@ _TOO_LONG = re.compile(
 )
 
 
+_FILTERED = re.compile(r"content_?filter|content_?policy_?violation|content management policy", re.IGNORECASE)
+"""How Azure, OpenAI and litellm say with status 400 that a filter refused the prompt, before any model read it."""
+
+
 def from_status(
     status: int,
     text: str,
@@ -357,12 +361,14 @@ def from_status(
     kind = _BY_STATUS.get(status, ProviderUnavailableError if status >= 500 else BadResponseError)
     if kind is BadRequestError and _TOO_LONG.search(text):
         kind = ContextTooLongError
+    elif kind is BadRequestError and _FILTERED.search(text):
+        kind = RefusedError
     said = quote(text, secrets)
     return kind(
         f"{model or 'the provider'} answered {status}: {said}. {_NEXT_ACTION[kind]}",
         model=model,
         status=status,
-        billed="maybe" if status in LOST_BY_A_GATEWAY else kind.billed,
+        billed="maybe" if status in LOST_BY_A_GATEWAY else "no" if kind is RefusedError else kind.billed,
         retry_after_s=retry_after_s,
         request_id=request_id,
     )
@@ -378,5 +384,6 @@ _NEXT_ACTION: Mapping[type[ProviderError], str] = {
     ),
     ProviderTimeoutError: "Raise timeouts.per_call_s or use a faster model.",
     ProviderUnavailableError: "Try again later, or configure another model.",
+    RefusedError: "The provider's filter declined the prompt: change it, or ask a provider that takes it.",
     RateLimitedError: "Lower the concurrency or ask the provider for a higher limit.",
 }

@@ -219,7 +219,8 @@ def _message(text: str) -> str:
     """Return the message inside an OpenAI-style error body, or the body itself."""
     try:
         error = json.loads(text)["error"]
-        return f"{error['message']} ({error.get('type') or error.get('code') or 'no type'})"
+        kinds = dict.fromkeys(str(error[name]) for name in ("type", "code") if error.get(name))
+        return f"{error['message']} ({', '.join(kinds) or 'no type'})"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return text
 

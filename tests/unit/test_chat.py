@@ -177,6 +177,16 @@ def test_a_history_takes_the_messages_of_the_official_client_and_its_marks_of_wh
     }
 
 
+def test_a_reply_that_is_cut_says_whose_limit_cut_it() -> None:
+    app, _ = served_by(
+        {"small": [reply("It is", finish_reason="length")], "large": [reply("It", finish_reason="length")]}
+    )
+    with app:
+        own, theirs = app.chat([USER]).warnings, app.chat([USER], max_tokens=3).warnings
+    assert "cut at its token limit, which cascade set: max_tokens under models raises it" in own[0]
+    assert not any("cascade set" in said for said in theirs)
+
+
 def test_a_class_as_the_reply_s_format_is_refused_with_what_to_give() -> None:
     with pytest.raises(UsageError, match=r"response_format is a class; give .*json_schema.*model_json_schema"):
         ChatRequest([USER], {"response_format": ChatCompletionMessage})

@@ -13,7 +13,18 @@ import pytest
 from cases import each
 
 from cascade import errors
-from cascade.errors import CascadeError, ConfigError, MissingExtraError, ProviderError, from_status, quote, redact
+from cascade.errors import (
+    BadRequestError,
+    CascadeError,
+    ConfigError,
+    MissingExtraError,
+    ProviderError,
+    RefusedError,
+    from_status,
+    quote,
+    redact,
+)
+from cascade.server.refusals import refusal_of
 from unit.made import roundtrip
 
 ROOT = Path(__file__).parents[2]
@@ -213,3 +224,18 @@ def test_errors_need_no_other_package() -> None:
 def test_a_misspelt_field_is_refused() -> None:
     with pytest.raises(TypeError, match="biled"):
         errors.ProviderTimeoutError("late", biled="no")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The prompt triggers Azure OpenAI's content management policy. (content_filter)",
+        "Your request was rejected by the safety system. (invalid_request_error, content_policy_violation)",
+        "ContentPolicyViolationError: litellm.BadRequestError: rejected",
+    ],
+)
+def test_a_prompt_that_a_filter_refused_is_told_from_other_bad_requests(said: str) -> None:
+    found = from_status(400, said, model="m")
+    assert (type(found), found.status, found.billed, found.retryable) == (RefusedError, 400, "no", False)
+    assert refusal_of(found).body["error"]["code"] == "content_filter"
+    assert type(from_status(400, "Invalid 'temperature' (invalid_request_error)", model="m")) is BadRequestError
