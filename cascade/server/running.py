@@ -36,7 +36,7 @@ def refuse_missing() -> None:
 
 
 def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: None) -> None:
-    """Serve a configuration until SIGINT or SIGTERM comes.
+    """Serve a configuration, which is read at the start alone, until SIGINT, SIGTERM or SIGHUP comes.
 
     `listening` is told the port once requests are taken.
 
@@ -66,6 +66,8 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
     gc.freeze()
     # uvicorn raises the signal again once all is closed: a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    if (hang_up := getattr(signal, "SIGHUP", None)) is not None and signal.getsignal(hang_up) is signal.SIG_DFL:
+        before[hang_up] = signal.signal(hang_up, lambda *_: signal.raise_signal(signal.SIGTERM))  # else requests drop
     try:
         asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, given, listening))
     finally:

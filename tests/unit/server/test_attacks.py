@@ -224,7 +224,10 @@ def test_it_says_that_it_serves_once_it_does_and_where(tmp_path: Path) -> None:
         assert process.wait(WAIT_S) == 0
 
 
-def test_sigterm_lets_a_request_end_and_takes_no_other(loopback: Any, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_a_request_end_and_takes_no_other(
+    number: int, loopback: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     """The process listens no more, answers what was asked before, and ends well."""
     from faults import server as faults
 
@@ -250,7 +253,7 @@ def test_sigterm_lets_a_request_end_and_takes_no_other(loopback: Any, tmp_path: 
         with open_:
             open_.sendall(request(chat(model="small")))
             assert asked.wait(WAIT_S)
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             _when_it_listens_no_more(address)
             go.set()
             assert read_all(open_).startswith(b"HTTP/1.1 200")
