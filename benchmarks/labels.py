@@ -3,18 +3,18 @@
     python benchmarks/labels.py FOLDER                20 splits of each pair, 50 re-splits of each: 1,000 calibrations
     python benchmarks/labels.py FOLDER --quick        2 splits of the first pair
     python benchmarks/labels.py FOLDER --judges       prediction-powered regret beside it, with simulated judges
-    python benchmarks/labels.py FOLDER --train 72     72 outputs of training requests are judged, too
-    python benchmarks/labels.py FOLDER --agreement    agreement by the same re-splits (with --alpha 0.05 --rate 1)
+    python benchmarks/labels.py FOLDER --train 40     40 outputs of training requests are judged, too
+    python benchmarks/labels.py FOLDER --promises     how often promises of agreement and regret are broken, every pair
     python benchmarks/labels.py --validity            20,000 simulated calibrations a row, conversations as groups
 
-FOLDER holds bfcl_v1.parquet and bfcl_v4_live.parquet. `correct` plays the reviewer. A split trains a policy on half of
-the groups, without a label: its loss is that the output differs from the reference's. With --train it is trained
-a second time, with labels of so many training requests whose output differs: those that the first policy is surest
-of, since only they can be served; an output that nobody judged stays lost. A re-split draws calibration
-requests, one of each group, from the other half, labels them along the path of thresholds, and certifies regret at
-alpha with delta = 0.1; what is left is the test. A promise is broken where the regret over calibration and test
-requests, each group counting once, is above alpha. Costs are in units of the reference's, 1 where
-nothing is certified; ±: one standard error over splits.
+FOLDER holds bfcl_v1.parquet, bfcl_v4_live.parquet and css_classification.parquet. `correct` plays the reviewer. A split
+trains a policy on half of the groups. Without a label it is fitted for agreement at 10 %. With --train it is fitted for
+regret with the judgements of so many outputs of training requests that differ, drawn at random; an output that nobody
+judged counts as much as those that were on average. A re-split draws calibration requests, one of each group, from the
+other half, labels them along the path of thresholds, and certifies regret at alpha with delta = 0.1; what is left is
+the test. A promise is broken where the regret over calibration and test requests, each group counting once, is above
+alpha. Costs are in units of the reference's, 1 where nothing is certified; ±: one standard error over splits.
+--promises trains with every label, and for agreement without any.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from chat_pairs import PAIRS, Pair, runs
 
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import Bools, Floats, Ints
@@ -36,12 +37,10 @@ from cascade.conformal.labels import KEPT, LOST, NO_LOSS, UNLABELLED, is_drawn, 
 from cascade.conformal.ltt import certified_points, fixed_sequence
 from cascade.conformal.monitor import mean_below_p_value
 from cascade.conformal.served import PathPoint, Served
-from cascade.episodes.importers.requests import rows_from_requests
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee, get
-from cascade.guarantees.questions import Truth
+from cascade.guarantees.questions import Labels, Truth
 from cascade.guarantees.served_answer import ServedAnswer
-from cascade.policies.learned import LearnedPolicy
 from cascade.review.labels import Harmless, tables_with
 from cascade.review.pairs import compare, digest_of, place_of
 from cascade.training.dividing import Divided
@@ -49,16 +48,9 @@ from cascade.training.fitting import choice_on, objective_of
 
 DELTA = 0.1
 RATES = (1.0, 0.5, 0.2)
-MINI, GPT4O, NEMO = "gpt-4o-mini-2024-07-18-FC", "gpt-4o-2024-08-06-FC", "open-mistral-nemo-2407-FC-Auto"
-PAIRS: Mapping[str, tuple[str, tuple[str, ...], int]] = {
-    "4o-mini > 4o": ("bfcl_v1", (MINI, GPT4O), 200),
-    "4o-mini + nemo > 4o": ("bfcl_v1", (MINI, NEMO, GPT4O), 200),
-    "gpt-3.5 > 4o": ("bfcl_v1", ("gpt-3.5-turbo-0125-FC", GPT4O), 200),
-    "nemo > 4o": ("bfcl_v1", (NEMO, GPT4O), 200),
-    "nemo > mistral-large": ("bfcl_v1", ("open-mistral-nemo-2407-FC-Any", "mistral-large-2407-FC-Any"), 200),
-    "oss-20b > oss-120b": ("bfcl_v4_live", ("gpt-oss-20b", "gpt-oss-120b"), 300),
-}
 ALPHAS = (0.02, 0.05)
+PROMISES = (("agreement", 0.05), ("agreement", 0.1), ("regret", 0.02), ("regret", 0.05))
+EVERY = 1_000_000
 LAZY = 5
 """Re-splits of each split in which labels are asked for one by one."""
 JUDGES = (0.8, 0.9, 1.0)
@@ -81,11 +73,11 @@ class World(NamedTuple):
     groups: Ints
 
 
-def world(folder: Path, file: str, models: Sequence[str]) -> World:
+def world(folder: Path, pair: Pair) -> World:
     """Read one pair: each request once, with what the reviewer would say of each output."""
     first: dict[str, str] = {}
-    rows = list(rows_from_requests(folder / f"{file}.parquet", models=models))
-    for row in rows:  # of several runs of a request the first
+    rows = runs(folder, pair)
+    for row in rows:  # two requests of the same words are one
         first.setdefault(row["context"], row["episode_id"])
     rows = [row for row in rows if first[row["context"]] == row["episode_id"]]
     compared = compare(lambda: rows)
@@ -93,7 +85,7 @@ def world(folder: Path, file: str, models: Sequence[str]) -> World:
     ways = [_only(tables_with(compared, _all_but(number))) for number in range(many + 1)]
     base = _only(tables_with(compared, lambda _, __: False))
     place = {name: row for row, name in enumerate(base.ids)}
-    last_right = {row["episode_id"]: bool(row["correct"]) for row in rows if row["step"] == len(models)}
+    last_right = {row["episode_id"]: bool(row["correct"]) for row in rows if row["step"] == len(pair.models)}
     harms = np.zeros((base.n, many), dtype=np.bool_)
     for row in rows:
         one, at = compared.episodes.get(place_of(row)), place.get(row["episode_id"])
@@ -141,45 +133,48 @@ class Half(NamedTuple):
         return np.where(served == NO_LOSS, False, harms[rows, np.maximum(served, 0)])
 
 
-def trained(one: World, seed: int, train: int = 0) -> Half:
-    """Train on one half of the groups, with so many labels, and score the other."""
+LEVEL = 0.1
+"""The share of differences that a policy is fitted for where nobody has judged anything, as `cascade fit` does."""
+
+
+def trained(one: World, seed: int, asked: Guarantee, train: int = 0) -> Half:
+    """Train on one half of the groups, and score the other.
+
+    Args:
+        one: the log.
+        seed: draws the half, and what is judged.
+        asked: what the policy is fitted for.
+        train: so many outputs of training requests that differ, drawn at random, are judged.
+    """
     draw = np.random.default_rng([31, seed])
     chosen = draw.permutation(int(one.groups.max()) + 1) < (int(one.groups.max()) + 1) // 2
     training, rest = np.flatnonzero(chosen[one.groups]), np.flatnonzero(~chosen[one.groups])
-
-    def fitted(table: EpisodeTable) -> LearnedPolicy:
-        parts = Divided(table.take(training), table.take(rest), 0)
-        objective = objective_of(parts, Guarantee("agreement", TRAINED_FOR, DELTA))
-        return choice_on(parts.training, objective, seed=seed).chosen.whole(parts.training)
-
-    policy = fitted(one.base)
-    if train:
-        first = sample_of(one.base.take(training), policy).levels.reach.reshape(training.size, -1)[:, 0]
-        differs = np.asarray(~one.base.arrays.correct[training][:, :-1, 0].all(axis=1))
-        surest = training[np.argsort(first, kind="stable")]
-        policy = fitted(_judged_on(one, surest[differs[np.argsort(first, kind="stable")]][:train]))
+    table = one.base if asked.kind == "agreement" else _judged_on(one, training, train, seed)
+    parts = Divided(table.take(training), table.take(rest), 0)
+    policy = choice_on(parts.training, objective_of(parts, asked), seed=seed).chosen.whole(parts.training)
     samples = [sample_of(table.take(rest), policy) for table in one.ways]
     rules = get("regret")
     assert isinstance(rules, ServedAnswer)  # noqa: S101 - it is one
-    asked = [replace(one, table=replace(one.table, truth=_asked(one.table))) for one in samples]
+    scored = [replace(one, table=replace(one.table, truth=_asked(one.table))) for one in samples]
     groups = np.unique(one.groups[rest], return_inverse=True)[1]
     cost = one.base.arrays.cost[rest, -1].astype(np.float64)
     weight = 1.0 / np.bincount(groups)[groups]
-    return Half([rules.served(each) for each in asked], one.harms[rest], groups, weight, samples[0].levels.reach, cost)
+    return Half([rules.served(each) for each in scored], one.harms[rest], groups, weight, samples[0].levels.reach, cost)
 
 
-TRAINED_FOR = 0.05
-"""The share of differences that candidates are compared at."""
-
-
-def _judged_on(one: World, rows: Ints) -> EpisodeTable:
-    """Return the table in which the outputs of some rows are right where they do no harm."""
-    correct = one.base.arrays.correct.copy()
-    harmless = np.ones_like(correct)
-    for number, way in enumerate(one.ways[:-1]):
-        harmless &= way.arrays.correct | ~one.harms[:, number][:, None, None]
-    correct[rows] = (harmless & one.base.arrays.present)[rows]
-    return replace(one.base, arrays=replace(one.base.arrays, correct=correct))
+def _judged_on(one: World, training: Ints, train: int, seed: int) -> EpisodeTable:
+    """Return the table as reviews of so many outputs of training requests would make it."""
+    every = one.ways[-1].arrays.correct
+    places = [every & ~way.arrays.correct for way in one.ways[:-1]]  # of each number of an output
+    pairs = [(row, at) for at, place in enumerate(places) for row in training.tolist() if place[row].any()]
+    order = np.random.default_rng([35, seed]).permutation(len(pairs))[:train]
+    judged, correct = np.zeros_like(every), one.base.arrays.correct.copy()
+    for row, at in (pairs[which] for which in order.tolist()):
+        judged[row] |= places[at][row]
+        correct[row] |= places[at][row] & (not one.harms[row, at])
+    unjudged = np.logical_or.reduce(places) & ~judged
+    labels = Labels(np.ones(one.base.n, dtype=np.bool_), unjudged.any(axis=(1, 2)), judged, unjudged)
+    return replace(one.base, arrays=replace(one.base.arrays, correct=correct), truth=_asked(one.base), labels=labels)
 
 
 def _asked(table: EpisodeTable) -> Truth:
@@ -344,31 +339,51 @@ def validity(calibrations: int) -> bool:
 # --- what is printed ---
 
 
-def measure(name: str, given: argparse.Namespace) -> bool:
+def measure(pair: Pair, given: argparse.Namespace) -> bool:
     """Print the rows of one pair; return whether no promise is broken too often."""
-    file, models, n = PAIRS[name]
-    one, holds = world(given.folder, file, models), True
-    if given.agreement:
-        one = one._replace(harms=np.ones_like(one.harms))
-    halves = [trained(one, seed, given.train) for seed in range(given.splits)]
-    many = min(n, min(int(half.groups.max()) + 1 for half in halves) * 3 // 4)
+    one, holds = world(given.folder, pair), True
     for alpha in given.alpha or ALPHAS:
+        asked = Guarantee("regret", alpha, DELTA) if given.train else Guarantee("agreement", LEVEL, DELTA)
+        halves = [trained(one, seed, asked, given.train) for seed in range(given.splits)]
+        n = _certify(pair, halves)
         for rate in given.rate or RATES:
             draws = [
-                calibrated(half, many, alpha, rate, 1_000 * split + again, lazy=again < LAZY)
+                calibrated(half, n, alpha, rate, 1_000 * split + again, lazy=again < LAZY)
                 for split, half in enumerate(halves)
                 for again in range(given.resplits)
             ]
-            holds &= _row(name, many, alpha, rate, draws, len(halves))
+            holds &= _row(pair.name, n, alpha, rate, draws, len(halves))
             for right in JUDGES if given.judges and rate < 1 else ():
                 some = [
-                    judged(half, many, alpha, rate, right, 1_000 * split + again)
+                    judged(half, n, alpha, rate, right, 1_000 * split + again)
                     for split, half in enumerate(halves)
                     for again in range(LAZY)
                 ]
                 print(
-                    f"{'':20} a judge right on {right:.2f}: cost {np.mean([one.cost for one in some]):.3f}", flush=True
+                    f"{'':26} a judge right on {right:.2f}: cost {np.mean([one.cost for one in some]):.3f}", flush=True
                 )
+    return holds
+
+
+def _certify(pair: Pair, halves: Sequence[Half]) -> int:
+    """Return how many requests certify: three quarters of the groups that did not train, where those are few."""
+    return min(pair.certify, min(int(half.groups.max()) + 1 for half in halves) * 3 // 4)
+
+
+def promises(pair: Pair, given: argparse.Namespace) -> bool:
+    """Print how often each promise of one pair is broken, with every label; return whether none is too often."""
+    one, holds = world(given.folder, pair), True
+    differ = one._replace(harms=np.ones_like(one.harms))  # for agreement every output that differs is a loss
+    for kind, alpha in PROMISES:
+        known = differ if kind == "agreement" else one
+        halves = [trained(known, seed, Guarantee(kind, alpha, DELTA), EVERY) for seed in range(given.splits)]
+        n = _certify(pair, halves)
+        draws = [
+            calibrated(half, n, alpha, 1.0, 1_000 * split + again, lazy=False)
+            for split, half in enumerate(halves)
+            for again in range(given.resplits)
+        ]
+        holds &= _row(f"{pair.name}, {kind}", n, alpha, 1.0, draws, len(halves))
     return holds
 
 
@@ -376,14 +391,14 @@ def _row(name: str, n: int, alpha: float, rate: float, draws: Sequence[Draw], sp
     broken = float(np.mean([one.regret > alpha + 1e-12 for one in draws]))
     allowed = DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / len(draws))
     counted = [one.labels for one in draws if one.labels is not None]
-    labels = {way: np.mean([one[way] for one in counted]) / n for way in counted[0]}
-    shown = " ".join(f"{share:8.3f}" for share in labels.values())
+    labels = [np.mean([one[way] for one in counted]) / n for way in (counted[0] if counted else ())]
+    shown = " ".join(f"{share:8.3f}" for share in labels)
     of_split = np.reshape([one.cost for one in draws], (splits, -1)).mean(axis=1)
     error = of_split.std(ddof=1) / math.sqrt(splits) if splits > 1 else math.nan
     cost, regret = of_split.mean(), np.mean([one.regret for one in draws])
     certified = np.mean([one.kappa is not None and one.cost < 1 for one in draws])
     print(
-        f"{name:20} {n:5d} {alpha:5g} {rate:5g} {cost:7.3f} {error:6.3f} {regret:8.4f} {certified:9.2f} {broken:8.4f} "
+        f"{name:26} {n:5d} {alpha:5g} {rate:5g} {cost:7.3f} {error:6.3f} {regret:8.4f} {certified:9.2f} {broken:8.4f} "
         f"{allowed:8.4f} {shown}",
         flush=True,
     )
@@ -397,10 +412,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--judges", action="store_true")
     parser.add_argument("--validity", action="store_true")
-    parser.add_argument(
-        "--agreement", action="store_true", help="every output that differs is a loss: no label is read"
-    )
-    parser.add_argument("--only", choices=sorted(PAIRS))
+    parser.add_argument("--promises", action="store_true", help="how often promises are broken, with every label")
+    parser.add_argument("--only", default="", help="pairs whose name has this")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--resplits", type=int, default=50)
     parser.add_argument("--train", type=int, default=0, help="training requests whose output is judged")
@@ -415,12 +428,13 @@ def main() -> None:
         parser.error("name the folder of the logs")
     else:
         ways = "      all   differ     path  settled"
-        heads = f"{'pair':20} {'n':>5} {'alpha':>5} {'rate':>5} {'cost':>7} {'±':>6} {'regret':>8} {'certified':>9}"
+        heads = f"{'pair':26} {'n':>5} {'alpha':>5} {'rate':>5} {'cost':>7} {'±':>6} {'regret':>8} {'certified':>9}"
         print(f"{heads} {'broken':>8} {'allowed':>8} {ways}")
-        names = [given.only] if given.only else list(PAIRS)[: 1 if given.quick else None]
+        pairs = [one for one in PAIRS if given.only in one.name][: 1 if given.quick else None]
         if given.quick:
             given.splits, given.resplits = 2, 10
-        holds = all([measure(name, given) for name in names])  # noqa: C419 - every pair is measured
+        work = promises if given.promises else measure
+        holds = all([work(pair, given) for pair in pairs])  # noqa: C419 - every pair is measured
     print(f"{time.process_time() - started:.0f} s of one core", file=sys.stderr)
     sys.exit(0 if holds else 1)
 

@@ -41,8 +41,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from agreement import BFCL, GPT4O, LARGE, MINI, NEMO, NEMO_ANY, TURBO, Pair
 from agreement import read as read_calls
+from chat_pairs import BFCL, GPT4O, LARGE, MINI, NEMO, NEMO_ANY, TURBO, Pair
 from fit_regret import halves
 from fitted.report import head, table
 from simple.cells import WORTH, read, saves, with_walks

@@ -17,7 +17,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from agreement import DELTA, LIVE
+from agreement import DELTA
+from chat_pairs import LIVE
 from fit_regret import halves
 from fitted.report import head, table
 

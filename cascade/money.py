@@ -76,10 +76,11 @@ class Usage(NamedTuple):
 class Price:
     """What a model charges, in pico-dollars (10⁻¹² USD) per token and per request.
 
-    `cached_input` (read from a prompt cache), `cache_write` (written to it) and `reasoning` default to the plain rates.
+    `cached_input` (read from a prompt cache) and `reasoning` default to the plain rates. `cache_write` (written to it),
+    `audio_input` and `audio_output` are unknown where they are None.
     `above` holds (tokens, Price) pairs: the price of a whole call whose input is longer than so many tokens. `tiers`
     holds the price at each service tier that has one of its own, `search` (size, pico-dollars) pairs of a model that
-    searches the web once for each request; `audio_input` and `audio_output` are unknown where they are None.
+    searches the web once for each request.
     """
 
     input: int
@@ -132,14 +133,16 @@ class Price:
         )
 
     def cost_nano_usd(self, usage: Usage) -> int | None:
-        """Return the cost of a call in nano-dollars, rounded up; None where the usage is not known.
+        """Return the cost of a call in nano-dollars, rounded up; None where the usage, or a price for it, is not known.
 
         >>> Price.per_million(input=0.15, output=0.6).cost_nano_usd(Usage(1000, 10))
         156000
         """
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
-        price = self._for_input(usage.input_tokens) if self.above else self
+        price = self.for_input(usage.input_tokens)
+        if usage.written_input_tokens and price.cache_write is None:
+            return None  # writing costs more than reading, and nobody says how much
         pico = usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
         cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
         if cached and price.cached_input is not None:
@@ -158,7 +161,8 @@ class Price:
         pico = input_tokens * dearest_input + max_output_tokens * dearest_output + max(p.request for p in prices)
         return -(-pico // PICO_PER_NANO)
 
-    def _for_input(self, input_tokens: int) -> Price:
+    def for_input(self, input_tokens: int) -> Price:
+        """Return the price of a call whose prompt has so many tokens."""
         applicable = [price for tokens, price in self.above if input_tokens > tokens]
         return applicable[-1] if applicable else self
 
@@ -250,7 +254,10 @@ def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
 
     return replace(
         price,
-        above=tuple((int(tier["tokens"]), price_from_entry(tier, source)) for tier in entry.get("above", ())),
+        above=tuple(
+            (int(tier["tokens"]), price_from_entry(tier, source))
+            for tier in sorted(entry.get("above", ()), key=lambda one: int(one["tokens"]))
+        ),
         tiers=tuple((name, price_from_entry(tier, source)) for name, tier in entry.get("tiers", {}).items()),
         search=tuple((size, _pico(Decimal(str(amount)))) for size, amount in entry.get("search", {}).items()),
         audio_input=pico("audio_input"),
@@ -266,7 +273,9 @@ _MAP_FIELDS = {
     "reasoning": "output_cost_per_reasoning_token",
 }
 _MAP_AUDIO = {"audio_input": "input_cost_per_audio_token", "audio_output": "output_cost_per_audio_token"}
-_MAP_SERVICE = ("priority", "flex")
+LITELLM_RATES = {**_MAP_FIELDS, **_MAP_AUDIO}
+LITELLM_REQUEST, LITELLM_SEARCH = "input_cost_per_request", "search_context_cost_per_query"
+LITELLM_TIERS = ("priority", "flex")
 _SEARCHES = "-search-"
 """OpenAI's models of such a name search the web once for each chat completion, as its price list says; how often others
 do is not told."""
@@ -282,15 +291,15 @@ def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
         rates = _rates(entry, "")
         if "input" not in rates or "output" not in rates:
             continue
-        if entry.get("input_cost_per_request"):
-            rates["request"] = float(entry["input_cost_per_request"])
+        if entry.get(LITELLM_REQUEST):
+            rates["request"] = float(entry[LITELLM_REQUEST])
         plain = dict(rates)
         if above := _above(entry, plain, ""):
             rates["above"] = above
-        if tiers := {name: tier for name in _MAP_SERVICE if (tier := _service(entry, plain, above, f"_{name}"))}:
+        if tiers := {name: tier for name in LITELLM_TIERS if (tier := _service(entry, plain, above, f"_{name}"))}:
             rates["tiers"] = tiers
         rates |= {short: rate for short, field in _MAP_AUDIO.items() if (rate := _per_million(entry.get(field)))}
-        sizes = entry.get("search_context_cost_per_query")
+        sizes = entry.get(LITELLM_SEARCH)
         if sizes and entry.get("litellm_provider") == "openai" and _SEARCHES in name:
             rates["search"] = {size.removeprefix("search_context_size_"): float(sizes[size]) for size in sorted(sizes)}
         if entry.get("litellm_provider") and "/" not in name:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from cascade.api.other_prices import other_prices_said
 from cascade.api.page import Block, Command, Heading, Listed, Rows, Said, per_thousand
 from cascade.conformal.ltt import chance_said
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label
 from cascade.evaluation.breakeven import BreakEven
-from cascade.evaluation.proof.prices import CHANGE, CHEAPER, COLD, DEARER, UNCACHED
 from cascade.evaluation.proof.proving import LADDER, ROUNDS, Proof, Rivals
 from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, points, reasons, share
 from cascade.evaluation.proof.split_results import Way
@@ -83,7 +83,7 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
     ways = _ways(proof, width)
     yield ways
     yield Said(_legend(proof, ways.heads))
-    yield from (Said(one) for one in bills_said(proof))
+    yield from (Said(one) for one in other_prices_said(proof.other_prices, called(proof.reference)))
     if proof.segments:
         yield Heading("Segment by segment, the worst first", 3)
         yield _segments(proof)
@@ -186,20 +186,6 @@ def _promise(proof: Proof) -> str:
         f"{said} On the test questions it was broken on {share(proof.policy.broken)} on average, "
         f"{above if proof.exceeded else none}.{weighed}"
     )
-
-
-def bills_said(proof: Proof) -> Iterator[str]:
-    """Yield what would be saved at other prices, in a sentence each."""
-    at = {one.name: share(one.saving).replace("-", "−") for one in proof.other_prices}
-    last, change = called(proof.reference), percent(CHANGE)
-    if CHEAPER in at:
-        more = f"{at[DEARER]} if it costs {change} more"
-        yield f"At other prices: {at[CHEAPER]} is saved if {last} costs {change} less, {more}."
-    if UNCACHED in at:
-        yield (
-            f"Prompt caches, as logged, are in these figures. Without any, {at[UNCACHED]} is saved; at the worst, "
-            f"where {last} alone keeps its cache and its calls in the cascade find nothing cached, {at[COLD]}."
-        )
 
 
 def _segments(proof: Proof) -> Rows:

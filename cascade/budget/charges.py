@@ -38,23 +38,25 @@ class Charged(NamedTuple):
 
 def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
     """Return what an answered call costs by the usage that its reply told."""
-    tier = completion.tier if completion.tier is not None else _asked_tier(request.chat)
-    rate = _at(price, tier)
-    if rate is None:
-        return Charged(None, f"service_tier {tier!r}")
-    plain = rate.cost_nano_usd(completion.usage)
-    more = _searched(request.chat, price)
+    tier, usage = completion.tier if completion.tier is not None else _asked_tier(request.chat), completion.usage
+    at_tier, more = _at(price, tier), _searched(request.chat, price)
+    if at_tier is None:
+        return _tier_unknown(tier)
+    rate = at_tier.for_input(usage.input_tokens or 0)
+    if usage.written_input_tokens and rate.cache_write is None:
+        return Charged(None, "writing to a prompt cache (price.cache_write)")
+    plain = at_tier.cost_nano_usd(usage)
     if plain is None or more.nano_usd is None:
         return Charged(None, more.unpriced)
     heard, spoken = (
         _audio(completion.details, name) for name in ("prompt_tokens_details", "completion_tokens_details")
     )
-    if not (heard or spoken):
-        return Charged(plain + more.nano_usd)
-    cached = completion.usage.cached_input_tokens  # which of the audio was among it is not told
-    if rate.audio_input is None or (spoken and rate.audio_output is None) or (heard and cached):
-        return Charged(None, "audio")
-    pico = heard * (rate.audio_input - rate.input) + spoken * ((rate.audio_output or 0) - rate.output)
+    unknown = _audio_unknown(rate, heard=bool(heard), spoken=bool(spoken))
+    if heard and usage.cached_input_tokens:
+        unknown = "audio where part of the prompt was read from a cache: which part is not told"
+    if unknown is not None:
+        return Charged(None, unknown)
+    pico = heard * ((rate.audio_input or 0) - rate.input) + spoken * ((rate.audio_output or 0) - rate.output)
     return Charged(plain + more.nano_usd - (-pico // PICO_PER_NANO))
 
 
@@ -63,15 +65,17 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
     tier, chat = _asked_tier(request.chat), request.chat
     rate, more = _at(price, tier), _searched(chat, price)
     if rate is None:
-        return Charged(None, f"service_tier {tier!r}")
+        return _tier_unknown(tier)
     if more.nano_usd is None:
         return more
     rates = [price, rate]
-    if chat is not None and _speaks(chat):
-        if rate.audio_input is None:
-            return Charged(None, "audio")
-        heard, spoken = rate.audio_input, rate.audio_output or rate.output
-        rates.append(Price(heard, max(spoken, rate.output), request=rate.request))
+    heard, spoken = (False, False) if chat is None else (_hears(chat), _speaks(chat))
+    if heard or spoken:
+        unknown = _audio_unknown(rate, heard=heard, spoken=spoken)
+        if unknown is not None:
+            return Charged(None, unknown)
+        dearest = (max(rate.audio_input or 0, rate.input), max(rate.audio_output or 0, rate.output))
+        rates.append(Price(*dearest, request=rate.request))
     most = max(one.bound_nano_usd(input_tokens, request.max_tokens) for one in rates)
     return Charged(most + more.nano_usd)
 
@@ -79,6 +83,17 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
 def most_nano_usd(request: Request, price: Price | None) -> Charged:
     """Return the most that a call can cost: its prompt counted high, its answer as long as it may be."""
     return Charged(None) if price is None else bound_of(request, price, bound_tokens(request))
+
+
+def _tier_unknown(tier: str | None) -> Charged:
+    return Charged(None, f"service_tier {tier!r} (price.tiers.{tier})")
+
+
+def _audio_unknown(rate: Price, *, heard: bool, spoken: bool) -> str | None:
+    """Return which price of audio is needed and not known; None where all are."""
+    needed = {"audio_input": heard and rate.audio_input is None, "audio_output": spoken and rate.audio_output is None}
+    lacking = [f"price.{name}" for name, lacks in needed.items() if lacks]
+    return f"audio ({', '.join(lacking)})" if lacking else None
 
 
 def _asked_tier(chat: ChatRequest | None) -> str | None:
@@ -95,17 +110,22 @@ def _searched(chat: ChatRequest | None, price: Price) -> Charged:
     """Return what searching the web costs: once for each request of a model that always does."""
     wanted = None if chat is None else chat.options.get("web_search_options")
     if not price.search:
-        return Charged(0) if wanted is None else Charged(None, "web_search_options")
+        return Charged(0) if wanted is None else Charged(None, "web_search_options (price.search)")
     size = wanted.get("search_context_size") if isinstance(wanted, Mapping) else None
     pico = dict(price.search).get(str(size or _MEDIUM))
-    return Charged(None, "web_search_options") if pico is None else Charged(-(-pico // PICO_PER_NANO))
+    unknown = f"web_search_options (price.search.{size or _MEDIUM})"
+    return Charged(None, unknown) if pico is None else Charged(-(-pico // PICO_PER_NANO))
+
+
+def _hears(chat: ChatRequest) -> bool:
+    """Whether audio goes in."""
+    parts = [part for one in chat.messages if isinstance(content := one.get("content"), list) for part in content]
+    return any(isinstance(part, Mapping) and "audio" in str(part.get("type")) for part in parts)
 
 
 def _speaks(chat: ChatRequest) -> bool:
-    """Whether audio goes in or comes out."""
-    parts = [part for one in chat.messages if isinstance(content := one.get("content"), list) for part in content]
-    heard = any(isinstance(part, Mapping) and "audio" in str(part.get("type")) for part in parts)
-    return heard or "audio" in (chat.options.get("modalities") or ()) or chat.options.get("audio") is not None
+    """Whether audio is to come out."""
+    return "audio" in (chat.options.get("modalities") or ()) or chat.options.get("audio") is not None
 
 
 def _audio(details: Mapping[str, Any], name: str) -> int:
@@ -231,4 +251,5 @@ def no_price(model: str, cap: str, unpriced: str | None) -> str:
     """Return what is said of a call that no cap can hold."""
     if unpriced is None:
         return f"{model} has no known price, so no call to it can be kept under {cap}. Give it a price under models."
-    return f"{model} has no known price for {unpriced}, so no such call can be kept under {cap}. Leave it out."
+    lacks = f"{model} has no known price for {unpriced}"
+    return f"{lacks}, so no such call can be kept under {cap}. Leave it out, or give the price under models."

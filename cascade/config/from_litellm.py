@@ -9,20 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
+from cascade.config.prices import from_litellm, is_litellm
+from cascade.config.schema import PriceConfig
 from cascade.errors import ConfigError
-from cascade.money import Price, PriceTable
+from cascade.money import PriceTable
 
 _VARIABLE = "os.environ/"
-_PER_MILLION = 1e6
 _PLAIN = ("max_tokens", "temperature", "seed")
-_PRICES = {
-    "input_cost_per_token": "input",
-    "output_cost_per_token": "output",
-    "cache_read_input_token_cost": "cached_input",
-    "cache_creation_input_token_cost": "cache_write",
-    "output_cost_per_reasoning_token": "reasoning",
-}
-"""How LiteLLM names the parts of a price, USD per token, under `litellm_params` or `model_info`."""
 _KNOWN = frozenset({"model", "api_key", "api_base", *_PLAIN})
 _SAYS_NOTHING = frozenset({"id", "mode"})
 """Of `model_info`: `mode` is read apart."""
@@ -98,7 +93,9 @@ class _Carrying:
             return
         info = _object(_object(entry).get("model_info"))
         made = {"model": model, **dict(self._settings(where, given)), **self._price(where, given, info)}
-        self.left += [f"{where}.model_info.{name}" for name in info if name not in _PRICES.keys() | _SAYS_NOTHING]
+        self.left += [
+            f"{where}.model_info.{name}" for name in info if name not in _SAYS_NOTHING and not is_litellm(name)
+        ]
         if any(one["model"] == model for one in self.models.values()):
             self.left.append(f"{where}: {model} stands there twice; cascade asks each model at one address")
             return
@@ -124,16 +121,24 @@ class _Carrying:
         for name in _PLAIN:
             if given.get(name) is not None:
                 yield name, given[name]
-        self.left += [f"{where}.litellm_params.{name}" for name in given if name not in _KNOWN | _PRICES.keys()]
+        self.left += [f"{where}.litellm_params.{name}" for name in given if name not in _KNOWN and not is_litellm(name)]
 
     def _price(self, where: str, given: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
         """Return the price; what stands under `litellm_params` counts before what `model_info` says."""
-        told = {name: _rate(given.get(name, info.get(name))) for name in _PRICES if name in given or name in info}
-        price = {_PRICES[name]: rate for name, rate in told.items() if rate is not None}
-        if {"input", "output"} <= price.keys():
-            self.left += [f"{where}: {name} is no rate" for name, rate in told.items() if rate is None]
-            return {"price": price}
-        self.left += [f"{where}: {name}: a price needs rates of input and output" for name in told]
+        told = {name: value for name, value in {**info, **given}.items() if is_litellm(name)}
+        if not told:
+            return {}
+        try:
+            made = from_litellm(told)
+            if {"input", "output"} <= made.keys():
+                return {"price": PriceConfig.model_validate(made).model_dump(mode="json", exclude_defaults=True)}
+            self.left += [f"{where}: {name}: a price needs rates of input and output" for name in told]
+        except ValidationError as error:
+            self.left += [
+                f"{where}: its price: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+            ]
+        except ValueError as error:
+            self.left += [f"{where}: {line}" for line in str(error).splitlines()]
         return {}
 
     def settings(self, where: str, given: Mapping[str, Any]) -> None:
@@ -175,16 +180,8 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _rate(per_token: object) -> float | None:
-    """Return a rate per million tokens; YAML reads 1e-6 as a text."""
-    try:
-        return round(float(per_token) * _PER_MILLION, 9) if isinstance(per_token, int | float | str) else None
-    except ValueError:
-        return None
-
-
 def _cost(entry: Mapping[str, Any]) -> float | None:
     """Return what a call of 1,000 tokens and 1,000 more costs at most, None where no price is known."""
     given = entry.get("price")
-    price = PriceTable.bundled().price(entry["model"]) if given is None else Price.per_million(**given)
+    price = PriceTable.bundled().price(entry["model"]) if given is None else PriceConfig.model_validate(given).price()
     return None if price is None else price.bound_nano_usd(1_000, 1_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -10,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from cascade.checks import checked_base, did_you_mean, shown_name
 from cascade.errors import UsageError
-from cascade.money import Price, nano_usd
+from cascade.money import Price, nano_usd, price_from_entry
 from cascade.policies import config as policies
 from cascade.policies.config import PolicyConfig
 from cascade.providers.registry import PROVIDERS
@@ -27,7 +28,7 @@ _Address = Annotated[str, AfterValidator(checked_base)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class PriceConfig(Section):
+class Rates(Section):
     """USD per million tokens, as price lists print it; `request` in USD per call."""
 
     input: _NotNegative
@@ -36,11 +37,45 @@ class PriceConfig(Section):
     cache_write: _NotNegative | None = None
     reasoning: _NotNegative | None = None
     request: _NotNegative = 0.0
+    audio_input: _NotNegative | None = None
+    audio_output: _NotNegative | None = None
+
+
+class LongRates(Rates):
+    """The price of a whole call whose prompt is longer than so many tokens."""
+
+    tokens: int = Field(ge=1)
+
+
+class TierRates(Rates):
+    """The price at a service tier."""
+
+    above: tuple[LongRates, ...] = ()
+
+
+class PriceConfig(TierRates):
+    """What a model costs: its rates, those of long prompts and of service tiers, and what a web search costs in USD.
+
+    `search` is of a model that searches the web once for each request.
+    """
+
+    tiers: dict[str, TierRates] = Field(default_factory=dict)
+    search: dict[Literal["low", "medium", "high"], _NotNegative] = Field(default_factory=dict)
     note: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_litellm(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not any("_cost" in str(name) for name in data):
+            return data
+        from cascade.config.prices import from_litellm
+
+        return from_litellm(data)
 
     def price(self) -> Price:
         """Return the price as a value."""
-        return Price.per_million(**self.model_dump())
+        entry = self.model_dump(exclude_none=True, exclude={"note"})
+        return replace(price_from_entry(entry, "config"), note=self.note)
 
 
 def _name_alone(value: object) -> object:

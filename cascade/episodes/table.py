@@ -223,6 +223,7 @@ class EpisodeTable:
             confidence=self.confidence[:, columns],
             signals=signals,
             quality=None if self.quality is None else self.quality[:, columns],
+            labels=None if self.labels is None else self.labels.only(columns),
             tokens=self.tokens[:, columns],
             paid=self.paid[:, columns],
             uncached=None if self.uncached is None else self.uncached[:, columns],
@@ -298,6 +299,9 @@ class EpisodeTable:
             confidence=np.full(shape, np.nan),
             signals={each: np.full((self.n, 1), np.nan) for each in self.signals},
             quality=None,
+            labels=None
+            if self.labels is None
+            else self.labels._replace(judged=correct & False, unjudged=correct & False),
             tokens=np.full((self.n, 1), np.nan),
             paid=np.where(walk.known[:, None], cost, np.nan) if self.cost_known else np.full((self.n, 1), np.nan),
             texts_known=np.ones(self.n, dtype=np.bool_),

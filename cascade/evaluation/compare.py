@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,13 @@ from cascade.calibration.scores import Played
 from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import hopeless, levels
+from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
 from cascade.evaluation.by_hand import methods_by_hand
 from cascade.evaluation.methods import Depth, Means, Method, left_out, means, methods
+from cascade.evaluation.proof.prices import Bill, OtherPrices, bills
 from cascade.evaluation.segments import Segments
 from cascade.evaluation.splits import Interval, OverSplits, splits
 
@@ -41,7 +44,9 @@ class Row:
     dial or out of reach. Differences are this row minus the reference's on the questions that both were logged for,
     over the splits; None for the reference itself. `curve` holds (coverage, USD) pairs of the frontier. `questions` is
     how many test questions of a split it was judged on, on average; None if all. `worst` is the segment that is covered
-    least, with its coverage, of those with 20 questions or more; None where there are no two of them.
+    least, with its coverage, of those with 20 questions or more; None where there are no two of them. `other_prices`
+    is what is saved against a ladder's last model at other prices (`proof.prices`), () where the row is a way to answer
+    without a ladder's decisions, or the log is of no ladder.
     """
 
     policy: str
@@ -56,6 +61,7 @@ class Row:
     curve: tuple[tuple[float, float], ...] = ()
     questions: int | None = None
     worst: tuple[str, float] | None = None
+    other_prices: tuple[OtherPrices, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,7 @@ class _SplitResult(NamedTuple):
     matched_usd: float | None = None
     curve: tuple[float | None, ...] | None = None
     fit_seconds: float = 0.0
+    other: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -117,6 +124,7 @@ class _Results:
     curves: list[tuple[float | None, ...]] = field(default_factory=list)
     judged: int = 0
     drawn: int = 0
+    other: tuple[str, ...] = ()
 
 
 def compare(
@@ -152,13 +160,15 @@ def compare(
     table = whole.costed()
     playing = [*methods(table), *methods_by_hand(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
+    others_priced = bills(table) if against == LAST_ONLY else ()
     results = {name: _Results(Segments(table.segments)) for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = groups = (0, 0, 0)
     for split in splits(table.groups, count, seed, tell=tell):
         train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
         sizes = train.n, calibration.n, test.n
         groups = len(set(train.groups)), len(set(calibration.groups)), len(set(test.groups))
-        on_split = {one.name: _on_split(one, train, calibration, test, alpha, seed) for one in playing}
+        at = [(one, split.test) for one in others_priced]
+        on_split = {one.name: _on_split(one, train, calibration, test, alpha, seed, at) for one in playing}
         on_split[CLAIRVOYANT] = _clairvoyant(test, alpha)
         for name, result in on_split.items():
             _write_down(results[name], result, on_split[against], test, split.test)
@@ -203,21 +213,29 @@ def _reference(table: EpisodeTable, names: Sequence[str], wanted: str | None) ->
 
 
 def _on_split(
-    one: Method, train: EpisodeTable, calibration: EpisodeTable, test: EpisodeTable, alpha: float, seed: int
+    one: Method,
+    train: EpisodeTable,
+    calibration: EpisodeTable,
+    test: EpisodeTable,
+    alpha: float,
+    seed: int,
+    at: Sequence[tuple[Bill, Ints]] = (),
 ) -> _SplitResult:
-    """Prepare a method and play it on the test questions."""
+    """Prepare a method and play it on the test questions, also `at` other prices, with their rows."""
     started = time.perf_counter()
     ready = one.prepare(train, calibration, alpha, seed)
     seconds = time.perf_counter() - started
     played, walk = ready.play(test), test.walks.get(one.name)
     known = np.ones(test.n, dtype=np.bool_) if walk is None else walk.known
+    paid = {bill.name: (float(bill.alone[rows].sum()), bill.of(test, rows)) for bill, rows in at if walk is None}
+    other = {name: 1 - float(ready.play(some).cost.sum()) / alone for name, (alone, some) in paid.items() if alone}
     if ready.scores is None or not test.cost_known:
-        return _SplitResult(played, known, fit_seconds=seconds)
+        return _SplitResult(played, known, fit_seconds=seconds, other=other)
     curve = frontier(test.arrays, levels(test.arrays, ready.scores(test)))
     points = [curve.matched(share) for share in (1 - alpha, *_CURVE)]
     costs = [None if point is None else point.cost / 1e9 for point in points]
     drawn = tuple([c if share >= curve.coverage[0] else None for c, share in zip(costs[1:], _CURVE, strict=True)])
-    return _SplitResult(played, known, costs[0], drawn, seconds)
+    return _SplitResult(played, known, costs[0], drawn, seconds, other)
 
 
 def _clairvoyant(test: EpisodeTable, alpha: float) -> _SplitResult:
@@ -252,7 +270,10 @@ def _write_down(into: _Results, result: _SplitResult, reference: _SplitResult, t
     into.judged += int(known.sum())
     missed = np.where(known, 1 - played.covered, np.nan)
     into.segments.add(rows, missed, played.cost, reference.played.cost)
-    into.over.add({**_gaps(result, reference, cost_known=test.cost_known), "fit_seconds": result.fit_seconds})
+    into.over.add(
+        {**_gaps(result, reference, cost_known=test.cost_known), "fit_seconds": result.fit_seconds, **result.other}
+    )
+    into.other = tuple(result.other)
     if result.curve is not None:
         into.curves.append(result.curve)
     if known.any():
@@ -293,6 +314,7 @@ def _row(name: str, found: _Results, groups: tuple[int, int, int], *, is_referen
         curve=_mean_curve(found.curves),
         questions=None if found.judged == found.drawn else round(found.judged / several),
         worst=next(((one.name, 1 - one.broken) for one in worst), None),
+        other_prices=tuple([OtherPrices(one, mean) for one in found.other if (mean := over.mean(one)) is not None]),
     )
 
 

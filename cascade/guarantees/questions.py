@@ -57,19 +57,40 @@ class Truth(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """For which questions people's judgements count, bool (n,) each.
+    """For which questions people's judgements count.
 
     Attributes:
-        drawn: whether the question was drawn for review.
-        unsaid: whether some output of it that differs has no judgement, and so counts as lost.
+        drawn: bool (n,), whether the question was drawn for review.
+        unsaid: bool (n,), whether some output of it that differs has no judgement, and so counts as lost.
+        judged: bool (n, T, m), answers that differ from the reference's and were judged.
+        unjudged: bool (n, T, m), answers that differ and were not.
     """
 
     drawn: Bools
     unsaid: Bools
+    judged: Bools
+    unjudged: Bools
 
     def take(self, rows: Ints | Bools) -> Labels:
         """Return the chosen questions."""
-        return Labels(self.drawn[rows], self.unsaid[rows])
+        return Labels(*(each[rows] for each in self))
+
+    def only(self, columns: Ints) -> Labels:
+        """Return the same questions with the chosen steps, from 0."""
+        return self._replace(judged=self.judged[:, columns], unjudged=self.unjudged[:, columns])
+
+    def of_another(self, shape: tuple[int, ...]) -> Labels:
+        """Return the same questions with answers, of this shape, that nobody could judge."""
+        nothing = np.zeros(shape, dtype=np.bool_)
+        return self._replace(judged=nothing, unjudged=nothing)
+
+    def expected_loss(self, correct: Bools) -> float:
+        """Return the chance that an answer nobody judged is a loss, by those that were: (losses + 1) / (judged + 2).
+
+        Args:
+            correct: bool (n, T, m), which answers lose nothing.
+        """
+        return (float((self.judged & ~correct).sum()) + 1) / (float(self.judged.sum()) + 2)
 
 
 class Walk(Protocol):

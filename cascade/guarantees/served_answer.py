@@ -49,9 +49,17 @@ class ServedAnswer(Kind):
         """
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
-        """Return where the answer served is wrong and that counts."""
-        wrong = ~served_right(table.arrays, table.confidence if confidence is None else confidence)
-        return (wrong & (self.against(table) & self.counted(table))[:, None]).astype(np.float64)
+        """Return where the answer served is wrong and that counts.
+
+        An answer that people might have judged and did not counts as much as those that they judged on average.
+        """
+        ranked = table.confidence if confidence is None else confidence
+        wrong = ~served_right(table.arrays, ranked)
+        lost = (wrong & (self.against(table) & self.counted(table))[:, None]).astype(np.float64)
+        if table.labels is None:
+            return lost
+        unjudged = served_right(replace(table.arrays, correct=table.labels.unjudged), ranked)
+        return np.where(unjudged, lost * table.labels.expected_loss(table.arrays.correct), lost)
 
     def losses(self, sample: Scored) -> StepFunctions:
         """Return the same at every threshold; unlike others it may rise as the threshold falls."""

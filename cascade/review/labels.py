@@ -79,17 +79,40 @@ def labelled_by_reviews(
             losses[pair] = losses.get(pair, False) or lost
     said = {place: verdicts_of(one, losses) for place, one in compared.episodes.items()}
     tables = tables_with(compared, lambda place, number: said[place][number] is False, dropped)
-    return [_with_labels(table, said, kind, share, terms.key) for table in tables]
+    coded = tables_from_rows(_coded(compared, said))
+    return [_with_labels(*each, said, kind, share, terms.key) for each in zip(tables, coded, strict=True)]
+
+
+_JUDGED, _UNJUDGED = 0.0, 1.0
+
+
+def _coded(compared: Compared, said: Mapping[tuple[str, str], list[bool | None]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows with the confidence of an answer that differs saying whether it was judged.
+
+    A table puts each confidence where its answer stands, so this finds every answer's place by the same code.
+    """
+    for row in compared.relabelled.rows(Dropped()):
+        one = compared.episodes.get(place_of(row))
+        differs = one is not None and row["answer"] is not None and row["correct"] is False
+        number = one.numbers.get(digest_of(row["answer"]), -1) if one is not None and differs else -1
+        judged = None if number < 0 else said[place_of(row)][number] is not None
+        yield {**row, "confidence": None if judged is None else _JUDGED if judged else _UNJUDGED}
 
 
 def _with_labels(
-    table: EpisodeTable, said: Mapping[tuple[str, str], list[bool | None]], kind: str, rate: float, key: str
+    table: EpisodeTable,
+    coded: EpisodeTable,
+    said: Mapping[tuple[str, str], list[bool | None]],
+    kind: str,
+    rate: float,
+    key: str,
 ) -> EpisodeTable:
     drawn = np.array([is_drawn(key, question, rate) for question in table.questions], dtype=np.bool_)
     verdicts = [said.get((table.dataset, name), []) for name in table.ids]
     unsaid = np.array([any(one is None for one in each) for each in verdicts], dtype=np.bool_)
     assert table.truth is not None  # noqa: S101 - `tables_with` has set it
-    return replace(table, truth=table.truth._replace(asked=kind, rate=rate), labels=Labels(drawn, unsaid))
+    labels = Labels(drawn, unsaid, coded.confidence == _JUDGED, coded.confidence == _UNJUDGED)
+    return replace(table, truth=table.truth._replace(asked=kind, rate=rate), labels=labels)
 
 
 def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:

@@ -55,7 +55,7 @@ from cascade.training.dividing import (
     questions_of,
 )
 from cascade.training.estimators import one_thread
-from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
+from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, lacks_judgements, notes
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -384,6 +384,9 @@ def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Ce
     except NotCertifiedError as error:
         found = _reference(made.choice, parts, guarantee, how, "no saving certified: the reference alone is asked")
         return found._replace(refused=error)
+    lacking = lacks_judgements(parts.calibration)
+    if lacking and made.policy.method != "reference":
+        return _Certified(*made, calibrated, lacking)
     cost, reference = calibrated.realised.cost_nano_usd, calibrated.reference_cost_nano_usd
     if cost is None or not reference or cost < reference or made.policy.method == "reference":
         said = ("no saving certified: the reference alone costs least",) if made.policy.method == "reference" else ()

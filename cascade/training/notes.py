@@ -202,3 +202,13 @@ def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: floa
     aside = math.ceil(certifying / max(spoken, 1e-9))
     least = aside + LEAST_TRAINING
     return least if certifying <= needed_of(guarantee) else max(least, math.ceil(aside / share))
+
+
+def lacks_judgements(table: EpisodeTable) -> tuple[str, ...]:
+    """Return the note that questions which certify lack a judgement, with which the policy may yet save; () if none."""
+    many = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
+    if not many:
+        return ()
+    lack = f"{counted(many, 'question')} that certify lack a judgement, which counts as a loss"
+    shows = "cascade review LOG --policy DIR shows the outputs that the certificate rests on"
+    return (f"{lack}: {shows}, and cascade calibrate --reviews certifies again",)

@@ -304,7 +304,7 @@ def test_a_cost_that_is_not_known_says_why() -> None:
         known, flex = orchestrator.chat([USER]), orchestrator.chat([USER], service_tier="flex")
     assert known.cost is not None
     assert (flex.cost, flex.cost_bound) == (None, None)
-    assert "the cost is unknown: small has no known price for service_tier 'flex'" in flex.warnings
+    assert "the cost is unknown: small has no known price for service_tier 'flex' (price.tiers.flex)" in flex.warnings
 
 
 def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_body_is_the_body() -> None:

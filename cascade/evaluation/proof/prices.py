@@ -1,6 +1,8 @@
-"""What a ladder would save at other prices: a dear model that costs 30 % less or more, and prompt caches.
+"""What a ladder would save at other prices: a model that costs 30 % less or more, and prompt caches.
 
-The decisions stay the same, because they do not depend on today's prices. So only the costs are computed again.
+The decisions stay the same, because they do not depend on today's prices. So only the costs are computed again. A
+call's cost is in proportion to its model's price, so a changed price needs no tokens; what a prompt cache saved is
+computed from the logged tokens (`EpisodeTable.uncached`).
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ from cascade.policies.base import Policy
 CHANGE = 0.3
 """How much a price is changed by, up and down."""
 CHEAPER, DEARER, UNCACHED, COLD = "cheaper", "dearer", "no cache", "cold"
+BASE_CHEAPER, BASE_DEARER = "base cheaper", "base dearer"
 
 
 class OtherPrices(NamedTuple):
-    """One other bill: "cheaper" and "dearer" change the last model's price by 30 %.
+    """One other bill: "cheaper" and "dearer" change the last model's price by 30 %, "base …" that of all before it.
 
     "no cache": nothing is read from a prompt cache. "cold": the last model's calls in the cascade find nothing cached,
     while the last model alone has its cache; the worst that a cascade can do to it.
 
     Attributes:
-        name: which of the four.
+        name: which of the six.
         saving: the share of the reference's cost that is saved at these prices, a mean over the splits.
     """
 
@@ -38,11 +41,22 @@ class OtherPrices(NamedTuple):
     saving: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Bill:
+class Bill(NamedTuple):
+    """The costs of a ladder's questions at other prices, nano-USD.
+
+    Attributes:
+        name: which of the six.
+        cost: int64 (n, T), of each step.
+        alone: float64 (n,), of the last model alone.
+    """
+
     name: str
     cost: Ints
-    reference: Floats
+    alone: Floats
+
+    def of(self, table: EpisodeTable, rows: Ints) -> EpisodeTable:
+        """Return these questions, `rows` of the log's, at the other prices; `paid`, which decides, stays."""
+        return replace(table, arrays=replace(table.arrays, cost=self.cost[rows]))
 
 
 @dataclass(slots=True)
@@ -56,23 +70,21 @@ class Bills:
 
     table: EpisodeTable
     reference: Baseline
-    _bills: tuple[_Bill, ...] = field(init=False)
+    _bills: tuple[Bill, ...] = field(init=False)
     _savings: dict[str, list[float]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._bills = tuple(_bills(self.table, self.reference))
+        self._bills = bills(self.table) if self.reference.name == LAST_ONLY else ()
         self._savings = {one.name: [] for one in self._bills}
 
     def add(self, policy: Policy | None, rows: Ints) -> None:
         """Add a split's test questions; None: the reference answers all of them."""
         for one in self._bills:
             known = self.reference.known[rows]
-            paid = float(one.reference[rows][known].sum())
+            paid = float(one.alone[rows][known].sum())
             spent = paid
             if policy is not None:
-                some = self.table.take(rows)
-                priced = replace(some, arrays=replace(some.arrays, cost=one.cost[rows]))  # `paid`, which decides, stays
-                spent = float(play_policy(priced, policy).cost[known].sum())
+                spent = float(play_policy(one.of(self.table.take(rows), rows), policy).cost[known].sum())
             self._savings[one.name].append(1 - spent / paid if paid > 0 else np.nan)
 
     def found(self) -> tuple[OtherPrices, ...]:
@@ -81,20 +93,22 @@ class Bills:
         return tuple([OtherPrices(name, mean) for name, mean in means.items() if not np.isnan(mean)])
 
 
-def _bills(table: EpisodeTable, reference: Baseline) -> Iterator[_Bill]:
-    """Yield the other bills that a log of a ladder allows."""
-    cost = table.arrays.cost
-    if reference.name != LAST_ONLY or not table.cost_known or cost.shape[1] == 1:
-        return
-    for name, factor in ((CHEAPER, 1 - CHANGE), (DEARER, 1 + CHANGE)):
-        changed = cost.copy()
-        changed[:, -1] = np.round(cost[:, -1] * factor)
-        yield _Bill(name, changed, reference.cost * factor)
-    uncached = table.uncached
+def bills(table: EpisodeTable) -> tuple[Bill, ...]:
+    """Return the other bills that a log of a ladder allows; none of another log, or where a cost is unknown."""
+    if table.arrays.horizon == 1 or LAST_ONLY not in table.walks or not table.cost_known:
+        return ()
+    return tuple(_bills(table))
+
+
+def _bills(table: EpisodeTable) -> Iterator[Bill]:
+    cost, uncached = table.arrays.cost, table.uncached
+    alone = cost[:, -1].astype(np.float64)
+    last = np.arange(cost.shape[1]) == cost.shape[1] - 1
+    for names, steps in (((CHEAPER, DEARER), last), ((BASE_CHEAPER, BASE_DEARER), ~last)):
+        for name, factor in zip(names, (1 - CHANGE, 1 + CHANGE), strict=True):
+            changed = np.where(steps, np.round(cost * factor), cost).astype(np.int64)
+            yield Bill(name, changed, alone * (factor if steps[-1] else 1.0))
     if uncached is None or np.isnan(uncached).any() or np.array_equal(uncached, cost):
         return
-    saved = uncached - cost
-    yield _Bill(UNCACHED, uncached.astype(np.int64), reference.cost + saved[:, -1])
-    cold = cost.copy()
-    cold[:, -1] = uncached[:, -1].astype(np.int64)
-    yield _Bill(COLD, cold, reference.cost)
+    yield Bill(UNCACHED, uncached.astype(np.int64), uncached[:, -1])
+    yield Bill(COLD, np.where(last, uncached, cost).astype(np.int64), alone)

@@ -61,8 +61,8 @@ def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(
 @pytest.mark.parametrize(
     ("options", "unpriced"),
     [
-        ({"service_tier": "scale"}, "service_tier 'scale'"),
-        ({"web_search_options": {}}, "web_search_options"),
+        ({"service_tier": "scale"}, "service_tier 'scale' (price.tiers.scale)"),
+        ({"web_search_options": {}}, "web_search_options (price.search)"),
     ],
 )
 def test_what_has_no_known_price_is_unknown_named_and_refused_under_a_cap(
@@ -106,15 +106,34 @@ def test_audio_tokens_cost_what_audio_costs() -> None:
     assert paid_call(asked(), heard, priced()).cost_nano_usd == PLAIN + 10 * 9_000
     assert paid_call(asked(), both, priced()).cost_nano_usd == PLAIN + 10 * 9_000 + 5 * 16_000
     deaf = priced(input_cost_per_audio_token=None)
-    assert paid_call(asked(), heard, deaf).unpriced == "audio"
+    assert paid_call(asked(), heard, deaf).unpriced == "audio (price.audio_input)"
+    dumb = priced(input_cost_per_audio_token=None, output_cost_per_audio_token=None)
+    assert paid_call(asked(), both, dumb).unpriced == "audio (price.audio_input, price.audio_output)"
     cached = heard._replace(usage=Usage(100, 10, cached_input_tokens=5))
-    assert paid_call(asked(), cached, priced()).unpriced == "audio"
+    assert paid_call(asked(), cached, priced()).unpriced == (
+        "audio where part of the prompt was read from a cache: which part is not told"
+    )
     speaks = asked(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
     most, plain = most_nano_usd(speaks, priced()).nano_usd, most_nano_usd(asked(), priced()).nano_usd
     assert most is not None
     assert plain is not None
     assert most > 4 * plain
-    assert most_nano_usd(speaks, deaf).unpriced == "audio"
+    mute = priced(output_cost_per_audio_token=None)
+    assert most_nano_usd(speaks, mute).unpriced == "audio (price.audio_output)"  # its price would be that of text
+
+
+def test_audio_in_a_long_prompt_is_not_priced_by_the_rates_of_short_ones() -> None:
+    heard = completion(usage=Usage(300_000, 1), details={"prompt_tokens_details": {"audio_tokens": 10}})
+    longer = priced(input_cost_per_token_above_200k_tokens=2e-6)
+    assert paid_call(asked(), heard, longer).unpriced == "audio (price.audio_input)"
+
+
+def test_writing_to_a_prompt_cache_at_an_unknown_price_is_not_priced_as_reading() -> None:
+    wrote = completion(usage=Usage(100, 10, written_input_tokens=50))
+    call = paid_call(asked(), wrote, priced())
+    assert (call.cost_nano_usd, call.unpriced) == (None, "writing to a prompt cache (price.cache_write)")
+    known = priced(cache_creation_input_token_cost=1.25e-6)
+    assert paid_call(asked(), wrote, known).cost_nano_usd == PLAIN + 50 * 250
 
 
 def test_the_bundled_table_knows_openai_s_tiers() -> None:

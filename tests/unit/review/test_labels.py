@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import date
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -18,6 +19,7 @@ from cascade.review.path import along_path
 from cascade.review.plan import plans
 from cascade.review.reviews import Judgement, Reviews, Terms
 from cascade.training.choice.simple import plain_threshold
+from cascade.training.fitting import fit_policy
 from unit.review.booking import call, episode
 
 N = 400
@@ -157,3 +159,26 @@ def test_what_people_said_of_regret_certifies_no_preference() -> None:
     policy = plain_threshold(table, "doubt", 1.0, get("regret"))
     with pytest.raises(UsageError, match="found no loss of regret, not of preference"):
         calibrate_policy([table], policy, {"kind": "learned"}, Guarantee("preference", 0.05, 0.1), today=DAY)
+
+
+def test_while_fitting_an_output_that_nobody_judged_counts_as_much_as_judged_ones_on_average() -> None:
+    judged = [pair for pair in NUMBER if NUMBER[pair] % 2]
+    (table,) = labelled_by_reviews(COMPARED, [reviews(judged)], "regret")
+    place = {name: number for number, (_, name) in enumerate(COMPARED.episodes)}
+    number = np.array([place[name] for name in table.ids])
+    differs, harms = np.array(DIFFERS)[number], np.array(HARMS)[number]
+    seen = differs & (number % 2 == 1)
+    share = ((seen & harms).sum() + 1) / (seen.sum() + 2)
+    loss = get("regret").loss(table)
+    assert loss[:, 0] == pytest.approx(np.where(seen, harms, np.where(differs, share, 0.0)))
+    assert not loss[:, -1].any()
+    some = np.flatnonzero(number < N // 2)  # a part of the log is judged by its own judgements alone
+    part = ((seen & harms)[some].sum() + 1) / (seen[some].sum() + 2)
+    assert set(get("regret").loss(table.take(some))[:, 0]) == {0.0, 1.0, part}
+
+
+def test_a_policy_whose_certifying_questions_lack_judgements_is_kept_and_says_what_to_do() -> None:
+    (table,) = labelled_by_reviews(COMPARED, [reviews([pair for pair in NUMBER if NUMBER[pair] % 8 == 0])], "regret")
+    found = fit_policy([table], Guarantee("regret", 0.02, 0.1), method="threshold", calibration_share=0.5)
+    assert found.policy.method == "threshold"
+    assert any("lack a judgement" in note and "cascade review" in note for note in found.notes)

@@ -9,6 +9,7 @@ import pytest
 from cascade.api.page import markdown
 from cascade.api.prove_page import Cascade, cascade_document, page
 from cascade.episodes.tabulate import tables_from_rows
+from cascade.evaluation.compare import compare
 from cascade.evaluation.proof.proving import Plan, Proof, prove
 from cascade.guarantees.base import Guarantee
 from cascade.money import PriceTable
@@ -68,6 +69,8 @@ def test_the_bill_is_made_out_anew(cached: Proof) -> None:
     wanted = {
         "cheaper": 1 - (cheap + (1 - share) * 0.7 * dear) / (0.7 * dear),
         "dearer": 1 - (cheap + (1 - share) * 1.3 * dear) / (1.3 * dear),
+        "base cheaper": 1 - (0.7 * cheap + (1 - share) * dear) / dear,
+        "base dearer": 1 - (1.3 * cheap + (1 - share) * dear) / dear,
         "no cache": 1 - (cheap + (1 - share) * plain) / plain,
         "cold": 1 - (cheap + (1 - share) * plain) / dear,
     }
@@ -80,7 +83,7 @@ def test_the_bill_is_made_out_anew(cached: Proof) -> None:
     "log", [rows(0), rows(1_800, odd_price=1)], ids=["nothing cached", "a price of the user's own"]
 )
 def test_nothing_is_said_of_caches_that_are_not_known(log: list[dict[str, Any]]) -> None:
-    assert [one.name for one in proof(log).other_prices] == ["cheaper", "dearer"]
+    assert [one.name for one in proof(log).other_prices] == ["cheaper", "dearer", "base cheaper", "base dearer"]
 
 
 def test_the_worst_segment_stands_first() -> None:
@@ -103,5 +106,26 @@ def test_the_page_says_it(cached: Proof) -> None:
     assert "Prompt caches, as logged, are in these figures." in said
     assert "| b" in said
     document = cascade_document(found)["proofs"][0]
-    assert set(document["other_prices"]) == {"cheaper", "dearer", "no cache", "cold"}
+    assert set(document["other_prices"]) == {"cheaper", "dearer", "base cheaper", "base dearer", "no cache", "cold"}
     assert [one["name"] for one in document["segments"]] == ["a", "b"]
+
+
+def test_compare_says_what_each_row_saves_at_other_prices() -> None:
+    (table,) = tables_from_rows(rows(1_800))
+    found = compare(table, count=2)
+    cheap, dear, plain = cost(CHEAP, 0), cost(DEAR, 1_800), cost(DEAR, 0)
+    asked = {row.policy: row.mean.avg_length - 1 for row in found.rows}  # the share that asks the dear model
+    row = next(one for one in found.rows if one.other_prices and 0 < asked[one.policy] < 1)
+    share = asked[row.policy]
+    assert dict(row.other_prices) == pytest.approx(
+        {
+            "cheaper": 1 - (cheap + share * 0.7 * dear) / (0.7 * dear),
+            "dearer": 1 - (cheap + share * 1.3 * dear) / (1.3 * dear),
+            "base cheaper": 1 - (0.7 * cheap + share * dear) / dear,
+            "base dearer": 1 - (1.3 * cheap + share * dear) / dear,
+            "no cache": 1 - (cheap + share * plain) / plain,
+            "cold": 1 - (cheap + share * plain) / dear,
+        },
+        abs=1e-4,
+    )
+    assert not found.row(found.reference).other_prices  # it is what is saved against
