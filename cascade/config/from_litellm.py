@@ -21,6 +21,8 @@ _PLAIN = ("max_tokens", "temperature", "seed")
 _KNOWN = frozenset({"model", "api_key", "api_base", *_PLAIN})
 _SAYS_NOTHING = frozenset({"id", "mode"})
 """Of `model_info`: `mode` is read apart."""
+_OBSERVING = {"share": 0.1, "alpha": 0.1}
+"""The modes of a new gateway, as the defaults are: a tenth of the requests is drawn, and a tenth may differ."""
 _RETRIES = 2
 """How often cascade itself tries again."""
 _SECTIONS = frozenset({"model_list", "router_settings", "litellm_settings"})
@@ -38,7 +40,8 @@ def carried(document: Mapping[str, Any]) -> Carried:
     """Return cascade's configuration for a LiteLLM proxy's.
 
     Each model keeps its alias: a client goes on asking for it by that name. A ladder is made of the cheapest and the
-    dearest model, or of the first and the last, where prices are unknown.
+    dearest model, or of the first and the last, where prices are unknown. The gateway begins by observing it: the
+    dearest model serves until a promotion.
 
     Raises:
         ConfigError: it has no model that cascade could ask.
@@ -60,6 +63,8 @@ def carried(document: Mapping[str, Any]) -> Carried:
         names = [f"{name}.{one}" for one in inside] if isinstance(inside, Mapping) else [name]
         made.left += [f"{one}{_ADVICE.get(one, '')}" for one in names]
     config: dict[str, Any] = {"models": made.models, "strategy": made.ladder()}
+    if len(config["strategy"]["models"]) > 1:
+        config["modes"] = dict(_OBSERVING)
     if made.timeout_s is not None:
         config["timeouts"] = {"per_call_s": made.timeout_s}
     return Carried({**config, "provider": "litellm"}, tuple(made.left))

@@ -33,8 +33,7 @@ class Catalog:
         models: the models of its ladder, cheapest first; the last one is the guide.
         others: configured models that are not in the ladder.
         levels: the levels of its policy, the cheapest first.
-        places: the models by their places in the configuration, which are not listed, and are names all the same: the
-            aliases that the clients of another gateway know.
+        places: the models by their places in the configuration, the aliases that the clients of another gateway know.
 
     >>> catalog = Catalog("support", ("small", "large"), levels=("low",))
     >>> [*catalog.routes]
@@ -54,7 +53,9 @@ class Catalog:
         """List the routes by their names."""
         levels = {f"{self.name}:{level}": Route(level=level) for level in self.levels}
         alone = {model: Route(model=model) for model in (*self.models, *self.others)}
-        object.__setattr__(self, "routes", {self.name: Route(), **levels, **alone})
+        named = {self.name: Route(), **levels, **alone}
+        aliases = {place: Route(model=model) for place, model in self.places.items() if place not in named}
+        object.__setattr__(self, "routes", named | aliases)
 
     @classmethod
     def of(cls, config: CascadeConfig, levels: Iterable[str]) -> Catalog:
@@ -88,8 +89,6 @@ class Catalog:
         """
         if not isinstance(name, str) or not name:
             raise Refused(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
-        if name not in self.routes and name in self.places:
-            return Route(model=self.places[name])
         if name not in self.routes:
             raise Refused(
                 404,

@@ -208,8 +208,8 @@ async def test_more_requests_than_the_limit_are_sent_away_for_a_second() -> None
 async def test_models_are_listed_and_each_is_there() -> None:
     async with orchestrator(server={"name": "support"}) as served, asgi(served) as client:
         listed = (await client.get("/v1/models")).json()["data"]
-        assert [one["id"] for one in listed] == ["support", "small", "large"]
-        assert (await client.get("/v1/models/large")).json() == listed[-1]
+        assert [one["id"] for one in listed] == ["support", "small", "large", "base", "guide"]
+        assert (await client.get("/v1/models/large")).json() == listed[2]
         assert (await client.get("/v1/models/huge")).status_code == 404
 
 
@@ -335,7 +335,15 @@ async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
         for name in ("cascade", "cascade:low", "cascade:high"):
             response = await client.post("/v1/chat/completions", json={"model": name, "messages": ASK})
             by[name] = response.headers["x-cascade-served-by"], response.headers["x-cascade-certificate"]
-    assert [one["id"] for one in listed] == ["cascade", "cascade:low", "cascade:high", "small", "large"]
+    assert [one["id"] for one in listed] == [
+        "cascade",
+        "cascade:low",
+        "cascade:high",
+        "small",
+        "large",
+        "base",
+        "guide",
+    ]
     assert [served_by for served_by, _ in by.values()] == ["large", "small", "large"]
     assert by["cascade"] == by["cascade:high"] != by["cascade:low"]
 

@@ -52,10 +52,10 @@ def test_a_model_that_there_is_none_of_is_refused(name: object, status: int) -> 
     assert "support" in str(error)
 
 
-def test_the_catalog_of_a_configuration_has_the_models_outside_the_ladder_last() -> None:
+def test_the_catalog_of_a_configuration_has_the_models_outside_the_ladder_then_the_places() -> None:
     models = {**CONFIG["models"], "third": "aside"}
     catalog = Catalog.of(load({**CONFIG, "models": models, "server": {"name": "support"}}), ())
-    assert [*catalog.routes] == ["support", "small", "large", "aside"]
+    assert [*catalog.routes] == ["support", "small", "large", "aside", "base", "guide", "third"]
     assert catalog.guide == "large"
 
 
