@@ -1,4 +1,7 @@
-"""`Orchestrator`: the configuration wired together. It makes no decision itself; `engine` does."""
+"""`Orchestrator`: the configuration wired together. It makes no decision itself; `engine` does.
+
+The truth about an audited answer comes in by `record_outcome`, which hands it to `serving.audits`.
+"""
 
 from __future__ import annotations
 

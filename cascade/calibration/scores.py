@@ -1,4 +1,7 @@
-"""A live policy's scores on logged steps: the same policy object that serves, shown the log instead of models."""
+"""A live policy's scores on logged steps: the same policy object that serves, shown the log instead of models.
+
+`history_of` makes of a table what features read of it: all but the truth.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cascade serve`: the cascade behind OpenAI's chat completions API."""
+"""`cascade serve`: the cascade behind OpenAI's APIs (chat completions, responses) and Anthropic's (messages)."""
 
 from __future__ import annotations
 

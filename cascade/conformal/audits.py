@@ -1,4 +1,6 @@
-"""Choose which questions are audited, and say whether an audited question was missed.
+"""Draw which questions are audited, and what coverage counts as missed (`audit_missed`).
+
+Whether an audited answer was missed is said by `serving.audits`, which asks the kind of promise.
 
 An audited question is run to its last step and judged, whatever answer was served. Only a complete run shows whether a
 right answer was missed. Three rules keep audits a fair sample. The draw does not look at the question. An unknown

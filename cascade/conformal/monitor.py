@@ -161,7 +161,7 @@ class Monitor:
         """Return the monitor after one more audit, in constant time.
 
         Args:
-            missed: whether the question was missed as it was served (`monitor.audit_missed`). Where a threshold follows
+            missed: whether the question was missed as it was served (`serving.audits`). Where a threshold follows
                 the audits (`online`), whether the certified threshold would have missed it: it is that one which is
                 watched, and a rate that moves with the threshold is not what "exchangeable" speaks of.
         """

@@ -7,7 +7,7 @@ on the log determine, for every kappa at once, how far it goes and which answers
     leaf    m_t(a) = min(v_t, s̃_t(a))                           answer a is kept    ⇔ m_t(a) ≥ kappa
 
 where s̃ is the score, +∞ for the argmax of a step, −∞ where the action is impossible. A level of −∞ is reached at no
-kappa, not even at −∞. The result agrees with `actions.actions` followed step by step.
+kappa, not even at −∞. The result agrees with `policies.base.actions` followed step by step.
 
 So much for a chain. Where steps name their parents, step t is paid where all its parents are and its own score is at
 least kappa: v_t = min over its parents p of v_p, and s̃(t), and v_t = +∞ without parents. A step is decided on at its
@@ -195,7 +195,7 @@ def fill_levels(reach: Floats, leaf: Floats, steps: StepArrays, scores: ScoreArr
 
 
 def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
-    """Return s̃ of the candidates (n, T, m) and of the steps after the first (n, T), as `actions.actions` has them."""
+    """Return s̃ of the candidates (n, T, m) and of the steps after the first (n, T), as `policies.base.actions` has them."""
     present = steps.present
     height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
     best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none

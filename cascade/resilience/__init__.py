@@ -1,1 +1,1 @@
-"""How long a call may take and how often it is tried."""
+"""How long a call may take, how often it is tried, how many run at once, who is not asked, and what ends a call."""

@@ -1,8 +1,8 @@
-"""The file of reviews: lines of JSON, each on the disk before the next pair is shown.
+"""The file of reviews: lines of JSON, each on the disk before the next pair is shown; and when a judgement is a loss.
 
 The first line says how the questions were drawn and what was asked; it is written before anybody looks, and never
 again. Every other line is one judgement. A later one of the same reviewer on the same pair takes the place of an
-earlier; both stay in the file.
+earlier; both stay in the file. `Judgement.loses` says whether serving the output is a loss.
 
 | first line | |
 |---|---|

@@ -1,1 +1,4 @@
-"""`cascade serve`: a cascade behind OpenAI's chat completions API, so that an application changes its address alone."""
+"""`cascade serve`: a cascade behind OpenAI's chat completions and responses, and Anthropic's messages.
+
+An application changes its address alone.
+"""

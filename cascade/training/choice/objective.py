@@ -6,6 +6,8 @@
 | `solvable` | the same; a question that no step answers rightly loses nothing, and does not count | cost |
 | `f1` | what the best F1 kept lacks to the best on record | cost |
 | `error`, `regret` | the one answer served is wrong; for regret, and the reference right | cost |
+| `agreement` | the one answer served differs from the reference's | cost |
+| `preference` | people prefer the reference's output to the one served | cost |
 | `budget` | minus the cost, down to minus the budget | the share of questions missed |
 
 The losses are those that the kind of guarantee certifies: a policy is chosen by what it will be held to.

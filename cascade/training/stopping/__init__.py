@@ -1,1 +1,1 @@
-"""Optimal stopping with exact calibration (OSC): what its rules are fitted to, and the three estimators."""
+"""Optimal stopping with exact calibration (OSC): what its rules are fitted to, and the four estimators."""
