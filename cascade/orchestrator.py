@@ -1,7 +1,4 @@
-"""`Orchestrator`: the configuration wired together. It makes no decision itself; `engine` does.
-
-The truth about an audited answer comes in by `record_outcome`, which hands it to `serving.audits`.
-"""
+"""`Orchestrator`: the configuration wired together. `engine` decides. Truths of audits come in by `record_outcome`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 Keys never stand in a configuration: it names the environment variable that holds one. The environment is read here, in
 `providers/litellm.py`, and for one variable of the engine's in `providers/local.py`.
 
-A model's price is looked up in one place, `CascadeConfig.prices`: as configured, else from the bundled table, else None.
+A model's price is looked up in `CascadeConfig.prices` alone: as configured, else from the bundled table, else None.
 """
 
 from __future__ import annotations
