@@ -195,7 +195,7 @@ def fill_levels(reach: Floats, leaf: Floats, steps: StepArrays, scores: ScoreArr
 
 
 def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
-    """Return s̃ of the candidates (n, T, m) and the steps after the first (n, T), as `policies.base.actions` has them."""
+    """Return s̃ of the candidates (n, T, m) and the steps after the first (n, T), as `policies.base.actions` does."""
     present = steps.present
     height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
     best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none

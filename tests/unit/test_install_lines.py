@@ -20,7 +20,9 @@ CORE = (
 )
 """How the quickstart builds and installs the core; tools/try_wheel.py does the same."""
 FIRST = ("README.md", "quickstart.md")
-"""The pages that install the package; the others add an extra to what is installed."""
+"""The pages that install the package."""
+IN_A_CLONE = (*FIRST, "serve.md")
+"""The pages that install from a clone; the others add an extra to what is installed."""
 SHOWN = [
     (page.name, line.rstrip())
     for page in PAGES
@@ -42,7 +44,7 @@ def test_every_install_line_has_a_form_that_works_and_extras_that_exist() -> Non
     wrong = []
     for page, line in SHOWN:
         extras = ",".join(re.findall(r"\[([\w,]+)\]", line))
-        known = {form.format(extras=extras) for form in (FROM_A_CLONE, *CORE)} if page in FIRST else set()
+        known = {form.format(extras=extras) for form in (FROM_A_CLONE, *CORE)} if page in IN_A_CLONE else set()
         if (
             line not in known | {install_command(extras)}
             or not extras_of(line) <= PROJECT["optional-dependencies"].keys()
