@@ -1,4 +1,4 @@
-"""The models that a client sees (the cascade, its levels, each configured one), and who answers for a name (`route`)."""
+"""The models that a client sees (the cascade, its levels, each configured one); who answers for a name (`route`)."""
 
 from __future__ import annotations
 
