@@ -61,9 +61,9 @@ def _shipped_logs_are_decoded_once() -> Iterator[None]:
 
     read, kept = logs._rows, {}
 
-    def rows(given: str, where: Any, dropped: Any = None) -> Iterator[Any]:
+    def rows(given: str, where: Any, dropped: Any = None, models: Any = ()) -> Iterator[Any]:
         if given not in logs.SHIPPED or where:
-            return read(given, where, dropped)
+            return read(given, where, dropped, models)
         if given not in kept:
             kept[given] = tuple(read(given, None))
         return map(dict, kept[given])

@@ -16,6 +16,7 @@ from cascade.api.fit_levels import certified_levels, refuse_foreign
 from cascade.api.guarantee_options import GuaranteeOptions, nano_of, wanted_guarantee
 from cascade.api.logs import (
     LogAsked,
+    LogGiven,
     Models,
     Where,
     refuse_other_prices,
@@ -75,7 +76,7 @@ class CalibrationResult(Result):
 
 
 def calibrate(
-    log: str | Log,
+    log: LogGiven,
     policy: PolicyAsked,
     *,
     output: str | Path | None = None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, Models, Where
+from cascade.api.logs import LogAsked, LogGiven, Models, Where
 from cascade.api.other_prices import other_prices_said
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import PolicyAsked, given_policy
@@ -22,7 +23,6 @@ from cascade.evaluation import compare as comparing
 from cascade.evaluation.baselines import NAMES
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.compare import Comparison, Row
-from cascade.evaluation.logs import Log
 from cascade.evaluation.methods import Given, Method, Portfolio
 from cascade.evaluation.proof.reasons import share
 from cascade.evaluation.splits import Interval
@@ -80,7 +80,7 @@ class ComparisonResult(Result):
 
 
 def compare(
-    log: str | Log,
+    log: LogGiven,
     *,
     alpha: float = 0.1,
     splits: int = 20,
@@ -154,7 +154,7 @@ def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]
         UsageError: one is a policy directory or a configuration, which may have learned from these very questions; or
             two of one kind are given.
     """
-    several = [asked] if isinstance(asked, str | Mapping) else asked or []
+    several = [asked] if isinstance(asked, str | PathLike | Mapping) else asked or []
     kinds = set[str]()
     for one in several:
         found = given_policy(one)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from cascade.api.fit_networks import NetworkOptions, bare_conflicts, wanted_config
 from cascade.api.fit_report import PolicyFit, policy_fit
 from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
-from cascade.api.logs import LogAsked, Models, Where, refuse_other_prices, tables_for, tell_pooled, tell_questions
+from cascade.api.logs import (
+    LogAsked,
+    LogGiven,
+    Models,
+    Where,
+    refuse_other_prices,
+    tables_for,
+    tell_pooled,
+    tell_questions,
+)
 from cascade.api.output import Tell, warn
 from cascade.api.policies import check_target
 from cascade.api.problems import Problems, checked_log
@@ -48,7 +57,7 @@ def _silent(_: str) -> AbstractContextManager[Show]:
 
 
 def fit(
-    log: str | Log,
+    log: LogGiven,
     *,
     guarantee: str | Guarantee | None = None,
     alpha: float | None = None,

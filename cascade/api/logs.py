@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike, fspath
 from typing import Any, NamedTuple, TypeAlias
 
 from cascade.api.output import Tell, warn
@@ -24,12 +25,14 @@ Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
 """Which rows are read: values by column, or COLUMN=VALUE pairs."""
 Models: TypeAlias = str | Sequence[str] | None
 """Models by name, the cheapest first, as a list or joined by commas."""
+LogGiven: TypeAlias = str | PathLike[str] | Log
+"""A log by its name or its file, or one that `open_log` has read."""
 
 
 class LogAsked(NamedTuple):
     """A log as it is named, and how it is read, as `open_log` takes it."""
 
-    source: str | Log
+    source: LogGiven
     where: Where = None
     matcher: str | None = None
     reference: str | None = None
@@ -86,7 +89,7 @@ def read_log(asked: LogAsked, tell: Tell) -> Log:
         return asked.source
     dropped, where = Dropped(), parse_where(asked.where or ())
     how: dict[str, Any] = {"reference": asked.reference, "models": asked.named}
-    log = logs.open_log(str(asked.source), where, asked.matcher, dropped, **how)
+    log = logs.open_log(fspath(asked.source), where, asked.matcher, dropped, **how)
     if dropped.describe():
         tell(dropped.describe())
     if log.unlabelled:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, Models, Where, read_log, tables_for, tell_pooled
+from cascade.api.logs import LogAsked, LogGiven, Models, Where, read_log, tables_for, tell_pooled
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import certified_directory
 from cascade.calibration.monitoring import Watch, Watched, logged, watch
@@ -59,7 +59,7 @@ class MonitoringResult(Result):
 
 def monitor(
     directory: str | Path,
-    log: str | Log,
+    log: LogGiven,
     *,
     level: float = 0.05,
     where: Where = None,

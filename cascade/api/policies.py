@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from cascade.factory import HeldPolicy
 
 
-PolicyAsked: TypeAlias = str | Mapping[str, Any]
+PolicyAsked: TypeAlias = str | PathLike[str] | Mapping[str, Any]
 """A policy directory, a configuration file, or a policy's settings, as YAML or as a mapping."""
 
 
@@ -70,15 +71,15 @@ def given_policy(given: PolicyAsked, *, certificates: bool = True) -> GivenPolic
     from cascade.config import load, policy_section
     from cascade.config.yamlfile import parse_yaml
 
-    if isinstance(given, Mapping) or given.lstrip().startswith("{"):
-        settings = given if isinstance(given, Mapping) else parse_yaml(given, "--policy")
+    if isinstance(given, Mapping) or str(given).lstrip().startswith("{"):
+        settings = given if isinstance(given, Mapping) else parse_yaml(str(given), "--policy")
         return _resolved(policy_section(settings), None, certificates)
     path = Path(given)
     if path.is_dir():
         return _directory(path, None, certificates)
     if not path.is_file():
         raise UsageError(
-            f"There is no file or folder {given!r}, nor is it a policy such as {{kind: threshold, threshold: 0.3}}."
+            f"There is no file or folder '{given}', nor is it a policy such as {{kind: threshold, threshold: 0.3}}."
         )
     if path.name in {POLICY_FILE, CERTIFICATE_FILE}:
         raise UsageError(f"{given} is a file of a policy directory; name the directory: --policy {path.parent}")

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import RenderableType
 
-from cascade.api.logs import LogAsked, Models, Where, tell_questions
+from cascade.api.logs import LogAsked, LogGiven, Models, Where, tell_questions
 from cascade.api.output import Result, Tell, warn
 from cascade.api.page import markdown, rendered
 from cascade.api.problems import Problems, checked_log
@@ -75,7 +76,7 @@ class ProofResult(Result):
 
 
 def prove(
-    logs: str | Log | Sequence[str | Log],
+    logs: LogGiven | Sequence[LogGiven],
     *,
     guarantee: str | None = None,
     alpha: float | Sequence[float] | None = None,
@@ -129,7 +130,7 @@ def prove(
     >>> found.to_dict()["cascades"][0]["proofs"][0]["questions"]
     200
     """
-    several = [logs] if isinstance(logs, (str, Log)) else list(logs)
+    several = [logs] if isinstance(logs, str | PathLike | Log) else list(logs)
     alphas = () if alpha is None else (alpha,) if isinstance(alpha, (int, float)) else tuple(alpha)
     wanted = _Wanted(guarantee, alphas, delta, policy, Plan(splits, seed, against))
     asked = [LogAsked(one, where, matcher, reference, models) for one in several]
@@ -150,7 +151,7 @@ def prove(
 def _named(asked: LogAsked, said: ReviewOptions, kind: str | None) -> _Named:
     """Return how a log is named on a command line, and how it is opened under another name."""
     options = tuple(f"{option} {shlex.quote(one)}" for option, one in (*asked.options, *said.options))
-    name = asked.source if isinstance(asked.source, str) else None
+    name = None if isinstance(asked.source, Log) else fspath(asked.source)
     return _Named(name, options, lambda other: read_reviewed(asked._replace(source=other), said, kind, lambda _: None))
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, Models, Where, other_prices, tables_for, tell_pooled
+from cascade.api.logs import LogAsked, LogGiven, Models, Where, other_prices, tables_for, tell_pooled
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.page import table
 from cascade.api.policies import policy_directory
@@ -74,7 +74,7 @@ class VerificationResult(Result):
 
 def verify(
     directory: str | Path,
-    log: str | Log,
+    log: LogGiven,
     *,
     config: str | Path | None = None,
     where: Where = None,

@@ -129,11 +129,11 @@ def open_log(
     wanted = _ladder_wanted(reference, models)
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        logged = partial(_rows, given, where)
+        logged = partial(_rows, given, where, models=models)
         return ladder_of_models(logged, wanted) if wanted else logged()
 
     if reference is not None:
-        list(itertools.islice(_chosen(given, where or {}, left_out), 1))  # a log without such rows is refused
+        list(itertools.islice(_chosen(given, where or {}, left_out, models), 1))  # a log without such rows is refused
         return _compared(rows, matcher, left_out)
     read = rows() if wanted else _chosen(given, where or {}, left_out)
     judged = read if matcher is None else _judged(read, matcher)
@@ -181,7 +181,9 @@ def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str |
     return Log(tuple(told), rows, matcher=comparator)
 
 
-def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
+def _rows(
+    given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None, models: Sequence[str] = ()
+) -> Iterator[Mapping[str, Any]]:
     """Yield a log's rows, as they are or as a ladder."""
     from cascade.episodes.importers import read_log
 
@@ -190,7 +192,7 @@ def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None =
         if path in _FILES:
             shipped = resources.files("cascade.data").joinpath(_FILES[path])
             path = str(stack.enter_context(resources.as_file(shipped)))
-        read = read_log(path, dropped, where)
+        read = read_log(path, dropped, where, models)
         yield from read if read_as is None else read_as(read)
 
 
@@ -217,10 +219,12 @@ def _as_read(given: str) -> tuple[str, _Reader | None]:
     return DEMO if given == DEMO_LADDER else given.removeprefix(LADDER), as_ladder
 
 
-def _chosen(given: str, where: Mapping[str, str], dropped: Dropped) -> Iterator[Mapping[str, Any]]:
+def _chosen(
+    given: str, where: Mapping[str, str], dropped: Dropped, models: Sequence[str] = ()
+) -> Iterator[Mapping[str, Any]]:
     """Yield the rows that have these values; raise UsageError, saying what there is, where no row has."""
     some = False
-    for row in _rows(given, where, dropped):
+    for row in _rows(given, where, dropped, models):
         some = True
         yield row
     if not some and not dropped.count:

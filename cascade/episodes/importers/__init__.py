@@ -132,12 +132,16 @@ def _is_wide(path: Path | str) -> bool:
 
 
 def read_log(
-    path: Path | str, dropped: Dropped | None = None, where: Mapping[str, str] | None = None
+    path: Path | str,
+    dropped: Dropped | None = None,
+    where: Mapping[str, str] | None = None,
+    models: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a log of ours or of a foreign one that is known by its columns: what commands read logs with.
 
-    Takes and raises what `files.read_rows` does. A wide table is refused: how its columns are read, and in which order
-    its models stand, is to be seen (`cascade import`) before anything is made of it.
+    Takes and raises what `files.read_rows` does. Of a foreign log of chat requests a ladder of `models` is made; other
+    logs are read whole. A wide table is refused: how its columns are read, and in which order its models stand, is to
+    be seen (`cascade import`) before anything is made of it.
     """
     kind = known(path)
     if kind is None and _is_wide(path):
@@ -149,4 +153,5 @@ def read_log(
         yield from read_rows(path, dropped, where)
         return
     wanted = checked_where(where)
-    yield from (row for row in import_rows(path, dropped, kind=kind) if matches(row, wanted))
+    chosen = models if "models" in _IMPORTERS[kind].takes else ()
+    yield from (row for row in import_rows(path, dropped, kind=kind, models=chosen) if matches(row, wanted))

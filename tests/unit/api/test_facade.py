@@ -109,6 +109,7 @@ def test_compare_prove_calibrate_and_monitor(log: Any, tmp_path: Path) -> None:
         log, "{kind: threshold, when: reply_logprob, keep: both}", output=tmp_path / "policy"
     )
     assert json.loads(json.dumps(calibrated.to_dict()))["n"] > 0
+    assert cascade.calibrate(log, tmp_path / "policy").to_dict()["n"] == calibrated.to_dict()["n"]
     assert "no alarm" in str(cascade.monitor(tmp_path / "policy", log, tell=lambda _: None))
 
 
@@ -124,4 +125,4 @@ def test_questions_are_collected(tmp_path: Path) -> None:
     )
     found = cascade.collect(questions, tmp_path / "log.jsonl", config=settings, walks=())
     assert (found.error, found.to_dict()["questions"]) == (None, 1)
-    assert cascade.open_log(str(tmp_path / "log.jsonl")).tables[0].n == 1
+    assert cascade.open_log(tmp_path / "log.jsonl").tables[0].n == 1
