@@ -23,8 +23,8 @@ def other_prices_said(found: Sequence[OtherPrices], last: str) -> Iterator[str]:
 
     >>> names = (CHEAPER, DEARER, BASE_CHEAPER, BASE_DEARER)
     >>> print(*other_prices_said([OtherPrices(name, 0.5) for name in names], "large"))
-    At other prices: 50 % is saved if large costs 30 % less, 50 % if 30 % more; 50 % if all before it cost 30 % less, \
-50 % if 30 % more.
+    At other prices: 50.0 % is saved if large costs 30 % less, 50.0 % if 30 % more; 50.0 % if all before it cost \
+30 % less, 50.0 % if 30 % more.
     """
     at = {one.name: share(one.saving).replace("-", "−") for one in found}
     change = percent(CHANGE)

@@ -119,11 +119,11 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | 
     """Return the identity of a cascade as plain JSON values: all of a configuration, or the part that a log records.
 
     Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed),
-    `step_models` (the one model that answers each step; None where several do), `prices` (by model, pico-USD a token),
-    `prompts_sha256`, `own_files` (the SHA-256 of each file of one's own that decides an answer: the module of an agent,
-    a verifier or a strategy, a schema), `served_by` (by model: the provider's kind, and the address without user, query
-    and anything that looks like a key), `echoes` (by model the names that its replies bore), and `most_nano_usd`, the
-    cap on a question's cost.
+    `step_models` (the one model that answers each step; None where several do), `prices` (by model, pico-USD a
+    token), `prompts_sha256`, `own_files` (the SHA-256 of each file of one's own that decides an answer: the module
+    of an agent, a verifier or a strategy, a schema; left out where there is none), `served_by` (by model: the
+    provider's kind, and the address without user, query and anything that looks like a key), `echoes` (by model the
+    names that its replies bore), and `most_nano_usd`, the cap on a question's cost.
 
     Args:
         source: the configuration, or a log.
@@ -153,22 +153,23 @@ def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> Made
         "step_models": strategy.step_roles(roles),
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
         "prompts_sha256": _prompts_digest(config, templates),
-        "own_files": _own_files(config, list(used.values())),
+        **_own_files(config, list(used.values())),
         "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},
         "echoes": None,
         "most_nano_usd": None if cap is None else nano_usd(cap),
     }
 
 
-def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> dict[str, str | None]:
-    """Return the SHA-256 of each file of one's own that decides an answer, by what it is; None where none is read."""
+def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> dict[str, dict[str, str | None]]:
+    """Return the SHA-256 of each file of one's own that decides an answer, by what it is, where there is one."""
     named = {entry.agent for entry in used if entry.agent is not None}
     found = dict(config.strategy.own_files)
     if named:
         from cascade.strategies.agents import AGENTS
 
         found |= {f"the agent {agent}": AGENTS.file(agent) for agent in named}
-    return {what: _file_digest(path) for what, path in sorted(found.items())}
+    digests = {what: _file_digest(path) for what, path in sorted(found.items())}
+    return {"own_files": digests} if digests else {}
 
 
 def _file_digest(path: Path | None) -> str | None:
@@ -228,7 +229,6 @@ def _of_table(table: EpisodeTable) -> MadeFor:
         "step_models": list(table.step_models) if any(table.step_models) else None,
         "prices": None,
         "prompts_sha256": None,
-        "own_files": None,
         "served_by": None,
         "echoes": {model: list(names) for model, names in table.echoes.items()} or None,
         "most_nano_usd": None,

@@ -47,7 +47,15 @@ TEXTS = st.sampled_from(
         "Reasoning: x\nAnswer: 7",
     ]
 )
-USAGES = st.builds(Usage, st.integers(1, 60), st.integers(1, 32), estimated=st.booleans())
+USAGES = st.builds(
+    Usage,
+    st.integers(20, 60),
+    st.integers(5, 32),
+    cached_input_tokens=st.none() | st.integers(0, 10),
+    reasoning_tokens=st.none() | st.integers(0, 5),
+    written_input_tokens=st.none() | st.integers(0, 10),
+    estimated=st.booleans(),
+)
 COMPLETIONS = st.builds(
     lambda text, usage, finish: completion(text, usage=usage, finish_reason=finish),
     TEXTS,
@@ -141,9 +149,9 @@ def test_no_cap_is_passed_and_every_call_is_accounted_for(
     made = settings(strategy, policy, cap, exhausted)
     result = driven(made, script)
     spent = made["budget"].spent_nano_usd
-    bounds = [one.cost_bound_nano_usd for one in result.calls]  # type: ignore[union-attr]
+    unbounded = [one for one in result.calls if one.cost_bound_nano_usd is None]  # type: ignore[union-attr]
     known = [one.cost_nano_usd for one in result.calls if one.cost_nano_usd is not None]  # type: ignore[union-attr]
-    assert None not in bounds
+    assert all(one.unpriced for one in unbounded)  # what it wrote to a cache has no price
     assert all(one.cost_nano_usd in {None, one.cost_bound_nano_usd} for one in result.calls)  # type: ignore[union-attr]
     if cap is not None:
         assert sum(known) <= spent <= cap

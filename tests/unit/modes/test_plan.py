@@ -59,7 +59,7 @@ def test_where_no_number_is_enough_nothing_is_said_to_be_known(monkeypatch: pyte
     plan = planned(monkeypatch, None, SEEN)
     assert (plan.requests, plan.labels, plan.usd, plan.days) == (None, None, None, None)
     shown = forecast(CascadeState("cascade"), SEEN, KeptPlan("", plan))
-    assert shown == Forecast("No promotion is likely so far: it differs too often.", at="")
+    assert shown == Forecast("No promotion is likely so far: it differs too often.", at="", unlikely=True)
 
 
 @pytest.mark.parametrize(

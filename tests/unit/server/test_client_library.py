@@ -127,7 +127,7 @@ async def test_the_asynchronous_client(address: str) -> None:
 
 
 def test_models(client: Any) -> None:
-    assert [model.id for model in client.models.list()] == ["cascade", "small", "large"]
+    assert [model.id for model in client.models.list()] == ["cascade", "small", "large", "base", "guide"]
     assert client.models.retrieve("large").owned_by == "provider"
 
 
