@@ -174,7 +174,7 @@ def note(given: Mapping[str, Any], found: Mapping[int, Rows]) -> list[str]:
     fewest = min(len(figures) for rows in found.values() for figures in rows.values())
     full = fewest >= SPLITS and not changed and len(found) == len(TABLES)
     look = f"**A first look, to be replaced: a full run has {SPLITS} splits of every table and the defaults.**"
-    return [*([] if full else [look, ""]), f"{made} {networks} {sizes} {fewest} splits or more of each table."]
+    return [*([] if full else [look, ""]), f"{made} {networks} {sizes} At least {fewest} splits of each table."]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
