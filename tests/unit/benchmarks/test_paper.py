@@ -327,7 +327,7 @@ def test_the_page_has_its_tables_written_between_its_marks(
 def test_a_full_run_is_no_first_look(worked: list[Task], capsys: pytest.CaptureFixture[str]) -> None:
     assert paper.main([]) == 0
     full = capsys.readouterr().out
-    assert "20 splits or more of each table" in full
+    assert "At least 20 splits of each table" in full
     assert "the defaults of `CCPOConfig`" in full
     assert "A first look" not in full
     paper.main(["--steps", "9"])
