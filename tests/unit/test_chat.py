@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from openai import NOT_GIVEN, omit
-from openai.types.chat import ChatCompletionMessage
 
 from cascade import Orchestrator
 from cascade.chat import ChatRequest, output_text
@@ -160,12 +158,13 @@ def test_what_is_no_chat_request_is_refused(given: Any) -> None:
 
 
 def test_a_history_takes_the_messages_of_the_official_client_and_its_marks_of_what_is_not_given() -> None:
-    called = ChatCompletionMessage.model_validate(
+    openai = pytest.importorskip("openai")
+    called = openai.types.chat.ChatCompletionMessage.model_validate(
         {"role": "assistant", "content": None, "tool_calls": [{**CALL, "type": "function"}], "reasoning_content": "…"}
     )
     app, fake = served_by({"small": [reply("Sunny.")]})
     with app:
-        app.chat([USER, called, USER], tools=omit, temperature=NOT_GIVEN, seed=1)
+        app.chat([USER, called, USER], tools=openai.omit, temperature=openai.NOT_GIVEN, seed=1)
     assert sent(fake.requests[0]) == {
         "messages": [
             USER,
@@ -189,7 +188,7 @@ def test_a_reply_that_is_cut_says_whose_limit_cut_it() -> None:
 
 def test_a_class_as_the_reply_s_format_is_refused_with_what_to_give() -> None:
     with pytest.raises(UsageError, match=r"response_format is a class; give .*json_schema.*model_json_schema"):
-        ChatRequest([USER], {"response_format": ChatCompletionMessage})
+        ChatRequest([USER], {"response_format": Receipt})
 
 
 def test_a_pair_of_surrogates_is_its_character_and_half_of_one_is_refused() -> None:
