@@ -298,7 +298,7 @@ class ModeStore:
 
     def is_pending(self, trace_id: str) -> bool:
         """Return whether a drawn row waits for its outcome: its trace is not whole yet."""
-        with self._database.transaction(reading=True) as run:
+        with self._transaction(reading=True) as run:
             query = "SELECT 1 FROM cascade_draws WHERE trace_id = ? AND outcome = 'pending'"
             return run(query, trace_id).fetchone() is not None
 

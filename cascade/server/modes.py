@@ -267,8 +267,8 @@ class Modes:
             try:
                 async with self._room:
                     await self._complete(turn, row, failed)
-            except asyncio.CancelledError:  # wherever it stood: nobody completes the row any more
-                await self._settle(row, "the server stopped", None, differs=True)
+            except asyncio.CancelledError:  # wherever it stood: nobody completes the row, or knows what it differs in
+                await self._settle(row, "the server stopped", None, differs=None)
         except CascadeError as error:
             logger.warning("modes: the row %s is not settled: %s", row.trace_id, error)
 

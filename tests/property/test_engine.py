@@ -47,15 +47,24 @@ TEXTS = st.sampled_from(
         "Reasoning: x\nAnswer: 7",
     ]
 )
-USAGES = st.builds(
-    Usage,
-    st.integers(20, 60),
-    st.integers(5, 32),
-    cached_input_tokens=st.none() | st.integers(0, 10),
-    reasoning_tokens=st.none() | st.integers(0, 5),
-    written_input_tokens=st.none() | st.integers(0, 10),
-    estimated=st.booleans(),
-)
+
+
+@st.composite
+def usages(draw: st.DrawFn) -> Usage:
+    """A usage whose parts are no more than what they are parts of."""
+    read, written = draw(st.integers(1, 60)), draw(st.integers(1, 32))
+    cached = draw(st.none() | st.integers(0, read))
+    return Usage(
+        read,
+        written,
+        cached_input_tokens=cached,
+        reasoning_tokens=draw(st.none() | st.integers(0, written)),
+        written_input_tokens=draw(st.none() | st.integers(0, read - (cached or 0))),
+        estimated=draw(st.booleans()),
+    )
+
+
+USAGES = usages()
 COMPLETIONS = st.builds(
     lambda text, usage, finish: completion(text, usage=usage, finish_reason=finish),
     TEXTS,

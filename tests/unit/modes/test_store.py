@@ -293,6 +293,8 @@ def test_a_store_that_does_not_answer_says_so(
         away.setattr(Database, "transaction", failing(failure or KeyError("a mistake")))
         with pytest.raises(StoreError if failure else KeyError):
             store.state(NAME)
+        with pytest.raises(StoreError if failure else KeyError):
+            store.is_pending("a trace")
     assert store.state(NAME, state) is state
     store.close()
 

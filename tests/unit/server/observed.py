@@ -51,6 +51,20 @@ class Answers(FakeProvider):
         return dict(await one.acomplete(request, timeout_s))
 
 
+class Held(Answers):
+    """One model answers once it is let go."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self.held, self.asks, self.free = model, asyncio.Event(), asyncio.Event()
+
+    async def acomplete(self, request: Any, timeout_s: float) -> Any:
+        if request.model == self.held:
+            self.asks.set()
+            await self.free.wait()
+        return await super().acomplete(request, timeout_s)
+
+
 def settings(folder: Path, **modes: Any) -> dict[str, Any]:
     told = {"share": 1.0, "alpha": 0.1, "delta": 0.1, "audit": 1.0, **modes}
     return {"traces": {"store": f"sqlite:///{folder}/traces.db"}, "modes": told}

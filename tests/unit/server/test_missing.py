@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
 from cascade.server import feedback, modes
 
-from .observed import Answers, ask, config_of, outcomes, serving, settled, state_of, store_of, text_of
+from .observed import Answers, Held, ask, config_of, outcomes, serving, settled, state_of, store_of, text_of
 
 
 async def observed(folder: Path) -> None:
@@ -118,24 +117,10 @@ def test_requests_are_counted_in_whole_numbers(observing: Path) -> None:
     store.close()
 
 
-class Held(Answers):
-    """The base answers once it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asks, self.free = asyncio.Event(), asyncio.Event()
-
-    async def acomplete(self, request: Any, timeout_s: float) -> Any:
-        if request.model == "small":
-            self.asks.set()
-            await self.free.wait()
-        return await super().acomplete(request, timeout_s)
-
-
 async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One row is in the middle of its call, and two wait for their turn."""
     monkeypatch.setattr(modes, "_AT_ONCE", 1)
-    provider = Held()
+    provider = Held("small")
     async with serving(tmp_path, provider, server={"drain_s": 0.001}) as client:
         for number in range(3):
             await ask(client, text_of(number))
@@ -148,7 +133,7 @@ async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeyp
 
 
 async def test_feedback_on_a_drawn_request_waits_for_its_other_calls(tmp_path: Path) -> None:
-    provider = Held()
+    provider = Held("small")
     async with serving(tmp_path, provider) as client:
         body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
         early = asyncio.create_task(client.post("/v1/feedback", json=body))
@@ -162,7 +147,7 @@ async def test_feedback_that_came_too_early_is_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feedback, "_FLUSH_S", 0.001)
-    provider = Held()
+    provider = Held("small")
     async with serving(tmp_path, provider) as client:
         body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
         early = await client.post("/v1/feedback", json=body)

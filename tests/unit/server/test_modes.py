@@ -23,6 +23,7 @@ from unit.cli.documents import check_document
 
 from .observed import (
     Answers,
+    Held,
     ask,
     config_of,
     observed,
@@ -172,6 +173,15 @@ async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were
     assert {one.headers["x-cascade-served-by"] for one in found} == {"small"}
     assert (shown["mode"], shown["monitor"]["audits"], shown["rows"]["missing"]) == ("enforce", 0, 30)
     assert set(outcomes(enforcing)[-30:]) == {("audit", "missing", None)}
+
+
+async def test_an_audit_that_a_stopping_server_cuts_off_is_no_evidence(enforcing: Path) -> None:
+    provider = Held("large")
+    async with serving(enforcing, provider, server={"drain_s": 0.001}) as client:
+        await ask(client, "easy 1")
+        await provider.asks.wait()
+    assert outcomes(enforcing)[-1] == ("audit", "missing", None)
+    assert state_of(enforcing).monitor.audits == 0
 
 
 async def test_what_answers_in_the_place_of_the_guide_is_not_its_answer(enforcing: Path) -> None:
