@@ -27,12 +27,15 @@ from cascade.types import Message, Request
 
 PASSAGES = "HOTPOTQA_PASSAGES"
 LOOKED_AT, SNIPPET_CHARS = 10, 150
+SHOWN = 2
+"""How many passages the first round shows. Two hold the answer for 38 % of the 350 questions, one for 24 %, three for 45 %."""
 SEARCHES = 1
 """How often the model may search in a round. The first round begins with what the question itself finds."""
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG at its import
 _QUERY = re.compile(r"^\W*search\W*:?\s*(.+)", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _WORD = re.compile(r"\w+")
+_FIRST = "\nSearch or answer."
 
 _SYSTEM = (
     "You answer questions from Wikipedia. To look something up, reply with one line: Search: and its name. "
@@ -91,8 +94,9 @@ def search(request: Request) -> Loop:
     """Answer a question with searches in between: the loop of an agent."""
     tool, trace, turns = shared_search(), list[str](), _turns(request)
     if len(turns) == 1:
-        trace.append(snippet(tool(request.question.text, 1)[0], request.question.text))
-        _add(turns, trace[-1])
+        for one in tool(request.question.text, SHOWN):
+            trace.append(snippet(one, request.question.text))
+            _add(turns, trace[-1])
     for left in range(SEARCHES, -1, -1):
         reply = yield request._replace(messages=(*_EXAMPLE, *turns))
         query = query_of(reply.text) if left else None
@@ -124,7 +128,8 @@ def _add(turns: list[Message], line: str) -> None:
     if line.startswith(("Search: ", "Answer: ")):
         turns.append(Message("assistant", defuse(line)))
     elif turns[-1].role == "user":
-        turns[-1] = Message("user", f"{turns[-1].content}\n{defuse(line)}\nSearch or answer.")
+        before = turns[-1].content.removesuffix(_FIRST)
+        turns[-1] = Message("user", f"{before}\n{defuse(line)}{_FIRST}")
     else:
         turns.append(Message("user", f"{defuse(line)}\nAnswer now."))
 
