@@ -28,7 +28,7 @@ from cascade.types import Message, Request
 PASSAGES = "HOTPOTQA_PASSAGES"
 LOOKED_AT, SNIPPET_CHARS = 10, 150
 SHOWN = 2
-"""How many passages the first round shows. Two hold the answer for 38 % of the 350 questions, one for 24 %, three for 45 %."""
+"""How many passages the first round shows: two hold the answer to 38 % of the 350 questions, one 24 %, three 45 %."""
 SEARCHES = 1
 """How often the model may search in a round. The first round begins with what the question itself finds."""
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG at its import

@@ -168,7 +168,8 @@ class Collector:
 
     def outcome(self, total: int, rows: int) -> Collected:
         """Return the result of the collection; `rows` is the number of rows written from `log`."""
-        tally, unused = self._tally, len(self._journal) - len(self._logged)
+        # An agent's answer is logged and has no call of its own on record: its calls are.
+        tally, unused = self._tally, sum(digest not in self._logged for digest in self._journal)
         return Collected(self.progress(total), self._whole, rows, tuple(tally.failures), tally.stopped, unused)
 
     def log(

@@ -73,6 +73,9 @@ class Journal:
     def __len__(self) -> int:
         return len(self._places)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
     def __contains__(self, digest: object) -> bool:
         return digest in self._places
 

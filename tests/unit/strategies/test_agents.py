@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade.collection import collect
+from cascade.collection import collect, journal_of
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
@@ -83,7 +83,7 @@ def test_the_guide_judges_the_agent_and_is_none_itself(tmp_path: Path) -> None:
     asked = [AskedQuestion("q", Question("Which river?"), ("Danube",))]
     done = collect(load(config("searches", JUDGED)), asked, log, providers={"fake": fake})
     rows = [row for row in read_rows(log) if row["walk"] is None]
-    assert done.questions == 1
+    assert (done.questions, done.unused_calls, journal_of(log).exists()) == (1, 0, False)
     assert [(row["source"], row["signals"]["replay"]["purpose"], row["candidate"]) for row in rows[:4]] == [
         ("base", "act", None),
         ("base", "act", None),
