@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from cascade.checks import did_you_mean, is_secret_name, shown_name
 from cascade.safety.keys import redact
 from cascade.section import ByKind
+from cascade.text import counted
 
 MOST_PROBLEMS = 100
 """How many are listed: more are one mistake, and each takes time to put into words."""
@@ -26,7 +27,7 @@ def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: Vali
         error: what pydantic says of them.
     """
     found: list[str] = []
-    listed = error.errors(include_url=False, include_input=True)
+    listed = _own(error.errors(include_url=False, include_input=True))
     for problem in listed[:MOST_PROBLEMS]:
         path = _path(problem["loc"])
         if problem["type"] == "extra_forbidden":
@@ -41,10 +42,30 @@ def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: Vali
         elif problem["type"] == "missing":
             found.append(f"{path}: is missing")
         else:
-            found.append(f"{path}: {problem['msg'][:1].lower()}{problem['msg'][1:]}{_seen(problem)}")
+            found.append(f"{path}: {_words(problem)}{_seen(problem)}")
     if len(listed) > MOST_PROBLEMS:
         found.append(f"and {len(listed) - MOST_PROBLEMS} more problems; these come first")
     return found
+
+
+def _own(listed: list[Any]) -> list[Any]:
+    """Leave out that a list is too short because its items could not be read."""
+    within = {problem["loc"][:-1] for problem in listed}
+    return [problem for problem in listed if problem["type"] != "too_short" or problem["loc"] not in within]
+
+
+def _words(problem: Any) -> str:
+    """Return what is wrong with a setting in the words of a configuration: pydantic speaks of Python's types."""
+    if problem["type"] in {"tuple_type", "list_type"}:
+        return "input should be a list"
+    if problem["type"] == "model_type":
+        return "input should be settings, as in {name: value}"
+    if problem["type"] == "too_short":
+        return f"input should have at least {counted(problem['ctx']['min_length'], 'item')}"
+    if problem["type"] == "union_tag_invalid":
+        known = problem["ctx"]["expected_tags"].replace("'", "").split(", ")
+        return f"there is no kind {shown_name(problem['ctx']['tag'])}{did_you_mean(problem['ctx']['tag'], known)}"
+    return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
 
 
 _PASSES = 3
@@ -63,6 +84,8 @@ def problems_behind(model: type[BaseModel], document: Mapping[str, Any], error: 
             model.model_validate(rest)
         except ValidationError as more:
             error = more
+            if "strategy" in document and "strategy" not in rest and not more.errors(include_url=False)[0]["loc"]:
+                break  # it was left out, and the one by default, of base and guide, wants other models and policies
             behind = problems_in(model, rest, more)
             found += [said for said in behind if said.split(": ")[0] not in left_out and "is missing" not in said]
         else:

@@ -8,12 +8,13 @@ a log of all offers tells exactly how any policy would have fared.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
+from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
@@ -295,12 +296,13 @@ class OffersConfig(StrategyConfig):
     has_calls = True
     answers_chat = True
 
-    @model_validator(mode="after")
-    def _can_be_bought(self) -> OffersConfig:
-        problems = list(_problems(self.offers))
+    @field_validator("offers")
+    @classmethod
+    def _can_be_bought(cls, value: tuple[OfferConfig, ...]) -> tuple[OfferConfig, ...]:
+        problems = list(_problems(value))
         if problems:
-            raise ValueError("; ".join(problems))
-        return self
+            raise ValueError("\n".join(problems))  # a problem a line: `config.problems` takes them apart again
+        return value
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -354,22 +356,43 @@ class OffersConfig(StrategyConfig):
 
 def _problems(offers: Sequence[OfferConfig]) -> Iterator[str]:
     """Yield what keeps offers from being bought in their order."""
-    earlier: dict[str, OfferConfig] = {}
+    names, earlier = [one.name for one in offers], dict[str, OfferConfig]()
     for one in offers:
         if one.name in earlier:
             yield f"{one.name} stands more than once"
+        if one.name != one.name.strip() or not one.name.isprintable():
+            yield f"{one.name!r}: a name has no spaces around it, and no line breaks"
         unknown = [parent for parent in one.parents if parent not in earlier]
-        if unknown:
-            yield f"{one.name}: {', '.join(unknown)} must stand before it"
-        else:
-            read = [earlier[parent] for parent in one.parents]
-            answers = sum(parent.purpose not in JUDGING for parent in read)
-            if one.purpose in JUDGING and (len(read) != 1 or not answers):
-                yield f"{one.name}: a {one.purpose} has one parent, the answer that it looks at"
-            elif one.purpose in {"sample", "outright"} and read:
-                yield f"{one.name}: a {one.purpose} offer reads no other; use purpose: answer"
-            elif read and one.purpose == "answer" and answers != 1:
-                yield f"{one.name}: an answer after others has one answer among its parents, and judges of it"
+        for parent in unknown:
+            yield f"{one.name}: {_unreadable(parent, one, names, earlier)}"
+        if not unknown:
+            yield from _parent_problems(one, [earlier[parent] for parent in one.parents])
         earlier[one.name] = one
     if offers[-1].purpose in JUDGING or offers[-1].parents:
-        yield f"{offers[-1].name}: the last offer is the reference: an answer without parents"
+        yield (
+            f"{offers[-1].name}: the last offer is the reference: an answer without parents, as in "
+            "{name: guide, model: guide, purpose: outright}"
+        )
+
+
+def _unreadable(parent: str, one: OfferConfig, names: Sequence[str], earlier: Iterable[str]) -> str:
+    """Return why an offer cannot read another."""
+    if parent == one.name:
+        return "it reads itself"
+    if parent in names:
+        return f"{parent} must stand before it, since it reads that"
+    return f"its parent {shown_name(parent)} is no offer{did_you_mean(parent, earlier)}"
+
+
+def _parent_problems(one: OfferConfig, read: Sequence[OfferConfig]) -> Iterator[str]:
+    answers = sum(parent.purpose not in JUDGING for parent in read)
+    given = ", ".join(f"{parent.name} ({parent.purpose})" for parent in read) or "none"
+    if one.purpose in JUDGING and (len(read) != 1 or not answers):
+        yield f"{one.name}: a {one.purpose} has one parent, the answer that it looks at, and here it has {given}"
+    elif one.purpose in {"sample", "outright"} and read:
+        yield f"{one.name}: an offer of purpose {one.purpose} reads no other; use purpose: answer"
+    elif read and one.purpose == "answer" and answers != 1:
+        yield (
+            f"{one.name}: an answer that reads others has one answer among its parents, and judges of it; here it has "
+            f"{given}"
+        )

@@ -268,6 +268,13 @@ def test_base_guide_needs_both_models() -> None:
     )
 
 
+@pytest.mark.parametrize("strategy", [{"kind": "zzz"}, ["base", "huge"]])
+def test_a_strategy_that_cannot_be_read_is_not_taken_for_that_of_base_and_guide(strategy: object) -> None:
+    """Until 0.6 `models.base: the base_guide strategy needs it` stood below."""
+    said = only_problem(models={"small": "a", "large": "b"}, strategy=strategy, policy={"kind": "fixed", "depth": 9})
+    assert said.startswith("strategy: ")
+
+
 def test_a_ladder_needs_the_models_that_it_names_once_each() -> None:
     assert only_problem(strategy={"kind": "ladder", "models": ["base", "huge"]}).startswith("models.huge: the ladder")
     twice = only_problem(strategy={"kind": "ladder", "models": ["base", "base"]})
@@ -410,7 +417,7 @@ def test_traces_may_be_off(given: object) -> None:
         ({"content": "some"}, "traces.content: input should be 'full', 'hash' or 'none', not 'some'"),
         ({"durabilty": "full"}, "traces.durabilty: there is no such setting; did you mean durability?"),
         ({"password": "x"}, "traces.password: keys do not belong in a configuration"),
-        (5, "traces: input should be a valid dictionary"),
+        (5, "traces: input should be settings, as in {name: value}, not 5"),
     ],
 )
 def test_a_wrong_setting_of_traces_is_named_without_what_is_secret(given: object, said: str) -> None:

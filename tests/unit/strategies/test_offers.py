@@ -171,7 +171,7 @@ CALL_LEVEL = (
     [
         ([{"name": "a", "model": "small"}] * 2, "a stands more than once"),
         ([{"name": "a", "model": "small", "purpose": "judge"}], "a: a judge has one parent"),
-        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: b must stand before it"),
+        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: its parent 'b' is no offer"),
         (
             [CALL_LEVEL[0], {"name": "c", "model": "judge", "purpose": "outright", "parents": ["base"]}],
             "reads no other",
@@ -184,6 +184,60 @@ CALL_LEVEL = (
 def test_a_list_that_cannot_be_bought_is_refused_in_words(offers: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(offered(*offers))
+
+
+def test_all_that_is_wrong_with_a_list_is_said_at_once_and_nothing_else() -> None:
+    """Until 0.6 the problems stood in one line, and base and guide were missed, which no list of offers needs."""
+    small, large = {"name": "a", "model": "small"}, {"name": "g", "model": "large", "purpose": "outright"}
+    judge = {"model": "judge", "purpose": "judge"}
+    offers = (
+        small,
+        small,
+        {"name": "up", **judge, "parents": ["later"]},
+        {"name": "later", **judge, "parents": ["aa"]},
+        {"name": "own", **judge, "parents": ["own"]},
+        {"name": "two", **judge, "parents": ["a", "g"]},
+        {"name": "both", **judge, "parents": ["a", "own"]},
+        {"name": "line\nbreak", "model": "small"},
+        {**large, "parents": ["a"]},
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(offered(*offers))
+    assert caught.value.problems == (
+        "strategy.offers: a stands more than once",
+        "strategy.offers: up: later must stand before it, since it reads that",
+        "strategy.offers: later: its parent 'aa' is no offer; did you mean a? Known: a, up",
+        "strategy.offers: own: it reads itself",
+        "strategy.offers: two: g must stand before it, since it reads that",
+        (
+            "strategy.offers: both: a judge has one parent, the answer that it looks at, and here it has a (answer), "
+            "own (judge)"
+        ),
+        "strategy.offers: 'line\\nbreak': a name has no spaces around it, and no line breaks",
+        "strategy.offers: g: an offer of purpose outright reads no other; use purpose: answer",
+        (
+            "strategy.offers: g: the last offer is the reference: an answer without parents, as in "
+            "{name: guide, model: guide, purpose: outright}"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("offers", "said"),
+    [
+        ({"a": {"model": "small"}}, "strategy.offers: input should be a list"),
+        (["small"], "strategy.offers[0]: input should be settings, as in {name: value}, not 'small'"),
+        ([], "strategy.offers: input should have at least 1 item"),
+        (
+            [CALL_LEVEL[0], {**CALL_LEVEL[3], "parents": "base"}],
+            "strategy.offers[1].parents: input should be a list, not 'base'",
+        ),
+    ],
+)
+def test_a_list_that_is_none_is_refused_in_the_words_of_a_configuration(offers: object, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({"models": MODELS, "strategy": {"kind": "offers", "offers": offers}, "provider": "fake"})
+    assert caught.value.problems == (said,)
 
 
 def test_a_sample_at_temperature_0_is_refused() -> None:
