@@ -158,7 +158,12 @@ def fit(
         from cascade.api.waiting import waits
 
         tell(waits(found.fitted, ready.tables, seconds_price_usd))
-    return found if output is None else found.save(output)
+    if output is None:
+        return found
+    problems = Problems()  # again: another fit may have written there in the meantime
+    _check_output(problems, str(output), force=force)
+    problems.refuse()
+    return found.save(output)
 
 
 class _Call(NamedTuple):

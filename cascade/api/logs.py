@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from cascade.api.output import Tell, warn
 from cascade.calibration.remarks import about_questions, about_reference, mispriced
 from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import UNJUDGED
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import logs
@@ -92,10 +93,20 @@ def read_log(asked: LogAsked, tell: Tell) -> Log:
     log = logs.open_log(fspath(asked.source), where, asked.matcher, dropped, **how)
     if dropped.describe():
         tell(dropped.describe())
+    if dropped.rows[UNJUDGED]:
+        tell(_partly_judged(dropped.rows[UNJUDGED], sum(table.n for table in log.tables)))
     if log.unlabelled:
         for table in log.tables:
             tell(unlabelled_said(table, unjudged=log.unjudged))
     return log
+
+
+def _partly_judged(unjudged: int, judged: int) -> str:
+    return (
+        f"Only {judged:,} of {judged + unjudged:,} questions have all their answers judged. What needs labels uses "
+        "these alone, and a certificate from them covers the others only if chance chose which were judged. Agreement "
+        "needs no label and uses all"
+    )
 
 
 def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ def _text(_name: str, value: Any) -> str:
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
+        value = int(value)  # a database's NUMERIC is a Decimal
     if isinstance(value, bool) or not isinstance(value, int):
         raise OddValueError
     if value < 0:
@@ -56,7 +57,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _number(_name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
         raise OddValueError
     return float(value)
 
@@ -64,6 +65,8 @@ def _number(_name: str, value: Any) -> float:
 def _truth(_name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
+    if isinstance(value, int | float) and value in {0, 1}:
+        return bool(value)  # data frames and evaluation harnesses write 1 and 0.0
     raise OddValueError
 
 

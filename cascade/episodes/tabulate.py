@@ -24,6 +24,7 @@ from cascade.episodes.schema import (
     ECHOED,
     GUIDE_ONLY,
     LAST_ONLY,
+    UNJUDGED,
     answers,
     chat_of,
     has_failed,
@@ -300,7 +301,7 @@ def _unjudged(draft: _Draft) -> str | None:
         if not stage.made and not stage.replied:
             return "an episode with a step of which neither an answer nor a reply is on record"
         if any(made.correct is None for made in stage.made.values()):
-            return "an episode with an answer of which it is not known whether it is right"
+            return UNJUDGED
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -92,7 +93,9 @@ def json_of(file: Path) -> Any:
     """Read a JSON file: each name once, only numbers that JSON allows. Raises ConfigError if it is not such a file."""
     data = content(file)
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+        )
     except (ValueError, RecursionError) as error:
         raise ConfigError([f"it is no JSON as it was written: {error}"], str(file)) from None
 
@@ -116,6 +119,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    """Return a number; 1e999 would be read as infinite, which no file of ours holds."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is no number that a computer can hold")
+    return number
 
 
 # --- Several files of one directory, written all or not at all ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from cascade.calibration.calibrating import Calibrated
@@ -67,9 +68,12 @@ def worth_of(done: Calibrated) -> Worth:
         everything.abstained,
     )
     times = None if own.cost_nano_usd is None or not reference else own.cost_nano_usd / reference
+    silent = done.artifact.policy.get("takes") == "calls" and all(
+        one.kappa == math.inf for one in done.artifact.certificates
+    )
     return Worth(
         not decides,
         times,
         within_budget=done.guarantee.rules.on_cost,
-        is_reference=done.artifact.asks_reference,
+        is_reference=done.artifact.asks_reference or silent,
     )

@@ -68,6 +68,22 @@ def test_a_log_with_accepted_answers_that_no_matcher_judged_says_so(cli: Cli, tm
     assert cli("fit", path, *asked, "--matcher", "exact").code == 0
 
 
+def test_of_a_log_judged_in_part_it_is_said_what_the_judged_part_covers(cli: Cli, tmp_path: Path) -> None:
+    path = log(tmp_path / "log.jsonl", 400, labels=True)
+    rows = list(read_rows(Path(path)))
+    write_rows(
+        Path(path), [{**one, "correct": one["correct"] if place < 240 else None} for place, one in enumerate(rows)]
+    )
+    said = "Only 120 of 400 questions have all their answers judged."
+    ran = cli("fit", path, "-o", "policy", "--alpha", "0.3", "--guarantee", "regret")
+    assert said in plain(ran)
+    assert "covers the others only if chance chose which were judged" in plain(ran)
+    ran = cli("fit", path, "-o", "other", "--guarantee", "agreement", "--alpha", "0.3")
+    assert "Agreement needs no label and uses all" in plain(ran)
+    (one,) = json.loads((tmp_path / "other" / "certificate.json").read_text())["certificates"]
+    assert one["n"] > 120
+
+
 @pytest.mark.parametrize("command", ["verify", "monitor", "evaluate"])
 def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(
     cli: Cli, tmp_path: Path, command: str

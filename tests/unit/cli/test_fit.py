@@ -319,6 +319,26 @@ def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: l
     assert not Path("policy").exists()
 
 
+def test_of_two_fits_into_one_folder_the_later_is_refused(
+    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place was free when both began; what the quicker one wrote stays."""
+    from cascade.api import fitting
+
+    fit_policy, contents_then = fitting.fit_policy, []
+
+    def meanwhile(*args: Any, **named: Any) -> Any:
+        monkeypatch.setattr(fitting, "fit_policy", fit_policy)
+        assert cli("fit", log, "-o", "policy", "--alpha", "0.2").code == 0
+        contents_then.append(contents(tmp_path / "policy"))
+        return fit_policy(*args, **named)
+
+    monkeypatch.setattr(fitting, "fit_policy", meanwhile)
+    ran = cli("fit", log, "-o", "policy")
+    assert (ran.code, ran.err.count("holds a policy already")) == (2, 1)
+    assert contents(tmp_path / "policy") == contents_then[0]
+
+
 def test_another_policy_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
     cli("fit", log, "-o", "policy")
     before = contents(tmp_path / "policy")

@@ -56,6 +56,15 @@ def test_where_costs_are_unknown_fit_and_prove_say_that_costs_are_missing(cli: C
     assert f"Log {missing}: without it steps are counted" in " ".join(cli("prove", log, *asked).out.split())
 
 
+def test_where_costs_are_unknown_a_score_of_no_known_kind_does_not_hide_it(cli: Cli, written: Write) -> None:
+    """An evaluation harness's log: no costs, and a number of the answer that no strategy gives live."""
+    rows = ladder_rows(200, range(0, 200, 2))
+    log = written([{**one, "cost_nano_usd": None, "signals": {"margin": one["step"] * 0.5}} for one in rows])
+    ran = cli("fit", log, "-o", "policy", "--guarantee", "regret", "--alpha", "0.1")
+    assert "what calls cost (cost_nano_usd; in a wide table NAME_cost)" in last_line(ran)
+    assert "keeps every answer" not in ran.out
+
+
 def test_the_document_has_it_too(cli: Cli, written: Write) -> None:
     log = written(hard_rows(20, range(10, 20)))
     ran = cli("fit", log, "-o", "policy", "--json")

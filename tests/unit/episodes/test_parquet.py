@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,17 @@ def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path: Path, column: s
     (read,) = read_rows(path, dropped)
     assert read[column] == kept
     assert (kept is None or "NaN" in str(values)) == bool(dropped.notes)
+
+
+def test_what_data_frames_and_databases_write_is_read(tmp_path: Path) -> None:
+    """Truth as 0 and 1.0, and a NUMERIC of a database, which arrives as a Decimal."""
+    path = tmp_path / "log.parquet"
+    costs = pa.array([Decimal(1200), Decimal("0.5")], pa.decimal128(20, 1))
+    right = pa.array([1.0, 0.0])
+    pq.write_table(pa.table({"question": ["x"] * 2, "step": [1, 2], "correct": right, "cost_nano_usd": costs}), path)
+    dropped = Dropped()
+    assert [(one["correct"], one["cost_nano_usd"]) for one in read_rows(path, dropped)] == [(True, 1200), (False, None)]
+    assert dropped.noted == ["log.parquet: row 2: cost_nano_usd is no whole number, read as null"]
 
 
 def test_one_odd_value_does_not_take_the_others_with_it(tmp_path: Path) -> None:
