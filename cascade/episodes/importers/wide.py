@@ -28,9 +28,9 @@ OF_QUESTION = {
         *("gold", "expected", "reference", "label", "answer_key", "target", "ground_truth", "gold_answer"),
         *("gold_label", "expected_answer", "expected_output", "reference_answer", "correct_answer", "true_answer"),
     ),
-    "episode_id": ("id", "episode_id", "question_id", "qid", "example_id", "row_id", "uid"),
+    "episode_id": ("id", "episode_id", "question_id", "qid", "example_id", "row_id", "uid", "sample_id"),
     "group": ("group", "group_id", "conversation_id", "session_id", "thread_id"),
-    "segment": ("segment", "segment_id"),
+    "segment": ("segment", "segment_id", "eval_name"),
     **{name: (name,) for name in ("context", "dataset", "split", "created_at")},
 }
 """The columns about the question, each with the names under which it is recognised."""
@@ -58,6 +58,8 @@ NOT_WIDE = frozenset({"step", "candidate", "walk", "model", "source", "kept"})
 
 _MAPPED_TO_MODEL = re.compile(r"(.+?)\.(answer|correct|cost_usd|cost_nano_usd|latency_s|latency_ms|signals\.\w+)")
 _APART = re.compile(r"[\s_.\-/:]+")
+_ROUTERBENCH = {"|model_response": ANSWER, "|total_cost": COST}
+"""How RouterBench ends a model's columns; a column with the model's name alone is its score."""
 _IN_WORDS = {
     "question": "the question",
     "gold": "the accepted answer",
@@ -135,6 +137,9 @@ def said_of_model(name: str) -> Said | None:
     >>> said_of_model("gpt-4o-mini_cost_usd"), said_of_model("largeAnswer"), said_of_model("topic")
     (Said(model='gpt-4o-mini', what='cost_usd'), Said(model='large', what='answer'), None)
     """
+    for ending, what in _ROUTERBENCH.items():
+        if name.endswith(ending) and name != ending:
+            return Said(name.removesuffix(ending), what)
     found = _ENDING.fullmatch(name.strip())
     if found is None:
         return None
@@ -285,10 +290,11 @@ def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[Mod
 
 
 def _bare(names: Sequence[str], read: Sequence[tuple[Said, str]]) -> Iterator[tuple[Said, str]]:
-    """Yield the columns that have a model's name alone. They hold its answers.
+    """Yield the columns that have a model's name alone. They hold its answers; in RouterBench's tables its scores.
 
     Another column must say whether the model is right, or what it cost: `topic` is no model because of a `topic_label`.
     """
+    scored = {said.model for said, name in read if name.endswith(tuple(_ROUTERBENCH))}
     answered = {_plain(said.model) for said, _ in read if said.what == ANSWER}
     judged = {
         _plain(said.model)
@@ -296,7 +302,9 @@ def _bare(names: Sequence[str], read: Sequence[tuple[Said, str]]) -> Iterator[tu
         if said.what in {CORRECT, COST, NANO} and not _plain(name).endswith("label")
     }
     for name in names:
-        if (plain := _plain(name)) in judged - answered and plain not in _ENDINGS:
+        if name in scored:
+            yield Said(name, CORRECT), name
+        elif (plain := _plain(name)) in judged - answered and plain not in _ENDINGS:
             yield Said(name.strip(), ANSWER), name
 
 

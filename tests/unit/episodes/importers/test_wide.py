@@ -180,6 +180,28 @@ def test_a_column_called_as_a_model_holds_its_answers() -> None:
     assert [one.name for one in labelled.models] == ["a", "b"]
 
 
+def test_a_table_of_routerbench_needs_no_mapping(tmp_path: Path) -> None:
+    """Its scores and costs were ignored, and the import ended well: every answer unjudged, every cost unknown."""
+    path = tmp_path / "routerbench.csv"
+    path.write_text(
+        "sample_id,prompt,eval_name,gpt-4,mistral-7b,gpt-4|model_response,mistral-7b|model_response,"
+        "gpt-4|total_cost,mistral-7b|total_cost,oracle_model_to_route_to\n"
+        "a.1,Which river?,mmlu,1.0,0.0,Danube,Inn,0.002,0.0001,gpt-4\n"
+        "a.2,Which lake?,mtbench,0.75,1.0,Traun,Traun,0.002,0.0001,mistral-7b\n"
+    )
+    dropped = Dropped()
+    rows = list(rows_from_table(path, dropped))
+    found = [(one["step"], one["model"], one["answer"], one["correct"], one["cost_nano_usd"]) for one in rows]
+    assert found == [
+        (1, "mistral-7b", "Inn", False, 100_000),
+        (2, "gpt-4", "Danube", True, 2_000_000),
+        (1, "mistral-7b", "Traun", True, 100_000),
+        (2, "gpt-4", "Traun", None, 2_000_000),
+    ]
+    assert [one["segment"] for one in rows] == ["mmlu", "mmlu", "mtbench", "mtbench"]
+    assert dropped.notes == {"gpt-4 is no true or false, read as null": 1}
+
+
 def test_doubt_under_any_name_is_a_signal_of_its_model() -> None:
     found = layout(["prompt", "gpt-4o_answer", "gpt-4o-mini_answer", "gpt-4o-mini_semantic_entropy", "topic_entropy"])
     assert found is not None
