@@ -38,19 +38,19 @@ from typing import Any, ClassVar
 from cascade.safety.keys import redact
 
 _MAX_QUOTED = 200
-"""Characters of a foreign text that an error quotes (F12)."""
+"""The most characters of a foreign text that an error quotes (F12)."""
 _LOOKED_AT = 20_000
 
 
 def quote(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the first 200 characters of a foreign text, redacted and on one line."""
-    # Blanks go first and the cut comes last, so that no cut leaves a piece of a key that is too short to know.
+    # Blanks go first and the cut comes last, so that no cut leaves a piece of a key too short to recognise.
     flat = " ".join(text[:_LOOKED_AT].split())
     return redact(flat, secrets)[:_MAX_QUOTED]
 
 
 def _link(name: str) -> Any:
-    """Return a property in the place of `__cause__` or `__context__`, which lets go of an exception of another tree."""
+    """Return a property for `__cause__` or `__context__` that drops exceptions of other trees."""
     slot = vars(BaseException)[name]
 
     def kept(error: CascadeError) -> BaseException | None:
@@ -66,7 +66,7 @@ def _link(name: str) -> Any:
 class CascadeError(Exception):
     """The root of the tree. `exit_code` is what the command line ends with.
 
-    Its chain (`__cause__`, `__context__`) holds errors of this tree alone: an exception of a library may hold a key.
+    Its chain (`__cause__`, `__context__`) holds only errors of this tree: an exception of a library may hold a key.
     """
 
     exit_code: ClassVar[int] = 1
@@ -76,7 +76,7 @@ class CascadeError(Exception):
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
         unknown = [name for name in fields if not hasattr(type(self), name)]
-        if unknown:  # a misspelt field would be silently ignored where it decides about money
+        if unknown:  # a misspelt field would be ignored silently, although it decides about money
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
         self.__dict__.update(fields)
 
@@ -93,9 +93,9 @@ def _rebuild(kind: type[CascadeError], args: tuple[Any, ...], fields: dict[str, 
 
 
 class ConfigError(CascadeError):
-    """A configuration that cannot be used. `problems` lists all as "path: what is wrong"; `source` is the file.
+    """A configuration that cannot be used. `problems` lists all problems as "path: problem"; `source` is the file.
 
-    What looks like a key is taken out of every problem: a key may have been pasted in the place of any setting.
+    Everything that looks like a key is taken out of the problems: a key may have been pasted into any setting.
     """
 
     exit_code = 2
@@ -141,7 +141,7 @@ EXTRAS: Mapping[str, str] = {
     "uvloop": "server",
     "xllamacpp": "local",
 }
-"""Which extra of pyproject.toml has a package."""
+"""The extra of pyproject.toml that contains a package."""
 
 DISTRIBUTION = "certified-cascade"
 """What pip calls this package. `cascade`, the name to import, is another project's on the package index."""
@@ -150,7 +150,7 @@ CORE_DISTRIBUTION = "certified-cascade-core"
 
 
 def distribution() -> str:
-    """Return the name under which this package is installed, or would be."""
+    """Return the name of the installed distribution of this package, or the default name."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -161,7 +161,7 @@ def distribution() -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that adds what an extra needs to an installation, from a clone or not.
+    """Return the shell command that installs an extra, for an installation from a clone or from an index.
 
     >>> install_command("fit")
     'pip install "certified-cascade[fit]"'
@@ -170,15 +170,15 @@ def install_command(extra: str) -> str:
 
 
 def upgrade_advice() -> str:
-    """Return what to do where a newer version wrote something."""
+    """Return the advice for a file or store that a newer version wrote."""
     return f"Upgrade cascade: pip install --upgrade {distribution()}, or, in a clone of it, git pull"
 
 
 class MissingExtraError(CascadeError):
     """A package is not installed. The message holds the pip command.
 
-    That is the extra of cascade that has the package, or the package itself where another asks for it (a matcher of
-    your own).
+    The command installs the extra that contains the package, or the package itself if no extra does (a matcher of your
+    own).
     """
 
     exit_code = 2
@@ -196,10 +196,10 @@ class ModelFileError(CascadeError):
 
 
 class NotCertifiedError(CascadeError):
-    """The target cannot be met with this data, or was not certified. `needed_n` questions would do, if known.
+    """The target cannot be met with this data, or was not certified. `needed_n` questions would be enough, if known.
 
-    `chance` is the probability that so many do, judged by the data; None where they do for certain. `why` is the
-    message without how many would do, for those who count them otherwise.
+    `chance` is the estimated probability that so many are enough; None if they certainly are. `why` is the message
+    without that number, for callers that count otherwise.
     """
 
     exit_code = 3
@@ -211,8 +211,8 @@ class NotCertifiedError(CascadeError):
 class BudgetExceededError(CascadeError):
     """The next call could pass the cap, so it was not made. `calls` holds what was already paid.
 
-    `spent` says that the call would have fitted under the cap, had others not spent or held money before it;
-    `retry_after_s` when the cap's day or month ends, where it has one.
+    `spent` is true if the call alone fits under the cap, and earlier calls have used it up; `retry_after_s` is the time
+    to the end of the cap's day or month, if it has one.
     """
 
     exit_code = 4
@@ -234,10 +234,10 @@ class BatchError(CascadeError):
 class ProviderError(CascadeError):
     """One call to one model failed.
 
-    `model` and `status` say where, `retryable` whether the same call may be made again, `retry_after_s` when,
-    `billed` whether the provider may charge for it all the same, `maybe_billed` how many tries that
-    holds for, `usage` what it charged for, if it said so. `shown` says that a client has a part of the reply, and
-    no other can be served.
+    `model` and `status` say where, `retryable` whether the same call may be made again, `retry_after_s` when, `billed`
+    whether the provider may charge for it all the same, `maybe_billed` for how many tries it may, `usage` the tokens
+    that it reported, if any. `shown` says that a client already has a part of the reply, so that no other reply can be
+    served.
     """
 
     exit_code = 5
@@ -255,7 +255,7 @@ class ProviderError(CascadeError):
 
     @property
     def another_may_answer(self) -> bool:
-        """Whether it says something of the server and not of the request, so that another model is worth asking."""
+        """Whether the error is about the server and not the request, so that another model is worth asking."""
         lost = AddressError | ProviderTimeoutError | AuthenticationError | StreamInterruptedError
         return (self.retryable or isinstance(self, lost)) and not self.shown
 
@@ -263,15 +263,15 @@ class ProviderError(CascadeError):
 class ProviderUnavailableError(ProviderError):
     """The provider answered 5xx or could not be reached.
 
-    `billed` is "maybe" where the work may have been done: the connection broke after the request was sent, or a gateway
-    (502, 504, 520, 524) lost the answer of the server behind it.
+    `billed` is "maybe" if the provider may have done the work: the connection broke after the request was sent, or a
+    gateway (502, 504, 520, 524) lost the answer of the server behind it.
     """
 
     retryable = True
 
 
 class AddressError(ProviderError):
-    """What answers at the address is no server to ask: its certificate cannot be verified, or it speaks TLS alone."""
+    """The server at the address cannot be used: its certificate cannot be verified, or it speaks only TLS."""
 
 
 class RateLimitedError(ProviderError):
@@ -299,7 +299,7 @@ class ContextTooLongError(BadRequestError):
 
 
 class BadResponseError(ProviderError):
-    """What came back is not a completion: HTML, cut JSON, no choices field, a wrong content type."""
+    """The reply is not a completion: HTML, cut JSON, no choices field, a wrong content type."""
 
     retryable = True
     max_retries = 1
@@ -307,7 +307,7 @@ class BadResponseError(ProviderError):
 
 
 class EmptyCompletionError(BadResponseError):
-    """A completion without a choice, as content filters and token limits make them. It is charged all the same."""
+    """A completion without a choice, as content filters and token limits produce. It is charged all the same."""
 
     retryable = False
     billed = "yes"
@@ -337,15 +337,15 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
     429: RateLimitedError,
 }
 LOST_BY_A_GATEWAY = frozenset({502, 504, 520, 524})
-"""A gateway answers so where it had no good answer from the server behind it, which may have done the work. 520 and 524
-are Cloudflare's. A server that answers 500 or 503 itself says that it failed."""
+"""Status codes of a gateway that got no good answer from the server behind it, which may have done the work. 520 and
+524 are Cloudflare's. A server that answers 500 or 503 itself says that it failed."""
 _TOO_LONG = re.compile(
     r"context.{0,24}(?:length|size|window)|exceed_context|maximum context|too many tokens", re.IGNORECASE
 )
 
 
 _FILTERED = re.compile(r"content_?filter|content_?policy_?violation|content management policy", re.IGNORECASE)
-"""How Azure, OpenAI and litellm say with status 400 that a filter refused the prompt, before any model read it."""
+"""The words with which Azure, OpenAI and litellm say, with status 400, that a filter refused the prompt unread."""
 
 
 def from_status(

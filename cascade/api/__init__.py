@@ -1,1 +1,1 @@
-"""What the package can do, a file for each act: the function, and the result that it returns."""
+"""The functions of the package, each in a file with the result that it returns."""

@@ -48,7 +48,7 @@ class CalibrationResult(Result):
     Attributes:
         calibrated: what was found for each level by its name; without levels for the policy, called "".
         output: the directory that was written.
-        default: the level that serves where none is named; None where there are no levels.
+        default: the level that serves a question that names none; None without levels.
     """
 
     calibrated: Mapping[str, Calibrated]
@@ -103,14 +103,14 @@ def calibrate(
 ) -> CalibrationResult:
     """Set a policy's threshold on a log so that a guarantee holds for new questions, and write the certificate.
 
-    Of a policy with levels all are calibrated, each with the alpha that it has.
+    If the policy has levels, all are calibrated, each with its own alpha.
 
     Args:
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
         policy: a policy directory, a policy's settings as in cascade.yaml, or a configuration.
         output: the policy directory to write. By default that of --policy.
-        guarantee: the kind of guarantee. For a policy directory, the parts of its guarantee that are not given stay as
-            they are.
+        guarantee: the kind of guarantee. For a policy directory, the parts of its guarantee that are not given stay
+            unchanged.
         alpha: the share of questions that may be missed. By default 0.1.
         delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
         budget_usd: the mean cost of a question, in USD, as in 0.01.
@@ -132,7 +132,7 @@ def calibrate(
         tell: is called with each notice about the log or the call.
 
     Raises:
-        UsageError: with what is wrong with what is asked for.
+        UsageError: the call is wrong; the message lists every problem.
         NotCertifiedError: the log cannot certify the promise; the error says how many questions would.
     """
     arguments = locals()
@@ -144,7 +144,7 @@ def calibrate(
     each = {"": LevelGiven(given, asked)} if levels is None else levels.each
     how = _How(settings, seed, allow_everything, tell)
     parts = {name: _part(one, expires_days, how, name) for name, one in each.items()}
-    first = next(iter(parts))  # all levels are of one cascade
+    first = next(iter(parts))  # all levels belong to one cascade
     said = ReviewOptions.of(reviews, label_rate)
     opened = read_reviewed(LogAsked(log, where, matcher, models=models), said, parts[first].wanted.asked.kind, tell)
     if said.files:
@@ -161,7 +161,7 @@ def calibrate(
 
 
 class _Part(NamedTuple):
-    """A policy to calibrate, what its directory held before, and what is to be promised."""
+    """A policy to calibrate, what its directory held before, and the promise to make."""
 
     given: GivenPolicy
     before: PolicyArtifact | None
@@ -169,7 +169,7 @@ class _Part(NamedTuple):
 
 
 class _How(NamedTuple):
-    """What all levels of a policy have in common when they are calibrated."""
+    """The settings that all levels of a policy share when they are calibrated."""
 
     settings: CascadeConfig | None
     seed: int
@@ -178,13 +178,13 @@ class _How(NamedTuple):
 
 
 def _part(one: LevelGiven, days: int | None, how: _How, level: str) -> _Part:
-    """Return what is to be calibrated; tell what is promised, and what of it changes."""
+    """Return the policy to calibrate, with its promise; tell the promise and what changes in it."""
     before = held_before(one.given, anew=one.asked.kind is not None)
     return _Part(one.given, before, _promise(one.asked, days, before, how, level))
 
 
 def _calibrated(part: _Part, log: Log, how: _How, level: str) -> Calibrated:
-    """Calibrate one policy. The level is named where that fails, if it is one."""
+    """Calibrate one policy. If that fails for a level, the error names the level."""
     given, before, wanted = part
     _demand_prices(log, how.settings, before)
     try:
@@ -210,7 +210,7 @@ def _target(given: GivenPolicy, output: Path | None, *, force: bool) -> Path:
     """Return the directory to write; refuse to write over another policy."""
     target = given.directory if output is None else output
     if target is None:
-        raise UsageError("Say where the policy directory is to be written: -o policy")
+        raise UsageError("Name the policy directory to write: -o policy")
     same = given.directory is not None and target.resolve() == given.directory.resolve()
     check_target(target, same=same, force=force, otherwise=f"Calibrate that one with --policy {target}, choose")
     return target
@@ -219,7 +219,7 @@ def _target(given: GivenPolicy, output: Path | None, *, force: bool) -> Path:
 def _promise(
     asked: GuaranteeOptions, days: int | None, before: PolicyArtifact | None, how: _How, level: str
 ) -> Promise:
-    """Return what is to be promised: what a directory promised before, but for what was given; tell what changes."""
+    """Return the promise to make: the directory's earlier one with the given parts replaced; tell what changes."""
     config, tell = how.settings, how.tell
     if before is None or before.asked is None:
         return Promise(wanted_guarantee(asked, config, tell), days)
@@ -233,7 +233,7 @@ def _promise(
 
 
 def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig | None) -> Guarantee:
-    """Return a promise with the parts that were given in the place of those it had."""
+    """Return a promise in which the given parts replace the old ones."""
     if held.rules.on_cost and asked.alpha is not None:
         raise UsageError(
             "--alpha is a share of questions, and a budget is not a promise about questions; leave --alpha out."
@@ -265,40 +265,40 @@ def _tell_lost(before: PolicyArtifact | None, now: PolicyArtifact, tell: Tell) -
 
 
 def _demand_prices(log: Log, config: CascadeConfig | None, before: PolicyArtifact | None) -> None:
-    """Refuse a log that was costed at other prices than those the certificate will be made for."""
+    """Refuse a log whose costs were computed at other prices than the certificate's."""
     if config is not None:
         prices, whose = config.prices(), "the configuration"
         advice = "collect anew, or configure the prices of the log"
     elif before is not None:
         prices, whose = prices_held(before.certificates[0].made_for), "the certificate was made for"
-        advice = "collect anew, or say with --config what will serve"
+        advice = "collect anew, or name with --config the configuration that will serve"
     else:
         return
     refuse_other_prices(log, prices, whose, advice)
 
 
-# --- what a directory promised before, and what of it a new calibration takes over ---
+# --- what a directory promised before, and the parts that a new calibration keeps ---
 
 
 _UNSAID = "say it with --guarantee"
 
 
 class Promise(NamedTuple):
-    """What is promised, and for how many days; None: without end."""
+    """A promise, and for how many days it is made; None: without end."""
 
     asked: Guarantee
     days: int | None
 
 
 def held_before(given: GivenPolicy, *, anew: bool) -> PolicyArtifact | None:
-    """Return what a policy directory holds; None if the policy has no directory, or the directory no certificate.
+    """Return what a policy directory holds; None without a directory, or without a certificate in it.
 
     Args:
         given: the policy.
-        anew: whether the promise is asked for anew, so that a file that cannot be read may be written over.
+        anew: whether the call replaces the whole promise, so that an unreadable file may be overwritten.
 
     Raises:
-        ConfigError: what was promised is not known, and nothing else is asked for.
+        ConfigError: the old promise is unknown, and the call asks for no new one.
     """
     if given.directory is None:
         return None
@@ -314,7 +314,7 @@ def held_before(given: GivenPolicy, *, anew: bool) -> PolicyArtifact | None:
 
 
 def days_held(held: PolicyArtifact) -> int | None:
-    """Return for how many days the certificates were made; None where they do not expire."""
+    """Return for how many days the certificates were made; None if they do not expire."""
     first = held.certificates[0]
     if first.expires is None:
         return None
@@ -322,7 +322,7 @@ def days_held(held: PolicyArtifact) -> int | None:
 
 
 def changes(before: Promise, now: Promise) -> str:
-    """Return in one line what was promised, and what of it changes.
+    """Return in one line what was promised, and which parts change.
 
     >>> changes(Promise(Guarantee("coverage", 0.03), None), Promise(Guarantee("coverage", 0.05), None))
     'promised before: coverage, alpha 0.03; changed: alpha 0.03 -> 0.05'
@@ -357,7 +357,7 @@ def _said(parts: Mapping[str, str]) -> Iterator[str]:
 
 
 def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return which recorded facts about the cascade a new certificate drops, in words; None if it drops none."""
+    """Return, in words, the recorded facts about the cascade that a new certificate drops; None if it drops none."""
     gone = [name for name in unknown(now) if name not in unknown(before)]
     if not gone:
         return None
@@ -378,7 +378,7 @@ def _price(held: Mapping[str, Any]) -> Price:
 
 
 class LevelGiven(NamedTuple):
-    """One level to calibrate: its policy, and what is asked for, its own alpha among it."""
+    """One level to calibrate: its policy and its promise, with its own alpha."""
 
     given: GivenPolicy
     asked: GuaranteeOptions
@@ -392,16 +392,16 @@ class LevelsGiven(NamedTuple):
 
 
 def levels_given(given: GivenPolicy, asked: GuaranteeOptions, target: Path, *, force: bool) -> LevelsGiven | None:
-    """Return the levels of a policy directory, each with what is asked for; None where it has none.
+    """Return the levels of a policy directory, each with its promise; None if it has no levels.
 
     Args:
         given: the policy.
-        asked: what is to be promised.
-        target: where the levels are to be written.
-        force: whether they may be written over what is there.
+        asked: the promise to make.
+        target: the directory to write the levels into.
+        force: whether they may overwrite what is there.
 
     Raises:
-        UsageError: what is asked for cannot be of every level, or something else is where a level is to be written.
+        UsageError: not every level can make this promise, or other files are where a level would be written.
         ConfigError: the directory cannot be read.
     """
     held = None if given.directory is None else read_levels(given.directory, certificates=False)

@@ -19,11 +19,11 @@ from cascade.guarantees.certificate import number, statement, to_document
 from cascade.text import capital, counted
 
 _WIDE = 100
-"""From this width the columns that a narrow terminal lacks have room."""
+"""The least width at which all columns have room."""
 _SEGMENTS_SAID = 3
-"""As many promises are said in words; the table and the document have all."""
+"""The most promises that are printed in words; the table and the document have all."""
 _MUCH = 0.5
-"""The share of questions without an answer above which it is said in a line of its own."""
+"""The share of unanswered questions above which a line of its own says so."""
 _MEANING = {
     "n": "questions that the threshold was set on",
     "k": "the threshold is the k-th lowest",
@@ -40,7 +40,7 @@ _MEANING = {
 
 
 class _Line(NamedTuple):
-    """One line of the table: what it speaks of, what was found for it, what it does on the calibration questions."""
+    """One line of the table: its subject, what calibration found, and its figures on the calibration questions."""
 
     name: str
     result: SegmentResult | None
@@ -48,7 +48,7 @@ class _Line(NamedTuple):
 
 
 def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
-    """Yield what is said about a calibration, for a terminal of so many columns."""
+    """Yield what is printed about a calibration, for a terminal `width` columns wide."""
     yield Text(f"{counted(done.n, 'calibration question')}{_besides(done)}", style="bold")
     for note in done.notes:
         yield Text(f"{capital(note)}.")
@@ -85,13 +85,13 @@ def _lines(done: Calibrated) -> Iterator[_Line]:
     for result in done.segments:
         name = result.segment if result.segment is not None else "all others" if grouped else "certified"
         yield _Line(name, result, result.realised)
-    if grouped or done.segments[0].rows != done.n:  # the promise may speak of some questions only
+    if grouped or done.segments[0].rows != done.n:  # the promise may be about some questions only
         yield _Line("all questions", None, done.realised)
     yield _Line("all is kept", None, done.everything)
 
 
 def _shown(done: Calibrated, width: int) -> Sequence[Column[_Line]]:
-    """Return the columns that a terminal of so many has room for."""
+    """Return the columns that fit on the terminal."""
     return [column for column in _columns(done) if column.from_width <= width]
 
 
@@ -113,7 +113,7 @@ def _columns(done: Calibrated) -> Sequence[Column[_Line]]:
 
 
 def _counts(done: Calibrated) -> Iterator[Column[_Line]]:
-    """Yield the columns of rank and misses, where the promise has them."""
+    """Yield the columns of rank and misses, if the promise has them."""
     if any(result.certificate.k is not None for result in done.segments):
         yield Column("k", 0, _of_result(lambda one: _count(one.certificate.k)))
     if any(result.found.misses is not None for result in done.segments):
@@ -151,7 +151,7 @@ def _cost(line: _Line) -> str:
 
 
 def _legend(done: Calibrated, width: int) -> str:
-    """Return what the columns that are shown mean."""
+    """Return the meaning of the columns shown."""
     meaning = dict(_MEANING)
     if done.guarantee.abstain:
         meaning["wrong"] = "of all questions, an answer is served that is wrong"
@@ -170,7 +170,7 @@ def _legend(done: Calibrated, width: int) -> str:
 
 
 def _reference(done: Calibrated) -> str:
-    """Return what the policy is compared with: a cascade with a guide has one by that role, a ladder has none."""
+    """Return the name of the reference: the guide of a cascade that has one, else a ladder's last model."""
     roles = done.segments[0].certificate.made_for.get("models") or {}
     return "The guide" if "guide" in roles else "The last model"
 
@@ -181,7 +181,7 @@ def _wrong_of_answered(done: Calibrated) -> float:
 
 
 def _misleads(done: Calibrated) -> bool:
-    """Whether more of the answers served are wrong than the share that is promised of all questions."""
+    """Whether a larger share of the answered questions is wrong than the promise allows of all questions."""
     return bool(done.realised.abstained) and _wrong_of_answered(done) > (done.guarantee.alpha or 0.0)
 
 
@@ -190,7 +190,7 @@ def _said_of_answered(done: Calibrated) -> str:
 
 
 def _warnings(done: Calibrated) -> Iterator[str]:
-    """Yield what a promise that is kept may still leave one without."""
+    """Yield warnings about what a kept promise does not say."""
     if not done.guarantee.abstain:
         return
     if done.realised.abstained > _MUCH:
@@ -211,7 +211,7 @@ def _assumptions(done: Calibrated) -> RenderableType:
 
 
 def calibrated_document(done: Calibrated) -> dict[str, Any]:
-    """Return a calibration as plain values: the contract of `calibrate --json`. Costs in USD per question."""
+    """Return the document of `calibrate --json`. Costs in USD per question."""
     reference = done.reference_cost_nano_usd
     return {
         "n": done.n,
@@ -238,7 +238,7 @@ def _segment_document(result: SegmentResult) -> dict[str, Any]:
 
 
 def realised_document(found: Realised | None) -> dict[str, Any] | None:
-    """Return what a policy does on logged questions as plain values; its cost in USD a question."""
+    """Return a policy's figures on logged questions as plain values; its cost in USD a question."""
     if found is None:
         return None
     plain = found._asdict()

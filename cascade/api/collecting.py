@@ -1,4 +1,4 @@
-"""`collect`: every step of every question is run and logged."""
+"""`collect`: runs every step of every question and logs it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CollectionResult(Result):
 
     @property
     def error(self) -> CascadeError | None:
-        """Why it ended early, or that questions failed; None where all are logged."""
+        """The error that ended the run early, or that questions failed; None if all are logged."""
         done = self.collected
         if done.stopped is not None or not done.failures:
             return done.stopped
@@ -96,7 +96,7 @@ def collect(
 ) -> CollectionResult:
     """Run every step of every question and log it, so that any policy can be evaluated exactly on the log.
 
-    Every answer is on the disk before it is used. If questions fail, or a cap ends the run early, there is still a
+    Every answer is on the disk before it is used. If questions fail, or a cap ends the run early, you still get a
     result, and its `error` says what happened.
 
     Args:
@@ -110,11 +110,11 @@ def collect(
         matcher: how answers are judged: exact, hotpotqa, choice, … By default, the form of the questions decides.
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
-        show: is called with how far it is.
+        show: is called with the progress.
         tell: is called with a sentence about the questions that were left out.
 
     Raises:
-        UsageError: the questions or the log cannot be read or written, or what is asked for does not exist.
+        UsageError: the questions or the log cannot be read or written, or a name does not exist.
         ConfigError: the configuration is wrong.
     """
     cap, judge = _cap(max_cost_usd), None if matcher is None else get_matcher(matcher)
@@ -159,10 +159,10 @@ def _wanted(walks: Sequence[str] | None) -> list[str]:
 
 
 def money_said(progress: Progress) -> str:
-    """Return what was paid so far, how many failed, and how long it will still take."""
+    """Return the money spent so far, the number of failures, and the time left."""
     eta = "" if progress.eta_s is None or progress.done == progress.total else f", {_duration(progress.eta_s)} to go"
     failed = f", {progress.failed} failed" if progress.failed else ""
-    known = "" if progress.cost_known else " as far as is known"
+    known = "" if progress.cost_known else ", as far as known"
     return f"{dollars(usd(progress.spent_nano_usd))} spent{known}{eta}{failed}"
 
 
@@ -178,7 +178,7 @@ def _duration(seconds: float) -> str:
 
 
 def _line(said: str) -> Text:
-    """Return a sentence with a path in it, which no terminal may break."""
+    """Return a sentence whose path no terminal may break."""
     return Text(plain_text(said), no_wrap=True, overflow="ignore")
 
 
@@ -186,6 +186,6 @@ def _steps(output: Path) -> Iterator[RenderableType]:
     try:
         tables = tables_from_rows(read_rows(output))
     except UsageError:  # the log is written all the same
-        yield "Nothing to judge: the log does not say for any question which answers are right."
+        yield "The log does not say for any question which answers are right."
         return
     yield from map(rounds_table, tables)

@@ -37,8 +37,8 @@ class ComparisonResult(Result):
         splits: how many random splits.
         datasets: what was found, a comparison for each data set of the log.
         tables: the data sets, in the same order.
-        break_evens: of each data set that has the numbers for it, when judging pays.
-        rounds: whether the summary also says what each step brought.
+        break_evens: when judging pays, for each data set that has the numbers for it.
+        rounds: whether the summary also shows accuracy and cost by step.
     """
 
     alpha: float
@@ -109,7 +109,7 @@ def compare(
         policy: also compare this policy, given by its settings as in cascade.yaml, with its threshold calibrated. Use
             this for a policy of your own. Repeatable.
         fit: also fit a policy, as `cascade fit` does.
-        networks: also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra
+        networks: also train policy networks, CPO and CCPO, on each split: by far the slowest option. Needs the extra
             train.
         steps: updates of each network; fewer are quicker.
         rounds: also print accuracy and cost after each step.
@@ -124,7 +124,7 @@ def compare(
         tell: is called with each notice about the log or the call.
 
     Raises:
-        UsageError: what is asked for cannot be had from this log.
+        UsageError: the call is wrong, or the log lacks what it needs.
 
     >>> found = compare("simulated:mmlu/llama-2-7b,60", splits=2)
     >>> found.datasets[0].n
@@ -148,7 +148,7 @@ def compare(
 
 
 def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]:
-    """Yield the rows of policies that are given by their settings.
+    """Yield the rows of the policies that --policy gives.
 
     Raises:
         UsageError: one is a policy directory or a configuration, which may have learned from these very questions; or
@@ -171,7 +171,7 @@ def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]
 
 
 def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None) -> list[Method]:
-    """Return the methods that are played only where they are asked for."""
+    """Return the methods that are played only on request."""
     if steps is not None and not networks:
         raise UsageError("--steps says how long networks are trained; give --networks too.")
     found: list[Method] = [Portfolio()] if fit else []
@@ -184,7 +184,7 @@ def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None
 
 
 def _at_other_prices(found: Comparison) -> Iterator[str]:
-    """Yield what the row that costs least at the coverage asked for saves at other prices, in a sentence each."""
+    """Yield, a sentence each, what the cheapest row at the wanted coverage saves at other prices."""
     rows = [row for row in found.rows if row.other_prices and row.matched_cost_usd is not None]
     today = found.row(found.reference).mean.cost_usd
     if not rows or not today:

@@ -1,4 +1,4 @@
-"""`evaluate`: exactly what one policy does on a log, with intervals."""
+"""`evaluate`: the exact figures of one policy on a log, with intervals."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cascade.evaluation.evaluate import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult(Result):
-    """What a policy does on each data set of a log.
+    """The figures of a policy on each data set of a log.
 
     Attributes:
-        policy: the policy, as it was named.
-        datasets: what was found, an evaluation for each data set of the log.
+        policy: the name by which the policy was given.
+        datasets: an evaluation for each data set of the log.
     """
 
     policy: str
@@ -92,7 +92,7 @@ def evaluate(
 def evaluation_document(found: Evaluation, policy: str) -> dict[str, Any]:
     """Return an evaluation as plain values, in the form of a comparison of one row. Costs in USD per question.
 
-    What only a comparison has is null: nothing is fitted, and there are no splits to have a standard deviation over.
+    Fields that only a comparison has are null: nothing is fitted, and there are no splits for a standard deviation.
     """
     mean = asdict(found.mean)
     row = {

@@ -1,4 +1,4 @@
-"""What `fit --cross-calibrate` prints: the members, the certificate, and what it is worth."""
+"""What `fit --cross-calibrate` prints: the members, the certificate, and what it saves."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class CrossedFit(Result):
     """A cross-calibrated policy.
 
     Attributes:
-        crossed: its members, and what is certified of them.
-        asked: what its model card says was asked for.
-        output: the directory that it was written into; None where it was not.
+        crossed: its members, and their certificate.
+        asked: the options of the call, for the model card.
+        output: the directory that it was written into; None if it was not written.
     """
 
     crossed: Crossed
@@ -38,7 +38,7 @@ class CrossedFit(Result):
     output: str | None = None
 
     def save(self, directory: str | Path) -> Self:
-        """Write the policy directory with its model card; return the same result with where it stands."""
+        """Write the policy directory with its model card; return the same result with its `output`."""
         write(Path(directory), self.crossed.artifact, files=crossed_files(self.crossed, self.asked))
         return replace(self, output=str(directory))
 
@@ -57,7 +57,7 @@ class CrossedFit(Result):
         yield ""
         yield from calibrated_report(done.calibrated, width)
         yield ""
-        yield Text("The figures are those of each question under the one member that has not seen it.", style="dim")
+        yield Text("The figures play each question under the one member that has not seen it.", style="dim")
         yield ""
         output = self.output or ""
         yield from written(

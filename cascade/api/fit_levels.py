@@ -1,4 +1,4 @@
-"""`fit --levels`: the levels that are asked for, how they are written, and a table with a row for each."""
+"""`fit --levels`: reads the levels asked for, writes them, and prints a table with a row for each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cascade.training.levels import level_notes, level_problems, middle
 
 _WIDE = 100
 _BARE = {2: ("low", "high"), 3: ("low", "medium", "high")}
-"""What levels are called that were given by their alphas alone, the cheapest first."""
+"""The names of levels that were given by their alphas alone, the cheapest first."""
 APART = (
     "Each level's promise holds for questions like those of the log. Choose a level by what a question may cost, not "
     "by how hard it looks: a level promises nothing about the hard questions alone."
@@ -44,7 +44,7 @@ class LevelsWanted(NamedTuple):
 def levels_asked(
     problems: Problems, given: str | None, default: str | None, promise: GuaranteeOptions
 ) -> LevelsWanted | None:
-    """Return what levels are asked for; None where none are, or all that is wrong with them is noted."""
+    """Return the levels asked for; None if there are none, or if a problem with them was noted."""
     if given is None:
         if default is not None:
             problems.add("--default-level is one of --levels, and there are none.")
@@ -75,10 +75,10 @@ def _conflicts(promise: GuaranteeOptions) -> Iterator[str]:
 
 
 def parsed(given: str) -> dict[str, float]:
-    """Return the alphas of levels as they were written, the cheapest first.
+    """Parse the alphas of levels, the cheapest first.
 
     Raises:
-        UsageError: that cannot be read; with everything that is wrong.
+        UsageError: the text cannot be parsed; lists every problem.
 
     >>> parsed("high=0.05, low=0.2"), parsed("0.2,0.1,0.05")
     ({'low': 0.2, 'high': 0.05}, {'low': 0.2, 'medium': 0.1, 'high': 0.05})
@@ -101,7 +101,7 @@ def parsed(given: str) -> dict[str, float]:
         return dict(zip(_BARE[len(bare)], sorted(bare, reverse=True), strict=True))
     found = {name.strip(): _number(value) or 0.0 for name, _, value in named}
     if len(found) < len(parts):
-        raise UsageError("--levels: a name stands twice.")
+        raise UsageError("--levels: a name appears twice.")
     return in_order(found, found)
 
 
@@ -113,17 +113,17 @@ def _number(text: str) -> float | None:
 
 
 def check_places(problems: Problems, output: Path, wanted: LevelsWanted | None, *, force: bool) -> None:
-    """Note what stands where a level is to be written and is none of this directory's."""
+    """Note foreign files where a level would be written."""
     if wanted is not None and not force:
         with problems.noted():
             refuse_foreign(output, wanted.alphas, wanted.default)
 
 
 def refuse_foreign(output: Path, names: Iterable[str], default: str) -> None:
-    """Refuse to write levels over what is none of this directory's.
+    """Refuse to write levels over files that this directory's levels do not own.
 
     Raises:
-        UsageError: that is there; all of it is named.
+        UsageError: there are such files; it names all of them.
     """
     if there := foreign(output, names, default):
         hold = "holds" if len(there) == 1 else "hold"
@@ -136,12 +136,12 @@ def refuse_foreign(output: Path, names: Iterable[str], default: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LevelsFit(Result):
-    """Levels as they were fitted.
+    """The fitted levels of a policy.
 
     Attributes:
         fits: each level by its name, the cheapest first.
-        default: the level that serves where none is named.
-        output: the directory that they were written into; None where they were not.
+        default: the level that serves a question that names none.
+        output: the directory that they were written into; None if they were not written.
     """
 
     fits: Mapping[str, PolicyFit]
@@ -154,7 +154,7 @@ class LevelsFit(Result):
         return {name: one.fitted for name, one in self.fits.items()}
 
     def save(self, directory: str | Path) -> Self:
-        """Write the directory with a model card for each level; return the same result with where it stands."""
+        """Write the directory with a model card for each level; return the same result with its `output`."""
         place = Path(directory)
         artifacts = {name: one.fitted.artifact for name, one in self.fits.items()}
         levels = write(place, artifacts, self.default, files={name: one.files for name, one in self.fits.items()})
@@ -200,7 +200,7 @@ class LevelsFit(Result):
 def certified_levels(
     levels: Mapping[str, Calibrated], default: str, width: int, chosen: Mapping[str, str] | None = None
 ) -> Iterator[RenderableType]:
-    """Yield what is certified at each level: one table with a row a certificate, and the promises in words."""
+    """Yield the certificates of the levels: a table with a row for each certificate, and the promises in words."""
     priced = all(one.realised.cost_nano_usd is not None for one in levels.values())
     named = chosen if chosen is not None and width >= _WIDE else {}
     heads = ["  level", "alpha", "n", "kappa", "cost/1k" if priced else "len", "cover", "certificate"]
@@ -222,7 +222,7 @@ def certified_levels(
 
 
 def _rows(name: str, done: Calibrated, *, priced: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of a level: a row a certificate."""
+    """Yield the cells of a level: a row for each certificate."""
     for result in done.segments:
         certificate, realised = result.certificate, result.realised
         cost = coverage = "-"
@@ -240,5 +240,5 @@ def _legend(*, priced: bool) -> str:
     return (
         f"alpha: the share that may be missed; n: questions that the threshold kappa was set on; {cost}; cover: a "
         "right answer is kept, or no step has one. Cost and cover are those of the calibration questions themselves. "
-        "*: serves where no level is named."
+        "*: the default level."
     )

@@ -1,4 +1,4 @@
-"""What is asked of policy networks, checked."""
+"""The options of policy networks, checked."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cascade.policies.files import writable
 from cascade.policies.learned import BARE, NETWORKS
 from cascade.training.choice.portfolio import AUTO, method_written
 
-if TYPE_CHECKING:  # loaded where a network is asked for
+if TYPE_CHECKING:  # loaded only for networks
     from cascade.training.networks import progress
     from cascade.training.networks.config import CCPOConfig
     from cascade.training.networks.trainer import Networks
 
 
 class NetworkOptions(NamedTuple):
-    """What is asked of policy networks, as given.
+    """The options of policy networks, as given.
 
     Attributes:
-        offered: offer --policy auto two policy networks, CCPO and CPO batch. Each is trained five times, for seconds to
-            minutes each. Needs the extra train.
-        config: how networks are trained, YAML or JSON: docs/networks.md.
-        steps: steps that networks are trained for. By default 1,000.
+        offered: let --policy auto also try two policy networks, CCPO and CPO batch. Each is trained five times, for
+            seconds to minutes each time. Needs the extra train.
+        config: a file with the settings of training, YAML or JSON: docs/networks.md.
+        steps: how many steps networks are trained for. By default 1,000.
         device: where networks are trained: cpu, or cuda, which does not give the same bytes every time. By default cpu.
-        checkpoint: save the training of one network there, to resume it.
+        checkpoint: save checkpoints of one network's training there, to resume it.
         every: steps between checkpoints. By default 500.
         resume: resume from --checkpoint if it exists; the result has the same bytes.
     """
@@ -52,7 +52,7 @@ class NetworkOptions(NamedTuple):
         return [name for name, one in (there | {"--resume": self.resume}).items() if one]
 
     def networks(self, config: CCPOConfig | None, show: progress.Tell, tell: Tell) -> Networks | None:
-        """Return what trains them, None where none are; `show` is told how far it is, `tell` of checkpoints."""
+        """Return the trainer; None without networks. `show` gets the progress, `tell` notices of checkpoints."""
         if config is None:
             return None
         from cascade.training.networks.progress import EVERY, Checkpoints
@@ -65,7 +65,7 @@ class NetworkOptions(NamedTuple):
 
 
 def wanted_config(problems: Problems, given: NetworkOptions, method: str) -> CCPOConfig | None:
-    """Return how networks are to be trained; None where none are, or all that is wrong with it is noted."""
+    """Return the settings of training; None if no network is trained, or if a problem was noted."""
     used = method in NETWORKS or (method == AUTO and given.offered)
     for said in _conflicts(given, method, used=used):
         problems.add(said)
@@ -83,7 +83,7 @@ def wanted_config(problems: Problems, given: NetworkOptions, method: str) -> CCP
 
 
 def _conflicts(given: NetworkOptions, method: str, *, used: bool) -> Iterator[str]:
-    """Yield which options do not go with each other."""
+    """Yield the conflicts between options."""
     if given.offered and method in NETWORKS:
         named = method_written(method)
         yield (
@@ -95,25 +95,25 @@ def _conflicts(given: NetworkOptions, method: str, *, used: bool) -> Iterator[st
         named = ", ".join(map(method_written, NETWORKS))
         yield f"{several} of policy networks: --policy {named}, or auto with --networks."
     if given.checkpoint is not None and method == AUTO:
-        yield "--checkpoint keeps the training of one network, and auto trains several: name one, as --policy ccpo."
+        yield "--checkpoint saves the training of one network, and auto trains several: name one, as in --policy ccpo."
     if given.checkpoint is None and (given.resume or given.every is not None):
         yield "--resume and --checkpoint-every go with --checkpoint DIR."
 
 
 def _check_checkpoint(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder that cannot be written, or where the checkpoint of another run stands."""
+    """Refuse a folder that cannot be written, or that holds the checkpoint of another run."""
     from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, OPTION
 
     writable(folder, CALLED, OPTION)
     if not resume and (folder / CHECKPOINT_FILE).exists():
-        raise UsageError(f"{folder} holds a checkpoint: --resume goes on from it; or choose another --checkpoint.")
+        raise UsageError(f"{folder} holds a checkpoint: --resume continues from it; or choose another --checkpoint.")
 
 
 def _config(given: NetworkOptions) -> CCPOConfig:
-    """Return the settings: those of the file, and those that were given beside it.
+    """Return the settings of the file, overridden by the options given beside it.
 
     Raises:
-        ConfigError: everything that is wrong with them.
+        ConfigError: lists every problem with them.
     """
     from cascade.training.networks.config import CCPOConfig
 
@@ -139,7 +139,7 @@ def _document(path: Path) -> Any:
 
 
 def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:
-    """Yield what does not go with a network that carries no certificate, by the names of the options."""
+    """Yield the options that a network without a certificate cannot take."""
     besides = [name for name, given in there.items() if given]
     if method in BARE and besides:
         yield (

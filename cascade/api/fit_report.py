@@ -28,13 +28,13 @@ from cascade.training.fitting import Fitted
 from cascade.training.notes import ended_early
 from cascade.types import Certificate
 
-if TYPE_CHECKING:  # loaded where a network is trained
+if TYPE_CHECKING:  # loaded only for networks
     from cascade.training.networks.progress import Training
 
 _WIDE, _MIDDLE = 118, 100
 _LEAST_NAME = 22
 _THRESHOLDS = 3
-"""As many thresholds stand in the table; the document and the card have all."""
+"""The most thresholds in the table; the document and the card have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class PolicyFit(Result):
 
     Attributes:
         fitted: the policy, how it was chosen, and its certificates.
-        facts: what its model card says.
+        facts: the contents of its model card.
         files: the files beside the policy, by name: the model card, plots.
-        output: the directory that it was written into; None where it was not.
+        output: the directory that it was written into; None if it was not written.
     """
 
     fitted: Fitted
@@ -60,7 +60,7 @@ class PolicyFit(Result):
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """What is promised, a certificate for each segment."""
+        """The promises: a certificate for each segment."""
         return tuple(self.fitted.artifact.certificates)
 
     @property
@@ -70,11 +70,11 @@ class PolicyFit(Result):
 
     @property
     def baselines(self) -> Sequence[BaselineFigures]:
-        """What the simple ways cost on the training questions."""
+        """The costs of the baselines on the training questions."""
         return self.facts.baselines
 
     def save(self, directory: str | Path) -> Self:
-        """Write the policy directory with its model card; return the same result with where it stands.
+        """Write the policy directory with its model card; return the same result with its `output`.
 
         Raises:
             UsageError: it cannot be written.
@@ -92,7 +92,7 @@ class PolicyFit(Result):
 
 
 def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
-    """Return a fit as a result; `asked` says in the model card what was asked for."""
+    """Return a fit as a result; `asked` has the options of the call, for the model card."""
     facts = facts_of(fitted, asked)
     drawn = plots.available()
     plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and drawn else None
@@ -105,13 +105,13 @@ def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
 
 
 def written(output: str | None, what: str, *, warning: str | None = None, following: str = "") -> Iterator[Text]:
-    """Yield where a fit stands, and what to do next.
+    """Yield where a fit was written, and what to do next.
 
     Args:
         output: the policy directory; None where none was written.
         what: what its README.md says.
-        warning: why it should not be served; it takes the place of what comes next.
-        following: what comes next.
+        warning: why it should not be served; printed instead of `following`.
+        following: the next step.
     """
     if output is None:
         yield Text("not written yet: save(DIRECTORY) writes the policy directory")
@@ -131,9 +131,9 @@ def path_of(output: str) -> str:
 
 
 class _Line(NamedTuple):
-    """One line of the table: a candidate, or a baseline.
+    """One line of the table: a candidate or a baseline.
 
-    `cost` is in what is shown: USD a question, steps a question, or the share missed at the budget.
+    `cost` is in the unit of the table: USD a question, steps a question, or the share missed at the budget.
     """
 
     name: str
@@ -144,7 +144,7 @@ class _Line(NamedTuple):
 
 
 def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
-    """Yield what is said about a fit, for a terminal of so many columns."""
+    """Yield what is printed about a fit, for a terminal `width` columns wide."""
     fitted = found.fitted
     yield Text(_divided(fitted), style="bold")
     loud = set(ended_early(fitted.learning))
@@ -174,12 +174,12 @@ def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
 
 
 def _reference(found: PolicyFit) -> str:
-    """Return what the calibration questions' reference is called."""
+    """Return the name of the reference of the calibration questions."""
     return _called(found.baselines[0]) if found.baselines else "the guide, or a ladder's last model, alone"
 
 
 def _on_calibration(found: PolicyFit) -> str:
-    """Return what the certified policy costs on the questions that set its threshold; "" where it is not known."""
+    """Return what the certified policy costs on the questions that set its threshold; "" if that is unknown."""
     done = found.fitted.calibrated
     cost, reference = done.realised.cost_nano_usd, done.reference_cost_nano_usd
     if cost is None or not reference:
@@ -292,7 +292,7 @@ def _table(found: PolicyFit, width: int) -> Table:
 
 
 def _told(lines: Sequence[_Line]) -> tuple[list[_Line], int]:
-    """Return the lines that are shown, and how many thresholds are not: only the cheapest are, and the chosen one."""
+    """Return the lines to show, and the number of thresholds left out; the cheapest and the chosen one are shown."""
     costs = sorted(line.cost for line in lines if _is_threshold(line) and line.cost is not None)
     most = costs[_THRESHOLDS - 1] if len(costs) > _THRESHOLDS else None
     shown, left = [], _THRESHOLDS
@@ -369,7 +369,7 @@ def _reason(found: PolicyFit, winner: Judged) -> str:
 
 
 def _ahead(found: PolicyFit, winner: Judged) -> str:
-    """Return how far the chosen one is ahead of the simplest ways."""
+    """Return the chosen candidate's cost relative to the simplest baselines, in words."""
     choice = found.fitted.choice
     lines = list(_lines(found))
     own = next(line.cost for line in lines if line.judged is winner)

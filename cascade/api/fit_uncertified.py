@@ -1,4 +1,4 @@
-"""What `fit` writes and prints of a policy network that carries no certificate."""
+"""What `fit` writes and prints for a policy network without a certificate."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from cascade.training.uncertified import Uncertified
 
 @dataclass(frozen=True, slots=True)
 class UncertifiedFit(Result):
-    """A policy network that carries no certificate.
+    """A policy network without a certificate.
 
     Attributes:
-        done: the network, and what it does.
-        asked: what its model card says was asked for.
-        output: the directory that it was written into; None where it was not.
+        done: the network, and its figures.
+        asked: the options of the call, for the model card.
+        output: the directory that it was written into; None if it was not written.
     """
 
     done: Uncertified
@@ -39,11 +39,11 @@ class UncertifiedFit(Result):
 
     @property
     def drawn(self) -> bool:
-        """Whether how it learned can be drawn."""
+        """Whether there is a plot of its training among the files."""
         return plots.available()
 
     def save(self, directory: str | Path) -> Self:
-        """Write the policy directory with its model card; return the same result with where it stands."""
+        """Write the policy directory with its model card; return the same result with its `output`."""
         plot = plot_learning(self.done.learning) if self.drawn else None
         write(Path(directory), self.done.artifact, files=uncertified_files(self.done, self.asked, plot))
         return replace(self, output=str(directory))

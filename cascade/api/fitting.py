@@ -1,4 +1,4 @@
-"""`fit`: a policy learned from a log, chosen among others, and certified. What is asked for is checked all together."""
+"""`fit`: learns policies from a log, chooses one, and certifies it. All options are checked together first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cascade.training.dividing import Embedding
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.notes import Init, starts_from
 
-if TYPE_CHECKING:  # of these ways to fit a run needs one
+if TYPE_CHECKING:  # a run needs only one of these ways to fit
     from cascade.api.fit_crossed import CrossedFit
     from cascade.api.fit_levels import LevelsFit, LevelsWanted
     from cascade.api.fit_uncertified import UncertifiedFit
@@ -47,9 +47,9 @@ if TYPE_CHECKING:  # of these ways to fit a run needs one
 
 FitResult: TypeAlias = "PolicyFit | LevelsFit | CrossedFit | UncertifiedFit"
 Show: TypeAlias = Callable[[Any], None]
-"""Is told how far training is: a `training.networks.progress.Progress`."""
+"""Is called with the progress of training: a `training.networks.progress.Progress`."""
 Working: TypeAlias = Callable[[str], AbstractContextManager[Show]]
-"""Makes a context that shows the progress of a piece of work; its argument names the work."""
+"""Makes a context that shows the progress of a task; its argument names the task."""
 
 
 def _silent(_: str) -> AbstractContextManager[Show]:
@@ -99,7 +99,7 @@ def fit(
 
     Args:
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
-        guarantee: the kind of guarantee, or the whole of it; then nothing else of it is given.
+        guarantee: the kind of guarantee, or a whole `Guarantee`, and then none of its parts beside it.
         alpha: the share of questions that may be missed. By default 0.1.
         delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
         budget_usd: the mean cost of a question, in USD, as in 0.01.
@@ -110,16 +110,16 @@ def fit(
         abstain: abstain where the best answer is not sure enough.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
         calibration_share: the share of questions set aside for certification. By default 0.3; for regret, the share
-            that costs least in the end, or all questions for a score named beforehand.
+            that is expected to cost least, or all questions if the score was fixed beforehand.
         lambda_set: the price of each further answer in the set, as a share of a step's cost.
         init: a fitted policy to start from.
-        embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). To serve
-            a policy that looks at them, both are needed too.
+        embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). A policy
+            that uses them needs both to serve.
         cross_calibrate: set no question aside: each certifies a policy that was fitted without it. The certificate is
             weaker: misses up to twice alpha.
         levels: fit several levels, each with a certificate, into one directory; a request names one: low=0.2,high=0.05.
         default_level: the level used when a request names none. By default the middle one.
-        networks: what is asked of policy networks.
+        networks: the options of policy networks.
         config: the configuration that will serve: models, prices, prompts, strategy.
         expires_days: the certificate expires after so many days. By default never.
         allow_everything: if there are too few questions, keep every answer of every step instead of failing.
@@ -134,15 +134,15 @@ def fit(
         seed: seed of the random draws; the same log and seed give the same policy.
         output: the policy directory to write. By default none is written; see `save` of the result.
         force: overwrite the policy in the directory.
-        working: makes the context in which it is shown how far a fit is.
+        working: makes the context that shows the progress of a fit.
         tell: is called with each notice about the log or the call.
 
     Returns:
-        A `PolicyFit`; with levels a `LevelsFit`, with `cross_calibrate` a `CrossedFit`, of a network that carries no
+        A `PolicyFit`; with levels a `LevelsFit`, with `cross_calibrate` a `CrossedFit`, for a network without a
         certificate an `UncertifiedFit`.
 
     Raises:
-        UsageError: with everything that is wrong with what is asked for.
+        UsageError: the call is wrong; the message lists every problem.
         NotCertifiedError: the log cannot certify the promise; the error says how many questions would.
 
     >>> found = fit("simulated:mmlu/llama-2-7b,400", alpha=0.2, policy="threshold")
@@ -167,7 +167,7 @@ def fit(
 
 
 class _Call(NamedTuple):
-    """A checked call, and how it is shown and told."""
+    """A checked call, and its callbacks for progress and notices."""
 
     given: FitOptions
     ready: Ready
@@ -211,7 +211,7 @@ def _fitted(call: _Call, seed: int) -> FitResult:
 
 
 def _asked(call: _Call, level: str, fitted: Fitted, asked: Mapping[str, str]) -> dict[str, str]:
-    """Return what the model card of a level says was asked for."""
+    """Return the options of the call for the model card of a level."""
     named = {"level": level} if level else {}
     return {**named, **asked, **dict(_took_effect(call.given, call.ready, fitted))}
 
@@ -234,17 +234,17 @@ def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
 
 
 def _took_effect(given: FitOptions, ready: Ready, fitted: Fitted) -> Iterator[tuple[str, str]]:
-    """Yield what was asked for, for the model card, as far as it had an effect."""
+    """Yield the options that had an effect, for the model card."""
     share = given.calibration_share or fitted.sizes.calibration / max(fitted.sizes.questions, 1)
     yield "share of the questions that certifies", f"{share:.2g}"
-    if given.lambda_set and not ready.wanted.single:  # of one answer served there is none further
+    if given.lambda_set and not ready.wanted.single:  # with one answer served there are no further answers
         yield "charged for each further answer", f"{given.lambda_set:g} of a step"
     if given.init is not None and ready.init is not None and starts_from(ready.init, fitted.policy):
         yield "started from", given.init.name
 
 
 class FitOptions(NamedTuple):
-    """How a policy is to be fitted and where it is written: arguments of `fit`, by the same names."""
+    """How to fit a policy and where to write it: arguments of `fit`, by the same names."""
 
     policy: str
     calibration_share: float | None
@@ -266,14 +266,14 @@ class FitOptions(NamedTuple):
     def of(cls, given: Mapping[str, Any]) -> FitOptions:
         """Return the options among the arguments of a call."""
         found = {name: given[name] for name in cls._fields}
-        if isinstance(found["levels"], Mapping):  # as they are written on the command line
+        if isinstance(found["levels"], Mapping):  # as written on the command line
             found["levels"] = ",".join(f"{name}={alpha!r}" for name, alpha in found["levels"].items())
         for name, kind in {"init": Path, "config": Path, "output": str}.items():
             found[name] = None if found[name] is None else kind(found[name])
         return cls(**found)
 
     def check(self) -> Iterator[str]:
-        """Yield what is wrong with it."""
+        """Yield the problems of these options."""
         if self.calibration_share is not None and not 0 < self.calibration_share < 1:
             yield f"The share of questions that certify lies between 0 and 1, not {self.calibration_share:g}."
         if not 0 <= self.lambda_set < math.inf:
@@ -296,7 +296,7 @@ class FitOptions(NamedTuple):
         return [*(name for name, one in there.items() if one), *network, *self.networks.options]
 
     def besides(self, promise: GuaranteeOptions) -> dict[str, bool]:
-        """Return the options that are of a certificate, and whether they were given."""
+        """Return which options of a certificate were given."""
         there = {
             "--cross-calibrate": self.cross_calibrate,
             "--levels": self.levels is not None,
@@ -313,7 +313,7 @@ class FitOptions(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What a fit starts from, all of it checked."""
+    """The checked inputs of a fit."""
 
     wanted: Guarantee
     settings: CascadeConfig | None
@@ -328,7 +328,7 @@ class Ready(NamedTuple):
 def checked(
     given: FitOptions, promise: GuaranteeOptions, log_asked: LogAsked, reviews: ReviewOptions, tell: Tell
 ) -> Ready:
-    """Return what a fit starts from, or refuse, with everything that is wrong."""
+    """Return the inputs of a fit; raise one error that lists every problem."""
     problems = Problems()
     if given.output is not None:
         _check_output(problems, given.output, force=given.force)
@@ -376,7 +376,7 @@ def checked(
 
 
 def _levels(problems: Problems, given: FitOptions, promise: GuaranteeOptions) -> LevelsWanted | None:
-    """Return the levels that are asked for, if any, or note what is wrong with them and where they would be written."""
+    """Return the levels asked for, if any; note problems with them or with the place to write them."""
     if given.levels is None and given.default_level is None:
         return None
     from cascade.api.fit_levels import check_places, levels_asked
@@ -400,7 +400,7 @@ def _settings(path: Path) -> CascadeConfig:
 
 
 def _at_default(promise: GuaranteeOptions, levels: LevelsWanted | None) -> GuaranteeOptions:
-    """Return what is promised at the default level, where there are levels."""
+    """Return the promise of the default level; without levels, the promise itself."""
     return promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
 
 
@@ -416,7 +416,7 @@ def _check_output(problems: Problems, output: str, *, force: bool) -> None:
 
 
 def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, besides: list[str]) -> None:
-    """Refuse what does not go with --cross-calibrate; where the promise itself is wrong, name its options."""
+    """Refuse options that conflict with --cross-calibrate; if the promise itself conflicts, name its options."""
     from cascade.training.crossing import check_crossable
 
     if wanted is not None:
@@ -432,7 +432,7 @@ def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, beside
 
 
 def _check_prices(log: Log, settings: CascadeConfig | None) -> None:
-    """Refuse a log of other prices than are configured."""
+    """Refuse a log whose costs were computed at other prices than the configured ones."""
     if settings is not None:
         advice = "collect anew, or configure the prices of the log"
         refuse_other_prices(log, settings.prices(), "the configuration", advice)
@@ -442,8 +442,8 @@ def _refuse_other_pages(output: Path, *, force: bool) -> None:
     """Refuse to write a model card over a README.md that is not one, such as a project's own."""
     if (output / CARD_FILE).exists() and not (output / POLICY_FILE).exists() and not force:
         raise UsageError(
-            f"{output} is no policy directory and holds a {CARD_FILE}, which the model card would be written over; "
-            "choose another --output, or --force."
+            f"{output} is no policy directory and holds a {CARD_FILE}, which the model card would overwrite; choose "
+            "another --output, or --force."
         )
 
 
@@ -451,7 +451,7 @@ def _init(directory: Path) -> Init:
     """Return the policy to start from.
 
     Raises:
-        UsageError: it was not fitted, or several were, so that there is nothing to start from.
+        UsageError: it was not fitted, or it holds several policies.
     """
     from cascade.api.policies import policy_directory
     from cascade.policies.cross import as_crossed
@@ -463,5 +463,5 @@ def _init(directory: Path) -> Init:
         raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and --init starts from one.")
     learned = as_learned(held.policy)
     if learned is None:
-        raise UsageError(f"{directory} holds a policy that was not fitted: there is nothing in it to start from.")
+        raise UsageError(f"{directory} holds a policy that was not fitted, so --init cannot start from it.")
     return Init(learned, held.artifact.seen)

@@ -1,4 +1,4 @@
-"""What is to be promised, as a caller gives it, and the guarantee that it asks for."""
+"""The options of a promise, and the `Guarantee` made from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cascade.config import CascadeConfig
 
 _SHARE = 0.1
-"""Alpha where none is given, and delta where none is given for a kind that does not exist without."""
+"""The default alpha, and the default delta of the kinds that require one."""
 
 BY_GROUP_GOES = (
     "--by-group makes certificates for the values of the column group, and treats the questions of one as unrelated. "
@@ -24,7 +24,7 @@ BY_GROUP_GOES = (
 
 
 class GuaranteeOptions(NamedTuple):
-    """The options that say what is to be promised, as given. None and False: not given. Money in USD a question."""
+    """The options of a promise, as given. None and False mean not given. Money in USD a question."""
 
     kind: str | None = None
     alpha: float | None = None
@@ -38,10 +38,10 @@ class GuaranteeOptions(NamedTuple):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> GuaranteeOptions:
-        """Return the options among the arguments of a call; `guarantee` is the kind, or the whole promise.
+        """Return the options among the arguments of a call; `guarantee` is the kind or a whole `Guarantee`.
 
         Raises:
-            UsageError: a whole guarantee is given, and parts of one beside it.
+            UsageError: the call gives a whole guarantee, and parts of one beside it.
         """
         asked, parts = given["guarantee"], {name: given[name] for name in cls._fields[1:]}
         if not isinstance(asked, Guarantee):
@@ -55,10 +55,10 @@ class GuaranteeOptions(NamedTuple):
 
 
 def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell: Tell) -> Guarantee:
-    """Return what is to be promised; tell what is not as it was asked for.
+    """Return the promise to make; tell which parts differ from the options.
 
     Raises:
-        UsageError: everything that is wrong with it.
+        UsageError: lists every problem.
     """
     kind, problems = asked.kind or default_kind(budget=asked.budget_usd is not None), list[str]()
     if is_known(kind) and get(kind).on_cost and asked.alpha is not None:
@@ -79,11 +79,11 @@ def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell
 
 
 def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None:
-    """Return the promise. If it is not valid, note all that is wrong with it and return None."""
+    """Return the promise. If it is not valid, note every problem and return None."""
     kind = parts.kind or ""
     if not is_known(kind):
         problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS.names)}.")
-        # what is left
+        # the other kinds
         parts = GuaranteeOptions(DEFAULT, parts.alpha, parts.delta, None, None, by_group=False, abstain=False)
     amounts = []
     for option, amount in (("--budget", parts.budget_usd), ("--most", parts.most_usd)):
@@ -91,7 +91,7 @@ def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None
             amounts.append(nano_of(option, amount))
         except UsageError as error:
             problems.append(str(error))
-            amounts.append(1)  # it was given, and that much is to be judged with the rest
+            amounts.append(1)  # it was given, so it is checked with the rest
     budget, most = amounts
     try:
         return Guarantee(
@@ -108,7 +108,7 @@ def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None
 
 
 def _options_for_money(asked: GuaranteeOptions) -> list[str]:
-    """Return which options say what a promise on money lacks."""
+    """Return advice for the options that a promise about money lacks."""
     said = []
     on_cost = asked.kind is not None and is_known(asked.kind) and get(asked.kind).on_cost
     if on_cost and asked.budget_usd is None:
@@ -119,7 +119,7 @@ def _options_for_money(asked: GuaranteeOptions) -> list[str]:
 
 
 def nano_of(option: str, amount: float | None) -> int | None:
-    """Return an amount that was given in USD as nano-USD.
+    """Return an amount in USD as nano-USD.
 
     Raises:
         UsageError: it is not above 0.

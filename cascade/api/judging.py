@@ -1,4 +1,4 @@
-"""From a log as it is named to the room in which people judge it, with the file that keeps what they say."""
+"""Opens a log for review: the room in which people judge its outputs, and the file of their judgements."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SUFFIX = ".reviews.jsonl"
 
 
 class Judging(NamedTuple):
-    """What is to be judged, as a command or a configuration names it.
+    """What to judge, as a command or a configuration names it.
 
     Attributes:
         episodes: the log: a file, or the URL of a store.
         file: the file of reviews; None: beside the log.
-        ask: "preference", or "regret": also whether each output is right.
+        ask: "preference", or "regret", which also asks whether each output is right.
         policy: a policy directory; only the outputs that decide its certificate are shown.
-        alpha, delta: of the certificate.
-        rate: the share of the questions that is drawn; None: that of the file, or all.
-        seed: draws them; None: at random.
+        alpha, delta: those of the certificate.
+        rate: the share of the questions that is drawn; None: the file's rate, or all.
+        seed: seed of the draw; None: a random one.
         where, matcher, models: how the log is read.
     """
 
@@ -55,7 +55,7 @@ class Judging(NamedTuple):
 
     @property
     def path(self) -> Place:
-        """The file of reviews, or the store that holds them. Raises UsageError where neither is known."""
+        """The file of reviews, or the store that holds them. Raises UsageError if neither is known."""
         return beside(self.episodes) if self.file is None else self.file
 
     def read(self, tell: Tell) -> Compared:
@@ -71,7 +71,7 @@ class Judging(NamedTuple):
         return found
 
     def terms(self, comparator: str) -> Terms:
-        """Return what the file is begun with; of one that is there, what was not said stays as it is."""
+        """Return the terms for the file's first line; terms that were not given are taken from an existing file."""
         key = "" if self.seed is None else f"seed {self.seed}"
         rate = _held(self.path).rate if self.rate is None else self.rate
         return Terms(self.ask, comparator, rate, key)  # type: ignore[arg-type]  # it says what is wrong with it
@@ -81,14 +81,14 @@ class Judging(NamedTuple):
 
         Args:
             found: what `read` returned.
-            terms: those of the file, once it is begun.
-            tell: takes what must be known.
+            terms: the terms in the file's first line.
+            tell: is called with notices.
         """
         along = None if self.policy is None else self._along(found, self._wanted(tell), terms)
         return Room(found.pairs(), terms, _certify(found), along)
 
     def plans(self, tell: Tell) -> list[Plan]:
-        """Return how many judgements a certificate takes, by the share that is drawn."""
+        """Return how many judgements a certificate takes, for each drawn share."""
         found, wanted = self._compared(self.matcher, tell), self._wanted(tell)
         along = self._along(found, wanted, Terms(self.ask, self.matcher or ""))  # type: ignore[arg-type]  # as above
         return plans(_certify(found), len(found.pairs()), along, wanted)
@@ -113,7 +113,7 @@ def beside(episodes: str) -> Path:
 
 
 class _Held(NamedTuple):
-    """What a file of reviews was begun with, as far as it may be left out."""
+    """The terms of a file of reviews that a caller may leave out."""
 
     matcher: str | None = None
     rate: float = 1.0
@@ -125,10 +125,10 @@ def _held(place: Place) -> _Held:
 
 
 def review_place(settings: CascadeConfig) -> Place | None:
-    """Return where the judgements of a server's pages are kept; None where traces are off.
+    """Return where the judgements of a server's pages are kept; None if traces are off.
 
-    That is `server.review.file`, or beside what is judged: the log that is named, or the traces. Of traces in
-    PostgreSQL it is their database, so that replicas share it.
+    That is `server.review.file`, or else a file beside the named log or the traces. For traces in PostgreSQL it is
+    their database, so that replicas share it.
     """
     wanted, traces = settings.server.review, traces_url(settings.traces)
     if wanted.file is not None:
@@ -139,7 +139,7 @@ def review_place(settings: CascadeConfig) -> Place | None:
 
 
 def reviews_of(settings: CascadeConfig) -> Reviews | None:
-    """Return what people judged on a server's pages, or by `cascade review` into the same file; None if none exist.
+    """Return the judgements made on a server's pages, or by `cascade review` in the same file; None if there are none.
 
     Raises:
         UsageError: it cannot be read.

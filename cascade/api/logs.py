@@ -1,4 +1,4 @@
-"""How every act that reads a log opens it, and tells what was left out."""
+"""Opens a log for all functions that read one, and tells what was left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cascade.policies.base import Policy
 from cascade.text import capital
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
-"""Which rows are read: values by column, or COLUMN=VALUE pairs."""
+"""The rows to read: values by column, or COLUMN=VALUE pairs."""
 Models: TypeAlias = str | Sequence[str] | None
 """Models by name, the cheapest first, as a list or joined by commas."""
 LogGiven: TypeAlias = str | PathLike[str] | Log
@@ -31,7 +31,7 @@ LogGiven: TypeAlias = str | PathLike[str] | Log
 
 
 class LogAsked(NamedTuple):
-    """A log as it is named, and how it is read, as `open_log` takes it."""
+    """The name of a log, and the options of `open_log`."""
 
     source: LogGiven
     where: Where = None
@@ -41,13 +41,13 @@ class LogAsked(NamedTuple):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The models that are asked for, in their order."""
+        """The models asked for, in their order."""
         listed = self.models.split(",") if isinstance(self.models, str) else self.models or ()
         return tuple([name.strip() for name in listed if name.strip()])
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """How it is read, as options of a command."""
+        """The same options, as written on the command line."""
         named = {"--matcher": self.matcher, "--reference": self.reference, "--models": ",".join(self.named)}
         where = [("--where", f"{column}={value}") for column, value in parse_where(self.where or ()).items()]
         return [*where, *((option, one) for option, one in named.items() if one)]
@@ -62,16 +62,16 @@ def open_log(
     models: Models = None,
     tell: Tell = warn,
 ) -> Log:
-    """Read a log once, for several acts.
+    """Read a log once, to pass it to several functions.
 
     Args:
         source: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder", or "simulated:" and a world's name.
         where: only rows that have these values in these columns are read.
-        matcher: judges every answer anew that has gold answers beside it, or the reference's output.
-        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model. A log in which
-            nothing says which answers are right is read so anyway.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        tell: takes what was left out of the log, in words.
+        matcher: judges anew every answer that has gold answers, or the reference's output, to compare with.
+        reference: the model whose output counts as right, whatever the labels say: "guide", or a ladder's model. A log
+            without labels is always read so.
+        models: use only these models of the log, the cheapest first; the last is the reference.
+        tell: is called with a sentence about rows that were left out.
 
     Raises:
         UsageError: there is no such log, column or matcher, or no episode is left.
@@ -83,10 +83,10 @@ def open_log(
 
 
 def read_log(asked: LogAsked, tell: Tell) -> Log:
-    """Read a log, or return the one that is given. Raises as `open_log`."""
+    """Read a log, or return one that was read already. Raises as `open_log`."""
     if isinstance(asked.source, Log):
         if any(asked[1:]):
-            raise UsageError("This log has been read already: give where, matcher and the other options to open_log.")
+            raise UsageError("This log has been read already: pass where, matcher and the other options to open_log.")
         return asked.source
     dropped, where = Dropped(), parse_where(asked.where or ())
     how: dict[str, Any] = {"reference": asked.reference, "models": asked.named}
@@ -110,10 +110,10 @@ def _partly_judged(unjudged: int, judged: int) -> str:
 
 
 def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
-    """Return what is offered on a log in which nothing says which answers are right.
+    """Return the notice that a log without labels gets a promise of agreement.
 
-    A log with accepted answers is not judged by a matcher that nobody chose: one that is too strict finds both models
-    wrong, and a promise of regret then holds for nothing.
+    Accepted answers are not judged by a default matcher: one that is too strict finds both models wrong, and a promise
+    of regret then holds without meaning anything.
     """
     assert table.truth is not None  # noqa: S101 - such a log is compared with its reference
     reference, comparator = table.truth.reference, table.truth.comparator
@@ -130,13 +130,13 @@ def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
 def tables_for(
     log: Log, kind: str | None, policy: Policy | None = None, held: PolicyArtifact | None = None
 ) -> tuple[EpisodeTable, ...]:
-    """Return a log's tables with what a kind of guarantee and a policy read beside.
+    """Return a log's tables with the extra columns that a kind of guarantee and a policy read.
 
-    That is how good each answer is, whether it equals the reference's, and where each question's sentence embedding
-    lies, where these matter. What a directory's certificates compare by is what its log is compared by.
+    These are the quality of each answer, whether it equals the reference's, and each question's sentence embedding. The
+    comparator is that of the directory's certificates.
 
     Raises:
-        UsageError: of no answer it is known how good it is, or "right" does not mean in the log what the kind is about.
+        UsageError: the log does not say how good any answer is, or its "right" is not what the kind is about.
     """
     if kind is not None and get(kind).compares:
         log = log.compared(held.certificates[0].comparator if held is not None and held.certificates else None)
@@ -158,35 +158,35 @@ def tables_for(
 
 
 def tell_questions(tables: Sequence[EpisodeTable], tell: Tell, *, reference: bool = False) -> None:
-    """Tell which questions count as one; with `reference` also which model is the reference."""
+    """Tell how many questions were merged; with `reference` also which model is the reference."""
     said = [*about_questions(tables), *(one for table in tables[:1] if reference for one in about_reference(table))]
     for one in said:
         tell(capital(one))
 
 
 def tell_pooled(tables: Sequence[EpisodeTable], tell: Tell) -> None:
-    """Tell which data sets are taken as one, where there are several."""
+    """Tell which data sets are pooled, if there are several."""
     if len(tables) > 1:
         listed = ", ".join(f"{table.dataset} ({table.n})" for table in tables)
         tell(f"{len(tables)} data sets are taken as one: {listed}; --where dataset=NAME chooses one")
 
 
 def other_prices(log: Log, prices: Mapping[str, Price | None]) -> list[str]:
-    """Return which models' calls the log costs otherwise than these prices do, a sentence each."""
+    """Return a sentence for each model whose logged costs differ from these prices."""
     return [one.describe() for one in mispriced(log.rows(), prices)]
 
 
 def refuse_other_prices(log: Log, prices: Mapping[str, Price | None], whose: str, advice: str) -> None:
-    """Refuse a log that was costed at other prices than those that a certificate will be made for.
+    """Refuse a log whose costs were computed at other prices than a certificate's.
 
     Args:
         log: what was read.
-        prices: by model; None where a price is not known.
+        prices: by model; None for an unknown price.
         whose: whose prices they are, in words.
         advice: what to do about it.
 
     Raises:
-        UsageError: it was.
+        UsageError: the prices differ.
     """
     found = other_prices(log, prices)
     if found:

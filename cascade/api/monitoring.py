@@ -23,12 +23,12 @@ from cascade.text import counted
 
 @dataclass(frozen=True, slots=True)
 class MonitoringResult(Result):
-    """What audits say of a policy's certificates.
+    """What audits tell about a policy's certificates.
 
     Attributes:
-        level: the probability of a false alarm, ever.
-        watches: what they say of each level by its name; without levels of the policy, called "".
-        default: the level that serves where none is named; None where there are no levels.
+        level: the probability that a false alarm is ever raised.
+        watches: the result for each level by its name; without levels one result, under "".
+        default: the level that serves a question that names none; None without levels.
     """
 
     level: float
@@ -67,7 +67,7 @@ def monitor(
     models: Models = None,
     tell: Tell = warn,
 ) -> MonitoringResult:
-    """Go through audited questions in the order they were asked, and report whether the guarantee still holds.
+    """Read audited questions in the order they were asked, and report whether the guarantee still holds.
 
     An audit runs every step, so it counts for each level of a policy with levels; the levels
     share the probability of a false alarm.
@@ -100,12 +100,12 @@ def monitor(
 
 
 def _tables(log: Log, held: HeldPolicy) -> Sequence[EpisodeTable]:
-    """Return the tables that a policy's audits stand in."""
+    """Return the tables that hold a policy's audits."""
     return tables_for(log, held.artifact.certificates[0].kind, held.policy, held.artifact)
 
 
 def _document(found: Mapping[str, Watch], default: str | None) -> dict[str, Any]:
-    """Return a document of one policy; with levels that of the default one, and of each by its name."""
+    """Return the document of a policy; with levels the default level's, with the others by name."""
     if default is None:
         return watch_document(found[""])
     each = {name: watch_document(one) for name, one in found.items()}
@@ -128,8 +128,8 @@ def says(one: Watched) -> str:
 
 
 def _besides(found: Watch) -> list[str]:
-    """Return what has to be known beside the result."""
-    said = [f"{one}: it holds for that cascade alone" for one in found.changed]
+    """Return the notices beside the result."""
+    said = [f"{one}: it holds only for that cascade" for one in found.changed]
     if found.again:
         said.append(f"{found.again} audits are of groups that were counted before: a group counts once")
     if found.others:
@@ -143,24 +143,24 @@ def _besides(found: Watch) -> list[str]:
         before, n = found.odd_before
         said.append(
             f"a step of {found.odd} in {counted(found.audits, 'audit')} lacks an answer or a signal, and of {before} "
-            f"in {n} at calibration: surely more. Look at the models"
+            f"in {n} at calibration: significantly more. Check the models"
         )
     if found.undated:
-        said.append(f"{found.undated} audits have no date; they are taken first, in the order of the log")
+        said.append(f"{found.undated} audits have no date; they are counted first, in the order of the log")
     if found.calibrated:
         said.append(
-            f"{found.calibrated} audited questions are among those that the certificate was made from: they bear it "
-            "out whatever has changed"
+            f"{found.calibrated} audited questions are among those that the certificate was made from: they support "
+            "it whatever has changed"
         )
     if found.trained:
         said.append(
             f"{found.trained} audited questions were used to make the policy, which does better on them than on fresh "
-            "ones: they hide misses"
+            "questions: they hide misses"
         )
     if found.more_unanswered and not _rules(found).counts_unanswered:
         said.append(
-            "there are surely more questions than at calibration on which no step is right, and the promise, so the "
-            "alarm, speaks of the others: look at the models, and at what is asked"
+            "significantly more questions than at calibration have no right answer in any step, and the promise and "
+            "its alarm are about the others: check the models and the questions"
         )
     if found.uncounted:
         said.append(f"{found.uncounted} audits {_rules(found).unspoken}, and the promise does not speak of them")
@@ -172,7 +172,7 @@ def _rules(found: Watch) -> Kind:
 
 
 def _beyond(found: Watch) -> Iterator[str]:
-    """Yield of how many audits the promise says nothing, since no step is right: an error counts whoever makes it."""
+    """Yield the number of audits on which no step is right, if the promise is not about them."""
     if not found.unanswered or _rules(found).counts_unanswered:
         return
     shares = [f"{found.unanswered} of {found.audits} audits ({found.unanswered / found.audits:.1%})"]
@@ -183,7 +183,7 @@ def _beyond(found: Watch) -> Iterator[str]:
 
 
 def watch_document(found: Watch) -> dict[str, Any]:
-    """Return what audits say as plain values."""
+    """Return what audits tell, as plain values."""
     return {
         "alarmed": bool(found.alarmed),
         "audits": found.audits,

@@ -1,4 +1,4 @@
-"""`onboard`: what a new model would bring before the reference of a log, from a few of the log's questions."""
+"""`onboard`: what a new model would save if asked before a log's reference, from a few of the log's questions."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _Row: TypeAlias = dict[str, Any]
 
 
 class Bought(NamedTuple):
-    """What so many probes say.
+    """The figures after a number of probes.
 
     Attributes:
         probes: how many.
-        right, low, high: the share that the new model has right, with an exact 95 % interval.
-        expected: the same share over all questions of the log, where the probes are weighted by how many of the old
-            models were right; and its standard error.
-        expected_error: of `expected`.
-        cost: of the new model before the reference at the certified threshold, as a share of the reference's, on these
-            probes; None where a price is not known, 1 where nothing is certified.
-        method: what decides, None where nothing is certified.
+        right, low, high: the share of probes that the new model answers correctly, with an exact 95 % interval.
+        expected: that share estimated for all questions of the log, with the probes weighted by how many of the old
+            models were right.
+        expected_error: the standard error of `expected`.
+        cost: the cost of the new model before the reference, at the certified threshold and on these probes, as a share
+            of the reference's cost; None if a price is unknown, 1 if nothing is certified.
+        method: the method of the policy; None if nothing is certified.
         refused: why nothing is certified.
     """
 
@@ -67,14 +67,13 @@ class Bought(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OnboardingResult(Result):
-    """A new model, probed.
+    """The figures of a new model on its probes.
 
     Attributes:
         model, reference: the new model, and the one that answers today.
-        alpha, delta: the promise that was certified: at most so much worse than the reference, but for a share delta of
-            draws of the probes.
+        alpha, delta: the promise: regret of at most alpha, except in a share delta of draws of the probes.
         output: the log of the probes, both models' answers: `cascade fit` reads it.
-        bought: what the first 50, 100, 200 probes say, and all of them.
+        bought: the figures after the first 50, 100 and 200 probes, and after all of them.
     """
 
     model: str
@@ -120,19 +119,19 @@ def onboard(
     seed: int = 0,
     tell: Tell = warn,
 ) -> OnboardingResult:
-    """Ask a new model some of a log's questions, and say what it would save before the log's reference.
+    """Ask a new model some of a log's questions, and estimate what it would save if asked before the log's reference.
 
-    The reference's answers are taken from the log, not paid again. The probes are fresh to all that is certified: what
-    the old models had right is used for `Bought.expected` alone. A table says what 50, 100 and 200 probes show.
+    The reference's answers are taken from the log, not paid again. The certificate uses only the probes; the old
+    models' answers are used only for `Bought.expected`. A table shows the figures after 50, 100 and 200 probes.
 
     Args:
         model: the new model: its place or name under models in the configuration.
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
-        output: the log of the probes: .jsonl or .parquet. What is on record there is not asked again.
+        output: the log of the probes: .jsonl or .parquet. Questions recorded there are not asked again.
         probes: how many of the log's questions are asked.
         config: the configuration.
-        alpha: the most regret that is to be certified.
-        delta: the certificate holds for all but this share of draws of the probes.
+        alpha: the regret to certify, at most.
+        delta: the share of draws of the probes for which the certificate may not hold.
         matcher: judge the answers again, against the gold answers, with this matcher.
         concurrency: questions at a time.
         seed: seed of the random draws. More probes with the same seed ask the same questions and some more.
@@ -169,7 +168,7 @@ def _place(settings: CascadeConfig, model: str) -> str:
 
 
 def _reference(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Row]:
-    """Return the reference's answer of each question: of the walk of the guide alone, else of a ladder's last step."""
+    """Return the reference's answer to each question: from the walk of the guide alone, or a ladder's last step."""
     steps, alone = dict[str, _Row](), dict[str, _Row]()
     for row in rows:
         if row["candidate"] is None or not row["gold"]:
@@ -186,7 +185,7 @@ def _reference(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Row]:
 
 
 def _asked(last: Mapping[str, _Row], probes: int, seed: int) -> list[AskedQuestion]:
-    """Return the questions of the probes, in an order that is drawn once."""
+    """Return the questions of the probes, in an order that the seed draws."""
     order = sorted(last)
     random.Random(seed).shuffle(order)
     return [
@@ -227,7 +226,7 @@ def _answers(
 
 
 def _pair(new: Sequence[_Row], reference: _Row, dataset: str) -> Iterator[_Row]:
-    """Yield the rows of a question as a ladder of two: the new model, then the reference."""
+    """Yield the rows of a question as a ladder of two models: the new model, then the reference."""
     for step, row in [*((1, row) for row in new), (2, reference)]:
         yield {
             **row,
@@ -242,7 +241,7 @@ def _pair(new: Sequence[_Row], reference: _Row, dataset: str) -> Iterator[_Row]:
 
 
 def _bought(rows: Sequence[_Row], old: EpisodeTable, asked: Guarantee, seed: int) -> Bought:
-    """Return what the probes say."""
+    """Return the figures of the probes."""
     (table,) = tables_from_rows(rows)
     right = table.arrays.correct[:, 0, 0].astype(np.float64)
     n, count = table.n, int(right.sum())
@@ -269,12 +268,12 @@ def strata(table: EpisodeTable, old: EpisodeTable) -> Ints:
 
 
 def weighted(right: Floats, probed: Ints, whole: Ints) -> tuple[float, float]:
-    """Return a mean over the whole log from the probes of each stratum, and its standard error.
+    """Estimate a mean over the whole log from the probes of each stratum; return it with its standard error.
 
     A stratum with fewer than two probes counts with the mean of all, at the error of all.
 
     Args:
-        right: of the probes, 0..1, (n,).
+        right: for each probe whether it was right, 0..1, (n,).
         probed: the strata of the probes, (n,).
         whole: those of all questions, (N,).
 

@@ -1,4 +1,4 @@
-"""What is saved where a ladder's models cost 30 % less or more, and without prompt caches, in words."""
+"""Says in words what is saved if a ladder's models cost 30 % less or more, and without prompt caches."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def other_prices_said(found: Sequence[OtherPrices], last: str) -> Iterator[str]:
         )
     if UNCACHED in at:
         yield (
-            f"Prompt caches, as logged, are in these figures. Without any, {at[UNCACHED]} is saved; at the worst, "
-            f"where {last} alone keeps its cache and its calls in the cascade find nothing cached, {at[COLD]}."
+            f"Prompt caches, as logged, are in these figures. Without any, {at[UNCACHED]} is saved; in the worst "
+            f"case, in which {last} alone keeps its cache and its calls in the cascade find nothing cached, "
+            f"{at[COLD]}."
         )

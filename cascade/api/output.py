@@ -1,7 +1,7 @@
-"""What an act returns (`Result`) and tells its caller (`Tell`), and text as people see it.
+"""What a function returns (`Result`) and tells its caller (`Tell`), and the display of foreign text.
 
-Nothing that a log, a model or a file holds can steer a terminal. `shown` stands wherever text is put out, for consoles,
-JSON and log lines alike. `plain` is for text that goes into markup, `plain_text` for one line of it.
+No text from a log, a model or a file can control a terminal. All output passes through `shown`: consoles, JSON and log
+lines. `plain` is for text inside markup, `plain_text` for one line of a `Text`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 
 
 def shown(text: str) -> str:
-    r"""Return text without what steers a terminal: control and escape codes, and marks that turn its direction (F69).
+    r"""Return text without characters that control a terminal: control and escape codes, and direction marks (F69).
 
     >>> shown("a\x1b[31mb\x9d0;title\x07")
     'a[31mb0;title'
@@ -32,7 +32,7 @@ def shown(text: str) -> str:
 
 
 def spelled(text: str) -> str:
-    r"""Return text with what steers a terminal spelt out by its number, so that whoever reads it sees that it is there.
+    r"""Return text with the characters that control a terminal written as escapes, so that a reader sees them.
 
     >>> spelled("a\x1b[31mb")
     'a\\u001b[31mb'
@@ -41,16 +41,16 @@ def spelled(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A console whose texts hold no codes; its own colours and cursor movements are segments of another kind."""
+    """A console that strips control codes from texts; its own colours and cursor movements are other segments."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield what a renderable puts out, its texts as `shown`."""
+        """Yield the output of a renderable, its texts passed through `shown`."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
 
 def plain(text: str) -> str:
-    r"""Return foreign text fit for a console's markup: no control or escape codes, and no markup of its own.
+    r"""Return foreign text that is safe in a console's markup: without control codes, its markup escaped.
 
     >>> plain("a\x1b[31mb [bold]")
     'a[31mb \\[bold]'
@@ -59,7 +59,7 @@ def plain(text: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return foreign text for one line of a `Text`, which reads no markup: without control codes."""
+    """Return foreign text for one line of a `Text` (which has no markup), without control codes."""
     return " ".join(Text.from_markup(plain(text)).plain.split())
 
 
@@ -78,7 +78,7 @@ def dollars(amount: Decimal | None) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return foreign text as one line of exactly so many characters, fit for markup.
+    """Return foreign text as one line of exactly `width` characters, safe in markup.
 
     >>> cut("two words", 6), cut("two", 6)
     ('two w…', 'two   ')
@@ -95,16 +95,16 @@ Tell: TypeAlias = Callable[[str], None]
 
 
 def warn(text: str) -> None:
-    """Tell the logger `cascade`: what the functions of the package do where no `tell` is given."""
+    """Log a warning to the logger `cascade`: the default `tell` of the package's functions."""
     logger.warning("%s", text)
 
 
 _WIDTH = 110
-"""Columns of a summary where no width is given: those of a notebook's cell."""
+"""The default width of a summary, in columns: that of a notebook's cell."""
 
 
 class Result(ABC):
-    """What an act of the package found. `print(result)` shows what the command line prints.
+    """The result of a function of the package. `print(result)` shows what the command line prints.
 
     A notebook shows the same. `to_dict` returns the document that the command prints with `--json`;
     `docs/schemas` has its JSON Schema.
@@ -119,7 +119,7 @@ class Result(ABC):
         """Return the figures as plain values. Costs are in USD; unknown is None."""
 
     def summary(self, width: int = _WIDTH) -> str:
-        """Return what the command line prints, as plain text of so many columns."""
+        """Return what the command line prints, as plain text `width` columns wide."""
         console = SafeConsole(file=io.StringIO(), width=width, highlight=False, no_color=True, force_terminal=False)
         for part in self.parts(width):
             console.print(part, crop=False)

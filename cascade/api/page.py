@@ -1,4 +1,4 @@
-"""Tables of figures, and pages that are written for a terminal and as Markdown."""
+"""Tables of figures, and pages that can be shown on a terminal and written as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cascade.api.output import dollars, plain_text
 from cascade.text import markdown_table, plain_line
 
 _COMMAND_WIDTH = 72
-"""A line of a command; with the mark that it goes on it fits on a terminal of 80 columns."""
+"""The longest line of a command; with its continuation mark it fits on a terminal of 80 columns."""
 
 
 _Line = TypeVar("_Line")
@@ -27,8 +27,8 @@ class Column(NamedTuple, Generic[_Line]):
 
     Attributes:
         head: its name.
-        from_width: the least width of the terminal at which it is shown.
-        cell: what stands in it for a line, as markup.
+        from_width: the least width of a terminal that shows the column.
+        cell: returns the cell of a line, as markup.
     """
 
     head: str
@@ -39,13 +39,13 @@ class Column(NamedTuple, Generic[_Line]):
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int = 1, wrap: int = 0, name_width: int = 0
 ) -> Table:
-    """Return a table without lines.
+    """Return a table without rules.
 
     Args:
         heads: the columns' names.
         rows: the cells; a text as markup.
-        left: how many columns stand to the left; the others, figures, to the right.
-        wrap: how many columns at the end may be broken into several lines; the others never are.
+        left: how many columns are left-aligned; the others, with figures, are right-aligned.
+        wrap: how many columns at the end may wrap; the others never do.
         name_width: the least width of the first column; a longer name is cut.
     """
     made = Table(box=None, padding=(0, 1, 0, 0))
@@ -74,17 +74,17 @@ def figures(
     style: Callable[[_Line], str] = lambda _: "",
     why: Callable[[_Line], Text] | None = None,
 ) -> Table:
-    """Return a table with a line for each thing, and as many columns of figures as the terminal has room for.
+    """Return a table with a line for each item, and as many columns of figures as fit.
 
     Args:
         lines: what the lines are about.
         columns: the figures.
         width: columns of the terminal.
-        name: the first cell of a line, cut to so many columns.
-        head: of the first column.
-        least_name: so many columns a name has at least.
-        style: of a line.
-        why: a last cell that may be broken into several lines.
+        name: returns the first cell of a line, cut to a number of columns.
+        head: the name of the first column.
+        least_name: the least width of the first column.
+        style: returns the style of a line.
+        why: returns a last cell, which may wrap.
     """
     shown = [column for column in columns if column.from_width <= width]
     cells = [[column.cell(line) for column in shown] for line in lines]
@@ -124,13 +124,13 @@ class Listed(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command that runs as it is printed: its words, those that belong together in one, quoted for a shell."""
+    """A command that runs as printed: its parts, each kept on one line, quoted for a shell."""
 
     parts: Sequence[str]
 
 
 class Rows(NamedTuple):
-    """A table: the names of its columns, the first one without, and the rows."""
+    """A table: the names of its columns except the first, and the rows."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -165,7 +165,7 @@ def _shown(block: Block) -> Iterator[RenderableType]:
 
 
 def _lines_of(command: Command) -> list[str]:
-    """Return a command in lines that a shell reads as one, broken between its parts alone.
+    """Return a command in lines that a shell reads as one, broken only between its parts.
 
     >>> _lines_of(Command(["cascade fit", "log.jsonl", "--alpha 0.1"]))
     ['cascade fit log.jsonl --alpha 0.1']

@@ -1,4 +1,4 @@
-"""How every command that takes a policy reads it: a policy directory, one written out, or a configuration's."""
+"""Reads the policy that a command is given: a policy directory, settings, or a configuration file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PolicyAsked: TypeAlias = str | PathLike[str] | Mapping[str, Any]
 
 
 class GivenPolicy(NamedTuple):
-    """A policy as it was given: its settings, and where they stand if not in the argument itself."""
+    """A policy as given: its settings, and the directory that they come from, if any."""
 
     section: PolicyConfig
     config: CascadeConfig | None = None
@@ -39,12 +39,12 @@ class GivenPolicy(NamedTuple):
 
     @property
     def artifact(self) -> PolicyArtifact | None:
-        """What is in its directory; None where it has none."""
+        """The contents of its directory; None if it has no directory."""
         return None if self.held is None else self.held.artifact
 
     @property
     def bare(self) -> Policy:
-        """The policy that the settings describe, at the threshold that they name."""
+        """The policy that the settings describe, at the threshold in the settings."""
         if self.held is not None:
             return self.held.policy
         from cascade.factory import policy_of
@@ -53,7 +53,7 @@ class GivenPolicy(NamedTuple):
 
     @property
     def deciding(self) -> Policy:
-        """The policy as it serves: that of a directory at its certified thresholds, where there are any."""
+        """The policy as it serves: a directory's policy at its certified thresholds, if there are any."""
         return self.bare if self.held is None else self.held.deciding
 
 
@@ -61,8 +61,8 @@ def given_policy(given: PolicyAsked, *, certificates: bool = True) -> GivenPolic
     """Read a policy: its settings, a policy directory, or a configuration file.
 
     Args:
-        given: as on the command line, where settings are YAML that starts with a brace; or settings as a mapping.
-        certificates: whether to read a directory's certificates; not where they are about to be replaced.
+        given: as on the command line, with settings as YAML that starts with a brace; or settings as a mapping.
+        certificates: whether to read a directory's certificates; False if they are about to be replaced.
 
     Raises:
         UsageError: there is no such file.
@@ -105,7 +105,7 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
         UsageError: it is not a policy directory.
         ConfigError: everything that is wrong with it.
     """
-    from cascade.factory import read_policy  # and with it the providers: a fit reads no policy
+    from cascade.factory import read_policy  # this loads the providers, and a fit reads no policy
 
     try:
         found = there(path / POLICY_FILE)
@@ -120,7 +120,7 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
 
 
 def certified_directory(path: Path) -> HeldPolicy:
-    """Read a policy directory that has certificates. Raises as `policy_directory`, also where it has none."""
+    """Read a policy directory that has certificates. Raises as `policy_directory`, also if it has none."""
     held = policy_directory(path)
     if not held.artifact.certificates:
         raise UsageError(f"{path} has no certificate yet. Make one with: cascade calibrate EPISODES --policy {path}")
@@ -128,13 +128,13 @@ def certified_directory(path: Path) -> HeldPolicy:
 
 
 def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> None:
-    """Refuse a place where no policy directory can be written, or where another policy stands.
+    """Refuse a place that cannot hold a policy directory, or that holds another policy.
 
     Args:
-        target: where one is to be written.
-        same: whether the policy that stands there is the one to be written anew.
-        force: whether another may be written over.
-        otherwise: what else can be done, in words that end with "choose".
+        target: the directory to write.
+        same: whether the policy there is the one that is written again.
+        force: whether another policy may be overwritten.
+        otherwise: other advice, in words that end with "choose".
 
     Raises:
         UsageError: it cannot be written there.
@@ -143,16 +143,16 @@ def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> No
     writable(target)
     if (target / POLICY_FILE).exists() and not same and not force:
         if not is_policy(target):
-            raise UsageError(f"{target} holds a {POLICY_FILE} that is no policy of ours; choose another --output.")
+            raise UsageError(f"{target} holds a {POLICY_FILE} that cascade did not write; choose another --output.")
         raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")
 
 
 def _refuse_level(target: Path) -> None:
-    """Refuse to write into a level of a policy with several: `levels.json` names what stands there by its hash."""
+    """Refuse to write into a level of a policy with levels, since `levels.json` has the hash of each level."""
     within = target.resolve().parent
     if within.name == LEVELS_FOLDER and (within.parent / LEVELS_FILE).exists():
         shown = target.parent.parent
         raise UsageError(
-            f"{target} is a level of the policy {shown}, whose levels are calibrated together: --policy {shown}. "
-            "For one by itself choose another --output."
+            f"{target} is a level of the policy {shown}, whose levels are calibrated together: --policy {shown}. To "
+            "calibrate one level by itself, choose another --output."
         )

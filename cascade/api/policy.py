@@ -24,23 +24,23 @@ class Policy(Result):
     """A policy with its certificates, as `fit` or `calibrate` wrote it.
 
     Attributes:
-        held: what is in its directory.
+        held: the contents of its directory.
     """
 
     held: HeldPolicy
 
     @classmethod
     def load(cls, directory: str | Path) -> Policy:
-        """Read a policy directory. Of a policy with levels it is the default one.
+        """Read a policy directory; if it has levels, the default level.
 
         Raises:
             UsageError: the folder is no policy directory.
-            ConfigError: with everything that is wrong with it; a file that was changed among it.
+            ConfigError: lists every problem with it, also files that were changed.
         """
         return cls(policy_directory(Path(directory)))
 
     def save(self, directory: str | Path) -> None:
-        """Write the policy directory, byte for byte as it was read, the model card left out.
+        """Write the policy directory byte for byte as it was read, without the model card.
 
         Raises:
             UsageError: it cannot be written.
@@ -49,12 +49,12 @@ class Policy(Result):
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """What is promised, a certificate for each segment; empty where nothing is."""
+        """The promises: a certificate for each segment; empty if there are none."""
         return tuple(self.held.artifact.certificates)
 
     @property
     def deciding(self) -> base.Policy:
-        """The decision rule as it serves, at its certified thresholds."""
+        """The policy as it serves, at its certified thresholds."""
         return self.held.deciding
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences

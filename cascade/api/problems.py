@@ -1,4 +1,4 @@
-"""Everything that is wrong with a call, said at once: what is asked for is checked part by part, and then refused."""
+"""Collects every problem of a call, so that one error can list all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRONG_CALL = UsageError.exit_code
 
 
 class Problems:
-    """What was found wrong with a call so far; `refuse` ends the check."""
+    """The problems of a call found so far; `refuse` ends the check."""
 
     def __init__(self) -> None:
         self._found: dict[str, CascadeError] = {}
@@ -27,14 +27,14 @@ class Problems:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note an error of the call instead of raising it; what could not be certified, and the like, is raised."""
+        """Note an error of the call instead of raising it; other errors, such as `NotCertifiedError`, are raised."""
         try:
             yield
         except CascadeError as error:
             self._note(error)
 
     def of(self, make: Callable[[], _T]) -> _T | None:
-        """Return what is made; None, and the error noted, where it cannot be."""
+        """Return what `make` returns; if it raises, note the error and return None."""
         try:
             return make()
         except CascadeError as error:
@@ -47,7 +47,7 @@ class Problems:
         self._found.setdefault(str(error), error)
 
     def refuse(self) -> None:
-        """Raise what was noted: one error as it is, several as a list."""
+        """Raise the noted problems, if any: one as it is, several as a list."""
         found = list(self._found.values())
         if len(found) == 1:
             raise found[0]
@@ -56,14 +56,14 @@ class Problems:
 
 
 def _set_in(error: CascadeError) -> str:
-    """Return an error's message for a line of a list: a list of its own is set in, one of a single entry is none."""
+    """Return an error's message as an item of a list; a nested list is indented, one with a single entry is inlined."""
     if isinstance(error, ConfigError) and len(error.problems) == 1 and str(error) == str(ConfigError(error.problems)):
         return error.problems[0]
     return str(error).replace("\n", "\n  ")
 
 
 def checked_log(problems: Problems, asked: LogAsked, tell: Tell) -> Log | None:
-    """Return a log; None, and all that is wrong with how it was asked for noted, where it cannot be read."""
+    """Return a log; if it cannot be read, note the problems and return None."""
     log, matcher = problems.of(lambda: read_log(asked, tell)), asked.matcher
     if log is None and any(asked[1:]):
         problems.of(lambda: read_log(LogAsked(asked.source), tell))

@@ -1,4 +1,4 @@
-"""`promote`: a look at what was observed, and a policy in force where it can be certified and saves something."""
+"""`promote`: looks at the observed requests, and puts a policy in force if it can be certified and saves money."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from cascade.modes.state import CascadeState, Draw, Opened
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 
 LEASE_S = 300.0
-"""How long a process may look before another one takes its look up: it may have been killed."""
+"""How long a process may look before another one resumes its look: it may have been killed."""
 _MOST_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion(Result):
-    """What a look found.
+    """The outcome of a look.
 
     Attributes:
         cascade: the cascade's name.
@@ -61,7 +61,7 @@ class Promotion(Result):
 
 @dataclass(frozen=True, slots=True)
 class PromotionPlan(Result):
-    """What it takes until a promotion is likely.
+    """What a promotion still takes until it is likely.
 
     Attributes:
         cascade: the cascade's name.
@@ -88,21 +88,21 @@ def promote(
     by: str = "promote",
     anyway: bool = False,
 ) -> Promotion:
-    """Look at the rows that certify, and put the policy in force that is certified and saves something.
+    """Look at the certifying rows, and put a policy in force if it can be certified and saves money.
 
     The look is counted before a row is read, and its rows never certify again, whatever it finds. One process looks at
-    a time; a look whose process ended in the middle is taken up again, with the same rows and the same share of delta.
+    a time. If a process ends during its look, another one resumes it, with the same rows and the same share of delta.
 
     Args:
-        config: the configuration that is served, with its section `modes`.
+        config: the configuration of the server, with a section `modes`.
         cascade: the cascade's name; `server.name` by default.
         canary: the share of keys that the policy serves; `modes.canary` by default.
-        by: who asks, for the record.
-        anyway: look even where the latest plan said that no promotion is likely now, and a new plan says so too.
+        by: who promotes, for the record.
+        anyway: look even if the latest plan and a new one both say that no promotion is likely now.
 
     Raises:
-        UsageError: there are too few rows for any certificate, no promotion is likely, or another process is looking;
-            nothing was looked at.
+        UsageError: there are too few rows for any certificate, no promotion is likely, or another process is looking.
+            No look was taken.
         ConfigError: the configuration has no modes.
     """
     settings = load(config)
@@ -117,7 +117,7 @@ def promote(
 
 
 def _refuse_unlikely(settings: CascadeConfig, store: ModeStore, name: str) -> None:
-    """Raise UsageError where the latest plan said that no promotion is likely now, and a new one says so too."""
+    """Raise UsageError if the latest plan and a new one both say that no promotion is likely now."""
     kept, state = store.plan(name), store.state(name)
     if kept is None or not kept.plan.is_about(state) or kept.plan.is_likely or _is_open(store, name):
         return
@@ -132,16 +132,16 @@ def _refuse_unlikely(settings: CascadeConfig, store: ModeStore, name: str) -> No
 
 
 def _is_open(store: ModeStore, name: str) -> bool:
-    """Whether a look broke off: it has spent its share already."""
+    """Whether an unfinished look is open; its share of delta is already spent."""
     return any(one.verdict == "open" for one in store.looks(name))
 
 
 def promote_if_likely(
     config: CascadeConfig | str | Path, *, cascade: str | None = None, by: str = "promote"
 ) -> Promotion | PromotionPlan:
-    """Plan, and promote where the plan says that a promotion is likely, or where a look broke off.
+    """Plan, and promote if the plan says that a promotion is likely, or if a look was interrupted.
 
-    The plan reads rows that may fit alone, so when to look tells nothing of the rows that certify.
+    The plan reads only fitting rows, so the time of the look does not depend on the certifying rows.
 
     Raises:
         UsageError: another process is looking, or nothing was observed yet.
@@ -158,7 +158,7 @@ def promote_if_likely(
 
 
 def plan_promotion(config: CascadeConfig | str | Path, *, cascade: str | None = None) -> PromotionPlan:
-    """Say from the rows that may fit what it takes until a promotion is likely. No certifying row is read.
+    """Estimate from the fitting rows what a promotion still takes. No certifying row is read.
 
     The plan is kept for the server's page.
 
@@ -183,7 +183,7 @@ def _store(settings: CascadeConfig) -> Iterator[ModeStore]:
 
 @contextmanager
 def _leased(store: ModeStore, name: str) -> Iterator[None]:
-    """Hold the right to look while the block runs. Raises UsageError where another process has it."""
+    """Hold the right to look while the block runs. Raises UsageError if another process has it."""
     owner, now_s = secrets.token_hex(16), _now_s()
     if not store.lease(name, owner, now_s, now_s + LEASE_S):
         left_s = max(0.0, store.leased_until(name) - now_s)
@@ -199,7 +199,7 @@ def _now_s() -> float:
 
 
 def _promoted(settings: CascadeConfig, store: ModeStore, name: str, canary: float, by: str) -> Promotion:
-    """Look once, and put in force what is found."""
+    """Look once, and put the policy in force if it may serve."""
     modes = settings.modes
     assert modes is not None  # noqa: S101 - `_name` has looked
     asked = _asked(settings)
@@ -222,12 +222,12 @@ def _promoted(settings: CascadeConfig, store: ModeStore, name: str, canary: floa
 
 
 def _found(settings: CascadeConfig, store: ModeStore, name: str, opened: Opened, asked: Asked) -> Found:
-    """Look at the rows of a look that was opened."""
+    """Look at the rows of an open look."""
     why = None
     if opened.tries > _MOST_TRIES:
         why = f"{_MOST_TRIES} processes began this look, and each ended before it was done"
     elif opened.era != store.state(name).era:
-        why = "a certificate was withdrawn since it began, so that its rows certify nothing"
+        why = "a certificate was withdrawn since it began, so its rows certify nothing"
     if why is not None:
         return Found(unseen(asked, opened, why))
     drawn = [one for one in store.draws(name) if one.era == opened.era and one.drawn_s <= opened.opened_s]
@@ -270,7 +270,7 @@ def _name(settings: CascadeConfig, cascade: str | None) -> str:
 
 
 def _rows(settings: CascadeConfig, drawn: list[Draw], asked: Asked) -> Rows:
-    """Read what the traces have of drawn requests."""
+    """Read the traces of drawn requests."""
     url = traces_url(settings.traces)
     assert url is not None  # noqa: S101 - `modes_url` has looked
     models = [settings.models[place].model for place in settings.strategy.places]

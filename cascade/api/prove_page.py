@@ -24,12 +24,12 @@ from cascade.training.choice.simple import PER_RUNG
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = _SEGMENTS_SAID = 5
 _HARDLY = 0.01
-"""Steps a question: what is saved at most where it is said that none is."""
+"""Steps a question: the most that may be saved if the page says that no step is saved."""
 _COIN = "a coin, as broken"
 
 
 class AsLadder(NamedTuple):
-    """The same questions read as a ladder: how that log is named on the command line, and how both strategies fare."""
+    """The same questions read as a ladder: the log's name on the command line, and the figures of both strategies."""
 
     log: tuple[str, ...]
     rivals: Rivals
@@ -37,18 +37,18 @@ class AsLadder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """What was found for one cascade: a proof for each promise that was asked for, the first of them the headline.
+    """The result for one cascade: a proof for each promise asked for, the first of them the headline.
 
     Attributes:
-        log: how the questions are named on the command line, quoted for a shell: the log, what was chosen of it, and
-            how answers match.
+        log: the options that name the questions on a command line, quoted for a shell: the log, its filters, the
+            matcher.
         proofs: what was found.
-        judging: the log's break-even of judging, where it has one.
-        failed: why nothing could be found, in words; then there is no proof.
-        dataset: what the questions are called.
+        judging: the log's break-even of judging, if it has one.
+        failed: why there is no proof, in words.
+        dataset: the name of the questions.
         method: the one method that was fitted; None for all that `cascade fit` tries by default.
-        as_ladder: of a log of rounds of base and guide, what a ladder of the two brings at the headline's promise; None
-            where the log does not say.
+        as_ladder: for a log of rounds of base and guide, the figures of a ladder of the two at the headline's promise;
+            None if the log does not tell.
     """
 
     log: tuple[str, ...]
@@ -64,7 +64,7 @@ class Cascade:
 
 
 def page(found: Cascade, width: int) -> Iterator[Block]:
-    """Yield what is said of one cascade, for a terminal of so many columns."""
+    """Yield the page of one cascade, for a terminal `width` columns wide."""
     yield Heading(found.dataset)
     if not found.proofs:
         yield Said("Nothing can be said.", strong=True)
@@ -123,7 +123,7 @@ def _setting(proof: Proof) -> str:
 
 
 def headline(proof: Proof) -> str:
-    """Return what a proof comes to, in a sentence."""
+    """Return the conclusion of a proof, in a sentence."""
     if proof.impossible:
         return "You cannot save: no policy over these steps can keep this promise."
     if proof.verdict == "refused":
@@ -132,7 +132,7 @@ def headline(proof: Proof) -> str:
     right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} {_good(proof)}"
     if saving is None:
         length = f"{policy.length:.2f} of {proof.horizon} steps are run on average"
-        return f"No saving in money can be shown, since costs are not on record: {length}, {right}."
+        return f"No saving in money can be shown, since the log has no costs: {length}, {right}."
     prices = f"{per_thousand(policy.cost_usd)} instead of {per_thousand(reference.cost_usd)} per 1,000 questions"
     of = f"of what {called(reference)} costs"
     more = Interval(-saving.mean, *(None if one is None else -one for one in (saving.high, saving.low)))
@@ -238,7 +238,7 @@ def _ways(proof: Proof, width: int) -> Rows:
 
 
 def _fitting(table: Rows, width: int) -> Rows:
-    """Return a table without the columns that say the least, as many as it is too wide by: no figure is cut."""
+    """Return a table that fits: the least informative columns are dropped, and no figure is cut."""
     heads, rows = table.heads, table.rows
     for gone in ("len", "set", "in set"):
         needed = sum(max(map(len, column)) + 1 for column in zip(heads, *rows, strict=True))
@@ -302,11 +302,11 @@ def _bounds(found: Interval) -> str:
 
 
 def _several(many: int) -> str:
-    """Return what looking at several promises on one log does to each of them."""
+    """Return a warning about looking at several promises on one log."""
     return (
         f"Each of the {many} promises stands by itself, and each interval has its own 95 %: that all hold at once is "
-        "less sure. Taking the one that looks best here is covered by none of them: decide by what you need, or check "
-        "the one you took on questions that are not in this log."
+        "less sure. None of them covers the choice of the one that looks best here: decide by what you need, or "
+        "check your choice on questions that are not in this log."
     )
 
 
@@ -314,7 +314,7 @@ _STRATEGIES = {LADDER: "a ladder without judging", ROUNDS: "rounds in which the 
 
 
 def advised(rivals: Rivals) -> str:
-    """Return which of the two strategies to take, and the figures that say so."""
+    """Return which of the two strategies to take, with the figures."""
     brings = {LADDER: _brings(rivals.ladder), ROUNDS: _brings(rivals.rounds)}
     better = rivals.better
     if better is None:
@@ -331,7 +331,7 @@ def advised(rivals: Rivals) -> str:
 
 
 def _brings(proof: Proof) -> str:
-    """Return what a strategy brings at the promise, in a few words."""
+    """Return what a strategy saves at the promise, in a few words."""
     if proof.impossible:
         return "no policy can keep it"
     if proof.verdict == "refused":
@@ -404,11 +404,11 @@ def _usual_advice(proof: Proof) -> str:
     if proof.reference.cost_usd is None and proof.reference.length == 1:
         unpriced = (
             "Log what calls cost (cost_nano_usd; in a wide table NAME_cost): without it steps are counted, and one "
-            f"step of {called(proof.reference)} is the least there is. "
+            f"step of {called(proof.reference)} is the minimum. "
         )
     by_length = "ask for a higher alpha: no step is saved." if _runs_all(proof) else "serve by length:"
     return {
-        "saves": "Fit it on all of these questions. --config cascade.yaml puts what will serve on record.",
+        "saves": "Fit it on all of these questions. --config cascade.yaml records the cascade that will serve.",
         "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
         if ahead
         else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
@@ -428,7 +428,7 @@ def _likely(chance: float | None) -> str:
 
 
 def fit_command(found: Cascade, proof: Proof) -> Command:
-    """Return the command that fits, on all of the questions, what was proved."""
+    """Return the command that fits the same on all of the questions."""
     asked = proof.guarantee
     delta = [] if asked.delta is None else [f"--delta {asked.delta:g}"]
     method = [] if found.method is None else [f"--policy {found.method}"]
@@ -440,7 +440,7 @@ def fit_command(found: Cascade, proof: Proof) -> Command:
 
 
 def cascade_document(found: Cascade) -> dict[str, Any]:
-    """Return what was found for one cascade as plain values. Costs in USD per question, shares between 0 and 1."""
+    """Return the result for one cascade as plain values. Costs in USD per question, shares between 0 and 1."""
     return {
         "log": " ".join(found.log),
         "dataset": found.dataset,

@@ -1,4 +1,4 @@
-"""`prove`: what logs say that a cascade would save. It makes no model calls."""
+"""`prove`: estimates from logs what a cascade would save. It makes no model calls."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from cascade.training.networks.trainer import require_torch
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130
 FAST, MANY = "net_benefit", 2_000
-"""Beyond so many questions one method stands for all: boosted trees, which start there, would take minutes."""
+"""Beyond so many questions only one method is fitted: boosted trees, which start there, would take minutes."""
 _OPEN = "the log"
-"""How a log is named on a page that was given open."""
+"""The name, on a page, of a log that was passed as an object."""
 
 Show: TypeAlias = Callable[[str, int, int], None]
-"""Takes the name of what is done, how many of its parts are done, and how many there are."""
+"""Takes the name of a task, how many of its parts are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class ProofResult(Result):
 
     Attributes:
         splits: how many random splits.
-        seed: which ones.
-        cascades: what was found, one for each data set of each log.
+        seed: the seed of the splits.
+        cascades: a result for each data set of each log.
     """
 
     splits: int
@@ -95,10 +95,10 @@ def prove(
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
 ) -> ProofResult:
-    """Say what a cascade would save on your logs, with which guarantee, how sure that is, and why.
+    """Estimate what a cascade would save on your logs, at which guarantee, how certain that is, and why.
 
     No key is needed and no model is asked. Everything is fitted and certified anew on random splits of the questions,
-    and judged on those left out.
+    and tested on the questions left out.
 
     Args:
         logs: logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
@@ -108,7 +108,7 @@ def prove(
         alpha: the share of questions that may break the promise. By default 0.05 for regret and error, else 0.1.
             Repeatable: the first is the headline.
         delta: the guarantee holds with probability 1 - delta over calibrations. By default 0.1 for regret and error.
-        against: what you pay today: guide (a ladder's last model), or all steps. By default the guide where on record.
+        against: what you pay today: guide (a ladder's last model), or all steps. By default guide if the log has it.
         splits: number of random splits.
         policy: the kind of policy; by default all that `fit` tries, up to 2,000 questions.
         where: only rows with COLUMN=VALUE. Repeatable.
@@ -120,11 +120,11 @@ def prove(
         label_rate: use only the reviews drawn at this rate. By default all that were drawn.
         seed: seed of the random draws.
         report: also write the report as Markdown.
-        show: is called with how far it is.
+        show: is called with the progress.
         tell: is called with each notice about the log or the call.
 
     Raises:
-        UsageError: with everything that is wrong with what is asked for, or why nothing can be said of any log.
+        UsageError: lists every problem with the call, or says why no log allows an answer.
 
     >>> found = prove("simulated:mmlu/llama-2-7b,200", alpha=0.2, splits=2, policy="threshold")
     >>> found.to_dict()["cascades"][0]["proofs"][0]["questions"]
@@ -149,7 +149,7 @@ def prove(
 
 
 def _named(asked: LogAsked, said: ReviewOptions, kind: str | None) -> _Named:
-    """Return how a log is named on a command line, and how it is opened under another name."""
+    """Return a log's name on a command line, and the options that open it under another name."""
     options = tuple(f"{option} {shlex.quote(one)}" for option, one in (*asked.options, *said.options))
     name = None if isinstance(asked.source, Log) else fspath(asked.source)
     return _Named(name, options, lambda other: read_reviewed(asked._replace(source=other), said, kind, lambda _: None))
@@ -157,7 +157,7 @@ def _named(asked: LogAsked, said: ReviewOptions, kind: str | None) -> _Named:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be proved, as given, and how."""
+    """What to prove, as given, and how."""
 
     kind: str | None
     alphas: tuple[float, ...]
@@ -166,7 +166,7 @@ class _Wanted:
     plan: Plan
 
     def check(self, problems: Problems) -> None:
-        """Note what can be asked of no log."""
+        """Note the problems that do not depend on a log."""
         if self.method is not None:
             with problems.noted():
                 _check_provable(self.method)
@@ -191,12 +191,12 @@ class _Wanted:
         return [Guarantee(kind, one, delta) for one in dict.fromkeys(alphas)]
 
     def tried(self, table: EpisodeTable) -> str:
-        """Return what is fitted on a log of so many questions."""
+        """Return the methods to fit on a log of this size."""
         return self.method or (AUTO if table.n <= MANY else FAST)
 
 
 def _check_provable(method: str) -> None:
-    """Refuse a method that there is none of, or that promises nothing, or cannot be fitted here."""
+    """Refuse a method that is unknown, that promises nothing, or that cannot be fitted here."""
     check_method(method)
     if method in BARE:
         raise UsageError(
@@ -210,7 +210,7 @@ def _check_provable(method: str) -> None:
 def _checked(
     asked: Sequence[LogAsked], wanted: _Wanted, said: ReviewOptions, report: Path | None, tell: Tell
 ) -> list[Log]:
-    """Return the logs, or refuse, with everything that is wrong, before anything is fitted."""
+    """Return the logs; before anything is fitted, raise one error that lists every problem."""
     problems = Problems()
     wanted.check(problems)
     if report is not None:
@@ -229,7 +229,7 @@ def _checked(
 
 
 def _check_report(path: Path) -> None:
-    """Refuse a place where no report can be written."""
+    """Refuse a report that cannot be written."""
     try:
         where = path if path.exists() else path.parent
     except OSError as error:  # a name of 300 characters
@@ -240,7 +240,7 @@ def _check_report(path: Path) -> None:
 
 
 class _Named(NamedTuple):
-    """A log as it was named, the options that chose of it, and how another name of it is opened with the same ones."""
+    """A log's name, the options that filter it, and how to open it under another name with the same options."""
 
     name: str | None
     options: tuple[str, ...]
@@ -266,7 +266,7 @@ def _proved(asked: _Named, log: Log, wanted: _Wanted, show: Show) -> Iterator[Ca
 def _as_ladder(
     asked: _Named, table: EpisodeTable, rounds: Proof, options: tuple[str, ...], wanted: _Wanted, show: Show
 ) -> AsLadder | None:
-    """Return what the same questions bring as a ladder, at the same promise; None where the log cannot be read so."""
+    """Return the result of the same questions read as a ladder, at the same promise; None if that is impossible."""
     if asked.name is None or asked.name.startswith(SIMULATED):
         return None
     if not holds_both(table) or rounds.reference.name != GUIDE_ONLY:

@@ -1,4 +1,4 @@
-"""A log read with what people said of its outputs (`cascade review`) as its truth."""
+"""Reads a log with people's judgements of its outputs (`cascade review`) as its labels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Files: TypeAlias = str | Path | Iterable[str | Path] | None
 
 
 class ReviewOptions(NamedTuple):
-    """Which reviews are the truth, and the rate at which those that count were drawn; None: all that were drawn."""
+    """The reviews that serve as labels, and the rate at which those that count were drawn; None: all."""
 
     files: Sequence[Path] = ()
     rate: float | None = None
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """The same, as options of a command."""
+        """The same options, as written on the command line."""
         rate = [] if self.rate is None else [("--label-rate", f"{self.rate:g}")]
         return [*(("--reviews", str(path)) for path in self.files), *rate]
 
@@ -36,7 +36,7 @@ class ReviewOptions(NamedTuple):
         """Return the options.
 
         Raises:
-            UsageError: a rate is given, and no reviews.
+            UsageError: a rate is given without reviews.
         """
         listed = () if files is None else (files,) if isinstance(files, str | Path) else files
         found = cls(tuple(map(Path, listed)), rate)
@@ -46,16 +46,16 @@ class ReviewOptions(NamedTuple):
 
 
 def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
-    """Read a log, with what people said as its truth where there are reviews.
+    """Read a log; if there are reviews, they are its labels.
 
     Args:
         asked: the log.
-        reviews: what people said.
-        kind: the kind of guarantee that is asked for; None: what the reviews asked.
+        reviews: the judgements.
+        kind: the kind of guarantee; None: the kind that the reviews asked about.
         tell: is called with each notice about the log.
 
     Raises:
-        UsageError: the log or the reviews cannot be read, or do not say what is asked for.
+        UsageError: the log or the reviews cannot be read, or do not suit the kind.
     """
     if not reviews.files:
         return read_log(asked, tell)
@@ -76,7 +76,7 @@ def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tel
 
 
 def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
-    """Read a log as `read_reviewed`; with reviews only the questions drawn: the loss of the others is unknown.
+    """Read a log as `read_reviewed`; with reviews only the drawn questions, since the loss of the others is unknown.
 
     Raises:
         UsageError: as there; or none was drawn.
@@ -89,7 +89,7 @@ def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell:
 
 
 def compared(asked: LogAsked) -> LogAsked:
-    """Return a log as it is read where its labels do not matter: right is what equals the reference's output."""
+    """Return the options that read a log without its labels: an output is right if it equals the reference's."""
     if isinstance(asked.source, Log) or asked.reference is not None:
         return asked
     from cascade.episodes.truth import GUIDE
@@ -98,7 +98,7 @@ def compared(asked: LogAsked) -> LogAsked:
 
 
 def without_training(log: Log, held: PolicyArtifact | None, tell: Tell) -> Log:
-    """Return a log without the questions that made a policy, and tell how many those are."""
+    """Return a log without the questions that made a policy, and tell how many were left out."""
     if held is None:
         return log
     left = tuple([unseen(table, held) for table in log.tables])

@@ -31,7 +31,7 @@ def compare_table(found: Comparison, width: int) -> Group:
 
 
 def _policy_name(row: Row, room: int) -> Text:
-    """Return a row's name and how many questions it was judged on; a long name is cut, not the figures beside it."""
+    """Return a row's name and how many questions it was tested on; a long name is cut, not the figures beside it."""
     judged = "" if row.questions is None else f" (on {row.questions})"
     name = Text.from_markup(_name(row.policy))
     name.truncate(room - len(judged), overflow="ellipsis")
@@ -100,7 +100,7 @@ def _segmented(found: Comparison) -> bool:
 
 
 def legend(found: Comparison) -> str:
-    """Return what the columns mean, and what has to be known to read them."""
+    """Return the meaning of the columns, and notes for reading them."""
     said = (
         "cost/1k: USD per 1,000 questions",
         f"× ref: beside {_name(found.reference)} (* more than chance, 95 %)",
@@ -122,7 +122,7 @@ def legend(found: Comparison) -> str:
     costs = (
         ""
         if found.cost_known
-        else " Half of the questions or more lack a cost in the log: none is shown; thresholds went by length."
+        else " At least half of the questions lack a cost in the log: none is shown, and thresholds went by length."
     )
     return f"{'; '.join(said)}. {chance}{costs}"
 
@@ -148,9 +148,9 @@ def _figure(found: Evaluation, name: str, words: str, value: float | None) -> li
 
 
 def evaluation_notes(found: Evaluation) -> Iterator[str]:
-    """Yield what a reader of an evaluation must know beside its table."""
+    """Yield notes for the reader of an evaluation."""
     if found.groups < LEAST_QUESTIONS:
-        yield f"Fewer than {LEAST_QUESTIONS} independent questions bear no interval."
+        yield f"Fewer than {LEAST_QUESTIONS} independent questions are too few for an interval."
     yield from (f"{said}." for said in found.lacks)
     if found.seen is None or not found.seen.made + found.seen.calibrated:
         return
@@ -160,7 +160,7 @@ def evaluation_notes(found: Evaluation) -> Iterator[str]:
 
 
 def _fresh(found: Evaluation) -> str:
-    """Return how often the promise is broken on the questions that a policy has not seen."""
+    """Return how often the promise is broken on the questions that the policy has not seen."""
     promise = found.promise
     if promise is None:
         return ""
@@ -183,7 +183,7 @@ _FIGURES = {
 
 
 def rounds_table(episodes: EpisodeTable) -> Group:
-    """Return what each step brought: who was right, how often some answer so far was, and what it cost."""
+    """Return a table by step: how often each answer was right, how often some answer so far was, and the cost."""
     steps = episodes.arrays
     title = f"[bold]{_name(episodes.dataset)}[/]  {len(set(episodes.questions))} questions, right answers by step"
     heads = ("step", *(f"{_name(source)} right" for source in episodes.sources), "some right so far", "cost/1k")

@@ -1,4 +1,4 @@
-"""Signals that no strategy gives: a policy that looks at one of them can be fitted on a log, but cannot serve."""
+"""Signals that no strategy gives: a policy that reads one of them can be fitted on a log, but cannot serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig | None) -> list[str]:
-    """Return, sorted, the signals that no strategy for candidates of these sources gives.
+    """Return, sorted, the signals that no strategy with candidates of these sources gives.
 
     Args:
         names: names of signals.
@@ -32,7 +32,7 @@ def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig
 
 
 def tell_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None, tell: Tell) -> None:
-    """Tell which signals of a log no strategy gives, each with the most similar name that one does give."""
+    """Tell which signals of a log no strategy gives, each with the most similar name of a signal that one gives."""
     for table in tables:
         there = [name for name, values in table.signals.items() if not np.isnan(values).all()]
         for name in unserved(there, table.sources, config):
@@ -83,7 +83,7 @@ def _advice(name: str, given: Iterable[str]) -> str:
     near, one = max((SequenceMatcher(None, name, one).ratio() + (name in one), one) for one in sorted(given))
     if near < _NEAR:
         return f"Strategies give: {', '.join(sorted(given))}."
-    return f"The nearest that one gives is {one}: if it is the same, rename it in the log."
+    return f"The most similar signal that a strategy gives is {one}: if it is the same, rename it in the log."
 
 
 _NEAR = 0.6

@@ -1,4 +1,4 @@
-"""`verify`: certificates checked against a log, without trusting their files."""
+"""`verify`: checks certificates against a log, without trusting their files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class VerificationResult(Result):
     """The checks of a policy's certificates.
 
     Attributes:
-        verdicts: the checks of each level by its name; without levels those of the policy, called "".
-        levels: the levels of the policy; None where it has none.
+        verdicts: the checks of each level by its name; without levels those of the policy, under "".
+        levels: the levels of the policy; None if it has none.
     """
 
     verdicts: Mapping[str, Verdict]
@@ -84,7 +84,7 @@ def verify(
     label_rate: float | None = None,
     tell: Tell = warn,
 ) -> VerificationResult:
-    """Check a policy's certificates on a log: hashes, dates, models, and that the same data give the same threshold.
+    """Check a policy's certificates on a log: hashes, dates, models, and whether the same data give the same threshold.
 
     On questions that the policy was not made from, it counts the misses and says whether they refute the promise. Every
     level of a policy with levels is checked.
@@ -130,7 +130,7 @@ def _verdict(held: HeldPolicy, log: Log, settings: CascadeConfig | None) -> Verd
 
 
 def prices_check(log: Log, config: CascadeConfig) -> Check:
-    """Return whether the log was costed at the prices of the configuration."""
+    """Check that the log's costs were computed at the prices of the configuration."""
     found = other_prices(log, config.prices())
     if found:
         said = f"the log was costed at other prices than the configuration: {'; '.join(found)}"

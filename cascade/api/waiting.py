@@ -1,4 +1,4 @@
-"""How long a fitted policy lets its callers wait, beside the reference alone, where a second has a price."""
+"""How long callers wait for a fitted policy and for the reference alone, if a second has a price."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NANO = 1_000_000_000
 
 
 def waits(fitted: Fitted, tables: Sequence[EpisodeTable], usd_a_second: float) -> str:
-    """Return in a sentence how long the policy takes on a log whose costs count seconds, and the reference alone.
+    """Return in a sentence how long the policy and the reference alone take on a log whose costs count seconds.
 
     Args:
         fitted: the policy, at the threshold of its first certificate.
@@ -43,7 +43,7 @@ def waits(fitted: Fitted, tables: Sequence[EpisodeTable], usd_a_second: float) -
 
 
 def _alone(table: EpisodeTable) -> float:
-    """Return what the seconds of the reference alone are worth; 0 where the log's last step is not it."""
+    """Return the price of the seconds of the reference alone; 0 if the log's last step is not the reference."""
     if not ends_in_reference(table):
         return 0.0
     walk = table.walks[reference_walk(table)]

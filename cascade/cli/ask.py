@@ -25,7 +25,9 @@ _MOST_BYTES = 4 * MAX_QUESTION_CHARS
 def ask(
     question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
-    context: Annotated[Path | None, typer.Option("--context", help="A file with a text to answer from.")] = None,
+    context: Annotated[
+        Path | None, typer.Option("--context", help="A file with a text that contains the answer.")
+    ] = None,
     group: Annotated[str | None, typer.Option("--group", help="The question's group: its document, its user.")] = None,
     segment: Annotated[
         str | None,
@@ -44,7 +46,7 @@ def ask(
 
     Example: cascade ask "Which river runs through Vienna?" --explain
     """
-    from cascade.orchestrator import Orchestrator  # what serves is loaded when a question is asked, not for the help
+    from cascade.orchestrator import Orchestrator  # loaded when a question is asked, not for the help
 
     text = sys.stdin.read(MAX_QUESTION_CHARS + 1).strip() if question == "-" else question
     asked = Question(text, _read(context), group, segment)
@@ -76,7 +78,7 @@ def _read(path: Path | None) -> str | None:
 
 
 def _document(answer: Answer) -> dict[str, Any]:
-    """Return the answer as JSON values, its certificate with the promise in words."""
+    """Return the answer as JSON values; its certificate also has the promise in words."""
     document = answer.to_dict()
     if answer.certificate is not None:
         document["certificate"]["statement"] = _promise(answer.certificate)
@@ -97,7 +99,7 @@ class _Level(NamedTuple):
 
 
 def _level(given: str | None) -> _Level:
-    """Read a level: what starts with a letter is a name, and "nan" is one too."""
+    """Read a level: a text that starts with a letter is a name, also "nan"."""
     if given is None or given[:1].isalpha():
         return _Level(given)
     try:
@@ -107,7 +109,7 @@ def _level(given: str | None) -> _Level:
 
 
 def _streamed(orchestrator: Orchestrator, question: Question, at: _Level, *, raw: bool) -> Answer:
-    """Show text on stderr as it comes, headed by who writes it; return the answer."""
+    """Show text on stderr as it comes, under the name of its model; return the answer."""
     out, heading = notes(), ""
     for event in orchestrator.stream(question, level=at.name, alpha=at.alpha, raw=raw):
         if isinstance(event, TextDelta):

@@ -24,7 +24,7 @@ DEMO, DEMO_REQUESTS = "demo", "demo-requests"
 
 
 def _collect(**given: Any) -> CollectionResult:
-    """Collect with progress shown; a demo is asked its own questions, of its own models."""
+    """Collect, and show the progress. A demo's name stands for its own questions and models."""
     named = given["questions"]
     given["dataset"] = given["dataset"] or Path(named).stem
     if named in {DEMO, DEMO_REQUESTS}:

@@ -36,11 +36,13 @@ _REQUESTS = 20
 def demo(
     context: typer.Context,
     requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="How many messages.")] = _REQUESTS,
-    tiny: Annotated[bool, typer.Option("--tiny", help="One 98 MB model as both: shows the wiring only.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Which messages are drawn.")] = 0,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="One 98 MB model as base and guide: shows that it runs.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the draw of messages.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Sort a shop's mail: a small model answers where it is sure, a large one elsewhere.
+    """Sort a shop's mail: a small model answers if it is sure, otherwise a large one.
 
     The policy is fitted on the log that ships with the package, then two real local models serve new messages.
 
@@ -76,7 +78,7 @@ def demo(
 
 
 class _Done(NamedTuple):
-    """All that a demo brought."""
+    """The results of a demo."""
 
     outcomes: list[Outcome]
     fitted: Fitted | None
@@ -108,7 +110,7 @@ def _print_start(out: Console, *, tiny: bool) -> None:
 
 
 def _fit(out: Console, fit: Any) -> Fitted:
-    """Fit the policy on the shipped log, and say what it promises and what it did there."""
+    """Fit the policy on the shipped log, and print its promise and its figures on that log."""
     out.print(
         "\n[bold]1. Learn from a log[/] of other messages, which ships with the package: how sure is sure enough?"
     )
@@ -150,7 +152,7 @@ def _share(cost: float | None) -> str:
 
 
 class _Widths(NamedTuple):
-    """How the width of a terminal is shared out: what the other columns leave goes to the message."""
+    """Widths of the columns in a terminal: the message gets what the other columns leave."""
 
     message: int
 
@@ -161,7 +163,7 @@ class _Widths(NamedTuple):
 
 @dataclass(slots=True)
 class _Live:
-    """Prints a line for each message: what the cascade did, then what the guide alone says."""
+    """Prints a line for each message: first what the cascade did, then the answer of the guide alone."""
 
     out: Console
     number: int = 0
@@ -220,7 +222,7 @@ def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
 
 
 def _sentence(did: Summary, *, promised: bool) -> str:
-    """Return what came of it in one sentence."""
+    """Return the outcome in one sentence."""
     said = f"{_share(did.cost)} of the guide's cost, {_whole(did.same)} the same answer"
     return f"{said}; promised: at most {_whole(demonstration.ALPHA)} different." if promised else f"{said}."
 

@@ -34,8 +34,10 @@ _QUESTIONS = 12
 
 def demo(
     questions: Annotated[int, typer.Option("--questions", "-n", min=1, help="How many questions.")] = _QUESTIONS,
-    tiny: Annotated[bool, typer.Option("--tiny", help="One 98 MB model as both: shows the wiring only.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Which questions are drawn.")] = 0,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="One 98 MB model as base and guide: shows that it runs.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the draw of questions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Answer short questions with two real local models and a policy fitted on the log that ships with the package.
@@ -70,7 +72,7 @@ def demo(
 
 
 class _Trial(NamedTuple):
-    """A policy that was fitted on the log, and what it and the other ways to answer did on that log."""
+    """A policy that was fitted on the log, with the figures of all ways to answer on that log."""
 
     fitted: Fitted
     logged: list[Row]
@@ -78,7 +80,7 @@ class _Trial(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """All that a demo brought."""
+    """The results of a demo."""
 
     outcomes: list[Outcome]
     rows: list[Row]
@@ -95,7 +97,7 @@ def _print_start(out: Console, *, tiny: bool) -> None:
 
 
 def _fit(out: Console, fit: Callable[[], Fitted]) -> _Trial:
-    """Fit a ladder's policy on the shipped log, and say what it promises and did there."""
+    """Fit a ladder's policy on the shipped log, and print its promise and its figures on that log."""
     out.print("\n[bold]1. Learn from a log[/] of other questions (it ships with the package; no model is asked)")
     started = time.monotonic()
     fitted = fit()
@@ -129,7 +131,7 @@ def _judging(logged: list[Row]) -> str:
 
 
 class _Widths(NamedTuple):
-    """How the width of a terminal is shared out: half of what numbers leave goes to the question."""
+    """Widths of the columns in a terminal: the question gets half of what the numbers leave."""
 
     question: int
     answer: int
@@ -142,7 +144,7 @@ class _Widths(NamedTuple):
 
 @dataclass(slots=True)
 class _Live:
-    """Prints a line for each question: first what leads answered, then what the others did."""
+    """Prints a line for each question: first the answer of the leading way, then those of the others."""
 
     out: Console
     number: int = 0
@@ -193,7 +195,7 @@ def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
 
 
 def _leading(outcome: Outcome) -> Answer:
-    """Return the answer of the way that leads."""
+    """Return the answer of the leading way."""
     return next(iter(outcome.answers.values()))
 
 

@@ -1,4 +1,4 @@
-"""`cascade doctor`: does this set-up work, before a question is paid for."""
+"""`cascade doctor`: checks a set-up before any question is paid for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 class Finding(NamedTuple):
-    """One line: what was looked at, how it is ("ok", "note", "problem"), and what that means."""
+    """One line: what was checked, the result ("ok", "note" or "problem"), and what it means."""
 
     what: str
     state: str
@@ -90,13 +90,17 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "note", f"needed for {purpose} only; not installed: {install_command(EXTRAS[name])}")
             continue
         if name == "litellm" and installed in _BAD_LITELLM:
-            yield Finding(name, "problem", f"{installed} {_BAD_LITELLM[installed]}: remove it, change every key it saw")
+            yield Finding(
+                name,
+                "problem",
+                f"{installed} {_BAD_LITELLM[installed]}: remove it, and change every key that it could read",
+            )
         else:
             yield Finding(name, "ok", installed)
 
 
 def _owners() -> list[str]:
-    """Return the installed distributions that have files of their own in `cascade/`; one has written over the other."""
+    """Return the installed distributions with files in `cascade/`; of several, one has overwritten another."""
     records = [(one.name, one.read_text("RECORD") or "") for one in distributions()]
     return sorted({name for name, record in records if "\ncascade/__init__.py," in f"\n{record}"})
 
@@ -115,7 +119,7 @@ def _sqlite() -> Iterator[Finding]:
 
 
 def _traces(config: CascadeConfig | None) -> Iterator[Finding]:
-    """Look at the trace store without making it."""
+    """Check the trace store without creating it."""
     try:
         url = default_traces_url() if config is None else traces_url(config.traces)
         if url is None:
@@ -174,7 +178,7 @@ def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
 
 
 def _certificates(config: CascadeConfig) -> Iterator[Finding]:
-    """Look at whether what is certified holds with this configuration, today."""
+    """Check whether the certificates hold with this configuration, today."""
     if config.guarantee is None and not isinstance(config.policy, DirectoryConfig):
         return
     asked = (config.guarantee or GuaranteeConfig()).model_copy(update={"required": False})
@@ -221,7 +225,7 @@ def _litellm_key(place: str, model: str) -> Iterator[Finding]:
 
 
 def _local_file(place: str, model: str) -> Iterator[Finding]:
-    """Look for a local model's file as the first question does."""
+    """Look for a local model's file in the way that the first question does."""
     try:
         found = weights.find(model)
     except CascadeError as error:
@@ -256,7 +260,7 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
 
 
 def _addresses(config: CascadeConfig) -> Iterator[Finding]:
-    """Say where openai_http sends its calls, and that no proxy stands between."""
+    """Report where openai_http sends its calls, and that it uses no proxy."""
     for name, endpoint in endpoints(config, "openai_http", config.models.values()).items():
         keyed = "with a key" if endpoint.api_key else "without a key"
         state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
@@ -269,7 +273,7 @@ def _addresses(config: CascadeConfig) -> Iterator[Finding]:
 
 
 def _serving(config: CascadeConfig) -> Iterator[Finding]:
-    """Look at the extra, the port, the keys, and the stores. A budget's store is made where it is not there."""
+    """Check the extra, the port, the keys, and the stores. A budget's store is created if it does not exist."""
     try:
         refuse_missing()
         yield Finding("server packages", "ok", "installed")
@@ -289,7 +293,7 @@ def _serving(config: CascadeConfig) -> Iterator[Finding]:
 
 
 def _port(server: ServerConfig) -> Finding:
-    """Bind the address as the server would, and let go of it."""
+    """Bind the address as the server would, and release it."""
     where = f"{server.host}:{server.port}"
     try:
         family, kind, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
@@ -310,11 +314,11 @@ def _keys(server: ServerConfig) -> Iterator[Finding]:
             until = "" if key.expires is None else f", until {key.expires}"
             yield Finding(f"server key {key.name}", "ok", f"held as its SHA-256{until}")
     if not server.keys:
-        yield Finding("server keys", "note", "none: whoever reaches the address may ask")
+        yield Finding("server keys", "note", "none: everybody who reaches the address may ask")
 
 
 def _writable(url: str | None) -> Finding:
-    """Look at whether traces can be written, without making their file."""
+    """Check whether traces can be written, without creating their file."""
     if url is None:
         return Finding("server traces", "note", "off, so POST /v1/feedback is refused")
     address = parse(url)
@@ -331,7 +335,7 @@ def _writable(url: str | None) -> Finding:
 def _budget(config: CascadeConfig) -> Finding:
     spending = caps_of(config)
     if spending is None:
-        return Finding("server budget", "note", "no cap on what many requests spend together")
+        return Finding("server budget", "note", "no cap on the spending of many requests together")
     spending.ledger.account("total")
     spending.ledger.close()
     url = ledger_url(config.budget)

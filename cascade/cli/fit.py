@@ -71,7 +71,7 @@ def show_training(shown: Shown, now: Progress) -> None:
 
 @contextmanager
 def ended_gently(checkpoint: Path | None) -> Iterator[None]:
-    """Let SIGTERM end the program as an interrupt does, so that the checkpoint of the last step is written; say so."""
+    """Treat SIGTERM like an interrupt, so that the checkpoint of the last step is written; print how to resume."""
     if checkpoint is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -86,7 +86,7 @@ def ended_gently(checkpoint: Path | None) -> Iterator[None]:
         from cascade.training.networks.progress import CHECKPOINT_FILE
 
         if (checkpoint / CHECKPOINT_FILE).exists():
-            say(f"stopped; the same command with --checkpoint {checkpoint} --resume goes on from here")
+            say(f"stopped; the same command with --checkpoint {checkpoint} --resume continues from here")
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

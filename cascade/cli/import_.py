@@ -1,4 +1,4 @@
-"""`cascade import`: a log from elsewhere becomes a log of episodes."""
+"""`cascade import`: turns the log of another program into a log of episodes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def import_log(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="The log: JSON, lines of JSON, CSV or Parquet, packed with gzip or not. "
-            "For a batch: the file of requests and the files of results.",
+            help="The log: JSON, lines of JSON, CSV or Parquet, compressed with gzip or not. For a batch: the file "
+            "of requests and the files of results.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .jsonl, .jsonl.gz or .parquet.")],
@@ -60,7 +60,7 @@ def import_log(
     """
     source, *also = sources
     if output.resolve() in {Path(one).resolve() for one in sources}:
-        raise UsageError("The log cannot be written over the one that it is read from; choose another --output.")
+        raise UsageError("--output is the file that is read; choose another one.")
     if is_there(output) and not force:
         raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
     roles, columns = (
@@ -121,7 +121,7 @@ class Tally:
     dropped: Dropped = field(default_factory=Dropped)
 
     def counted(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows, having counted each."""
+        """Count the rows, and yield them."""
         seen: set[int] = set()  # hashes, not ids: a few dozen bytes an episode
         for row in rows:
             name = row["dataset"] or "log"

@@ -60,7 +60,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _carry_over(source: Path, path: Path) -> None:
-    """Write the configuration that does what a LiteLLM proxy's does, and say what it does not."""
+    """Write a configuration from that of a LiteLLM proxy, and print what is not carried over."""
     from cascade.config import load
     from cascade.config.from_litellm import carried
     from cascade.config.yamlfile import read_yaml, yaml_text
@@ -73,7 +73,7 @@ def _carry_over(source: Path, path: Path) -> None:
     out = console()
     out.print(f"wrote {plain(str(path))}: {len(config['models'])} models", soft_wrap=True)
     if left:
-        out.print("not carried over (it stands in the file, too):")
+        out.print("not carried over (the file lists it too):")
     for one in left:
         out.print(f"  {plain(one)}", soft_wrap=True)
     out.print("next:")

@@ -1,4 +1,4 @@
-"""`cascade`: the commands, and what a run of one ends with.
+"""`cascade`: the commands, and their exit codes.
 
 Exit codes: 0 done, 2 bad usage or bad input, 3 target infeasible or not certified, 4 budget exhausted, 5 provider
 failed, 1 anything else.
@@ -46,9 +46,9 @@ PANELS = {
         "onboard": "onboard:onboard_model",
     },
 }
-"""The module and the function of each command, by the panel of the help in which it stands, in their order there."""
+"""The module and the function of each command, by the panel of the help, in the order of the help."""
 COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
-"""The module and the function of each command. A run imports the module of its own alone."""
+"""The module and the function of each command. A run imports only the module of its command."""
 
 
 class _Commands(TyperGroup):
@@ -103,7 +103,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; every error of ours is one message and its exit code."""
+    """Run the command line; print each `CascadeError` as one message, and end with its exit code."""
     try:
         app()
     except CascadeError as error:

@@ -30,7 +30,7 @@ def pull(names: NameOption = None) -> None:
 
 
 def fetch(wanted: list[weights.Weights]) -> None:
-    """Pull models with a progress bar, having said how much it is."""
+    """Print the size of the download, then pull the models with a progress bar."""
     missing = [entry for entry in wanted if not entry.here]
     out = notes()
     if missing:

@@ -1,4 +1,4 @@
-"""`cascade onboard`: what a new model would bring, from a few logged questions."""
+"""`cascade onboard`: what a new model would save, from a few logged questions."""
 
 from __future__ import annotations
 

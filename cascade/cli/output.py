@@ -1,4 +1,4 @@
-"""What the command line prints with: text for people on stdout, or one JSON document with everything else on stderr."""
+"""Printing: text for people, or one JSON document, on stdout; everything else on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LogFormatter(logging.Formatter):
-    """Formats a log line as `shown`: a server's own words may stand in it."""
+    """Formats a log line with `shown`, since it may quote a server."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -30,7 +30,7 @@ def console() -> Console:
 
 
 def notes() -> Console:
-    """Return the console for what is not the result: progress, warnings, errors."""
+    """Return the console for everything but the result: progress, warnings, errors."""
     return SafeConsole(stderr=True, highlight=False)
 
 
@@ -46,11 +46,11 @@ def print_result(result: Result, *, as_json: bool) -> None:
         return
     out = console()
     for part in result.parts(out.width):
-        out.print(part, crop=False)  # a command that is cut could not be run
+        out.print(part, crop=False)  # a command with a line break could not be run
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout; what steers a terminal is spelt out in it, by its number."""
+    """Print one JSON document on stdout; control characters are written as escapes."""
     text = json.dumps(document, ensure_ascii=False, indent=1, default=_number, allow_nan=False)
     sys.stdout.write(spelled(text) + "\n")
 

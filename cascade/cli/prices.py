@@ -1,4 +1,4 @@
-"""`cascade prices`: what models cost, and where that is known from."""
+"""`cascade prices`: what models cost, with the source of each price."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prices(
     """
     table = PriceTable.from_litellm() if litellm else PriceTable.bundled()
     if table is None:
-        raise UsageError("litellm is not installed, so its price map is not here. Leave --litellm out.")
+        raise UsageError("litellm is not installed, so there is no price map of it. Leave --litellm out.")
     exact = table.price(pattern)
     names = [pattern] if exact else [name for name in table.prices if pattern.lower() in name.lower()]
     if not names:

@@ -1,4 +1,4 @@
-"""How far a long computation is: a bar on a terminal, a line now and then elsewhere, on stderr."""
+"""The progress of a long computation, on stderr: a bar on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cascade.api.output import plain
 from cascade.cli.output import notes
 
 _QUIET_S = 10.0
-"""How long to be silent between two lines where there is no terminal."""
+"""Least seconds between two lines if there is no terminal."""
 
 
 class Shown:
-    """Progress by name: of each thing that is done, how many of how many parts."""
+    """Progress by name: how many parts of each task are done, and how many there are."""
 
     def __init__(self, working: str = "") -> None:
         self._out, self._working = notes(), working
@@ -36,10 +36,10 @@ class Shown:
             self._bar.stop()
 
     def tell(self, name: str, done: int, total: int, said: str = "", *, always: bool = False) -> None:
-        """Show how far it is.
+        """Show the progress of a task.
 
         Args:
-            name: what is done.
+            name: the task.
             done: how many of its parts are done.
             total: how many parts there are.
             said: a figure beside it.
@@ -56,12 +56,12 @@ class Shown:
             self._out.print(plain(f"{name}: {done:,} of {total:,}{beside}"), soft_wrap=True)
 
     def rest(self) -> None:
-        """Show the work as a whole again, of which it is not known how far it is."""
+        """Show the work as a whole again, whose progress is unknown."""
         if self._bar is not None:
             self._replace(self._working, None)
 
     def _replace(self, description: str, total: int | None) -> None:
-        """Show something else; a task that is reset would keep its total."""
+        """Show another task; resetting the old one would keep its total."""
         assert self._bar is not None  # noqa: S101 - there is a terminal
         self._bar.remove_task(self._task)
         self._task = self._bar.add_task(description, total=total, said="")

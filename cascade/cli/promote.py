@@ -1,4 +1,4 @@
-"""`cascade promote`: look at what `cascade serve` observed, and let a policy serve where it may."""
+"""`cascade promote`: tries to certify a policy on the requests that `cascade serve` observed, and puts it in force."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ def promote_cascade(
     config: Annotated[Path, typer.Argument(help="The configuration that is served, with its section modes.")] = Path(
         "cascade.yaml"
     ),
-    cascade: Annotated[str | None, typer.Option("--cascade", help="Its name; server.name by default.")] = None,
+    cascade: Annotated[
+        str | None, typer.Option("--cascade", help="The cascade's name; by default server.name.")
+    ] = None,
     canary: Annotated[
         str | None, typer.Option("--canary", help="The share of keys that the policy serves, as in 5% or 0.05.")
     ] = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Say what it takes until a promotion is likely; look at nothing.")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Estimate what a promotion still takes; take no look.")] = False,
     if_likely: Annotated[
-        bool, typer.Option("--if-likely", help="Look only where the plan says that a promotion is likely; for a timer.")
+        bool, typer.Option("--if-likely", help="Look only if the plan says that a promotion is likely; for a timer.")
     ] = False,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Look even where the plan says that no promotion is likely.")
+        bool, typer.Option("--anyway", help="Look even if the plan says that no promotion is likely.")
     ] = False,
-    by: Annotated[str, typer.Option("--by", help="Who asks, for the record.")] = "cascade promote",
+    by: Annotated[str, typer.Option("--by", help="Who promotes, for the record.")] = "cascade promote",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    Each look at certifying rows spends a part of delta, whether it promotes or not, and its rows never certify again.
-    Where the latest plan says that no promotion is likely, it looks with --anyway alone.
+    Each look at certifying rows spends a part of delta, whether it promotes or not; its rows never certify again.
+    If the latest plan says that no promotion is likely, only --anyway looks.
 
     Example: cascade promote cascade.yaml --canary 5%
     """

@@ -1,4 +1,4 @@
-"""`cascade prove`: what a log says that a cascade would save. It makes no model calls."""
+"""`cascade prove`: estimates from a log what a cascade would save. It makes no model calls."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def review_log(
     ] = "preference",
     output: Annotated[
         list[Path] | None,
-        typer.Option("--output", "-o", help="The file of reviews. By default beside the log. With --report several."),
+        typer.Option(
+            "--output", "-o", help="The file of reviews. By default beside the log. Repeatable with --report."
+        ),
     ] = None,
     reviewer: Annotated[
         str | None, typer.Option("--reviewer", help="The reviewer's name. By default the user's name.")
@@ -58,11 +60,11 @@ def review_log(
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the draw. By default random.")] = None,
     skipped: Annotated[bool, typer.Option("--skipped", help="Show the skipped outputs again.")] = False,
     report: Annotated[
-        bool, typer.Option("--report", help="Print what was judged, and how far reviewers agree.")
+        bool, typer.Option("--report", help="Print the judgements, and how far reviewers agree.")
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print how many judgements a certificate needs.")] = False,
     where: Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")] = None,
-    matcher: Annotated[str | None, typer.Option("--matcher", help="When two outputs are the same.")] = None,
+    matcher: Annotated[str | None, typer.Option("--matcher", help="The comparator of two outputs.")] = None,
     models: Annotated[
         str | None,
         typer.Option("--models", help="CHEAP,DEAR: only these models; the last is the reference."),
@@ -71,7 +73,7 @@ def review_log(
 ) -> None:
     """Judge outputs that differ from the reference's: blind, in random order, each distinct output once.
 
-    Each judgement is on the disk before the next pair is shown. Stop at any time, and go on with the same command.
+    Each judgement is on the disk before the next pair is shown. Stop at any time; the same command continues.
 
     Example: cascade review episodes.parquet --ask regret
     """
@@ -101,21 +103,21 @@ def _user() -> str:
 
 
 def _review(file: ReviewFile | ReviewTable, room: Room, reviewer: str, *, skipped: bool) -> None:
-    """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer ends it."""
+    """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer quits."""
     judged = file.reviews.by(reviewer)
     if skipped:
         judged = {pair: one for pair, one in judged.items() if one.verdict != SKIPPED}
     session = room.session(reviewer, judged)
     screen = _Screen(console(), Keys(), len(room.drawn) if room.along is None else None)
     if session.current is not None:
-        told = f"{_to_do(room)} You are {reviewer}; {file.path} keeps what you say."
+        told = f"{_to_do(room)} You are {reviewer}; {file.path} keeps your judgements."
         say(told)
     _loop(session, file, screen)
     _say_done(session, room, screen, str(file.path))
 
 
 def _say_done(session: Session, room: Room, screen: _Screen, path: str) -> None:
-    """Say how many were judged, and what is left."""
+    """Print how many pairs were judged, and how many are left."""
     done = [session.judged[pair.id] for pair in room.drawn if pair.id in session.judged]
     aside = sum(one.verdict == SKIPPED for one in done)
     said = f"{counted(len(done) - aside, 'pair')} of {len(room.drawn)} judged"
@@ -133,7 +135,7 @@ def _to_do(room: Room) -> str:
 
 
 class _Screen(NamedTuple):
-    """Where pairs are shown, who presses keys, and of how many pairs, where that is known."""
+    """Where pairs are shown, where keys are read, and the number of pairs, if known."""
 
     out: Console
     keys: Keys
@@ -153,13 +155,13 @@ class _Screen(NamedTuple):
 
 
 def _said(output: Output) -> Iterator[str]:
-    """Yield an output's lines, or that it is empty."""
+    """Yield an output's lines, or a note that it is empty."""
     lines = list(output_lines(output))
     yield from lines if any(lines) else ["(nothing)"]
 
 
 def _loop(session: Session, file: ReviewFile | ReviewTable, screen: _Screen) -> None:
-    """Show and ask until it ends. A judgement is on the disk before anything else is shown."""
+    """Show pairs and ask until the review ends. Each judgement is on the disk before anything else is shown."""
     shown = None
     while session.current is not None:
         if session.current != shown:
@@ -184,7 +186,7 @@ def _loop(session: Session, file: ReviewFile | ReviewTable, screen: _Screen) -> 
 
 
 def _say_report(reviews: Reviews, *, as_json: bool) -> None:
-    """Print what reviewers said and how far they agree."""
+    """Print the reviewers' judgements and how far they agree."""
     each, both = tallies(reviews), agreements(reviews)
     if as_json:
         people = {"reviewers": [one._asdict() for one in each], "agreement": [one._asdict() for one in both]}

@@ -1,4 +1,4 @@
-"""One key at a time from whoever judges, and long texts page by page."""
+"""Reads one key at a time from the reviewer, and shows long texts page by page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 ENDED = "\x04"
-"""What `Keys.read` returns where no more keys come."""
+"""What `Keys.read` returns at the end of the input."""
 _ESCAPE = b"\x1b"
 _PROMPT_ROWS = 2
 _BAR = "│ "
@@ -31,11 +31,11 @@ class Keys:
             return line.strip()[:1] if line else ENDED
         with _single_keys(sys.stdin.fileno()) as descriptor:
             typed = os.read(descriptor, 64)
-        # An arrow or function key comes as several bytes, digits among them, and means nothing here.
+        # An arrow or function key arrives as several bytes, some of them digits; it is ignored.
         return "" if typed.startswith(_ESCAPE) else typed[:1].decode("ascii", "replace") or ENDED
 
     def forget(self) -> None:
-        """Forget what was typed ahead: a key judges only a pair that was on the screen when it was pressed."""
+        """Drop keys typed ahead: a key judges only the pair that was on the screen when it was pressed."""
         if self.is_terminal:
             with contextlib.suppress(ImportError):
                 import termios
@@ -45,7 +45,7 @@ class Keys:
 
 @contextlib.contextmanager
 def _single_keys(descriptor: int) -> Iterator[int]:
-    """Let a terminal give each key at once, unseen; where the system has no such terminals, a line at a time."""
+    """Read each key at once, without echo; on systems that cannot do that, read a line at a time."""
     try:
         import termios
         import tty
@@ -61,7 +61,7 @@ def _single_keys(descriptor: int) -> Iterator[int]:
 
 
 def barred(lines: Sequence[str], width: int) -> list[str]:
-    """Return lines as they stand on a screen, broken at its width, each behind a bar: none can pass for one of ours.
+    """Return lines broken at the width of the screen, each behind a bar, so that none looks like a line of cascade.
 
     >>> barred(["abcdef", ""], 6)
     ['│ abcd', '│ ef', '│ ']
@@ -71,9 +71,9 @@ def barred(lines: Sequence[str], width: int) -> list[str]:
 
 
 def page(out: Console, keys: Keys, rows: Sequence[Text]) -> str:
-    """Print rows, at a terminal a screen at a time; return the key that ended it early, "q" or `ENDED`, else "".
+    """Print rows, on a terminal one screen at a time; return the key that ended it early, "q" or `ENDED`, else "".
 
-    Nothing is left out: who is shown the last row has been shown all.
+    Nothing is left out: a reviewer who sees the last row has seen all rows.
     """
     room = max(1, out.height - _PROMPT_ROWS)
     at = 0

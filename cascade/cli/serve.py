@@ -43,17 +43,17 @@ def serve(
 
 
 def _with(config: CascadeConfig, **given: Any) -> CascadeConfig:
-    """Return a configuration with the options that were given in place of its own."""
+    """Return a configuration in which the given options replace its settings."""
     changed = {name: value for name, value in given.items() if value is not None}
     return config.model_copy(update={"server": config.server.model_copy(update=changed)}) if changed else config
 
 
 def _print_key(name: str) -> None:
-    """Print a new key, and the line of a configuration that lets it in."""
+    """Print a new key, and the line of a configuration that admits it."""
     from cascade.server.access import new_key
 
     made = new_key()
-    notes().print("the key; it is shown once, and stored nowhere:")
+    notes().print("the key; it is shown once and stored nowhere:")
     console().print(made.key, soft_wrap=True)
     notes().print("for the configuration:")
     notes().print(plain(f"server: {{keys: [{{name: {name}, sha256: {made.sha256}}}]}}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`cascade traces`: look at what asks left on record, take it out, throw it away."""
+"""`cascade traces`: show, export and remove the traces of earlier requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def export(
     """
     chosen = parse_where(where or ())
     if output is None and as_json:
-        raise UsageError("--json says in one document what was written: name a file with -o.")
+        raise UsageError("--json prints a document about the file that is written: name a file with -o.")
     if output is not None and is_there(output) and not force:
         raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
     with _reading(store, config) as opened:
@@ -81,7 +81,7 @@ def _print_lines(rows: Iterator[Mapping[str, Any]]) -> int:
             sys.stdout.write(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n")
             count += 1
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read has read enough; what Python flushes at its end goes nowhere
+    except BrokenPipeError:  # the reader has closed the pipe; Python's last flush must not fail on it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return count
 
@@ -90,11 +90,11 @@ def _print_lines(rows: Iterator[Mapping[str, Any]]) -> int:
 def purge(
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="The least age of what is removed: 12h, 30d, 8w; 0d is everything."),
+        typer.Option("--older-than", help="Remove rows at least this old: 12h, 30d, 8w; 0d is everything."),
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option("--user", help="Only what this user asked: the request's user, or else the server key's name."),
+        typer.Option("--user", help="Remove only this user's rows: the request's user, or else the server key's name."),
     ] = None,
     content_only: Annotated[
         bool, typer.Option("--content-only", help="Keep the numbers; remove questions, contexts and answers.")
@@ -104,21 +104,23 @@ def purge(
     config: ConfigOption = _CONFIG,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove rows that are old or of one user, or only their texts. SQLite overwrites what is removed with zeros.
+    """Remove rows that are old or of one user, or only their texts. SQLite overwrites removed rows with zeros.
 
     Example: cascade traces purge --older-than 30d --content-only
     """
     if older_than is None and user is None:
-        raise UsageError("Say what is removed: --older-than AGE, --user NAME, or both. --older-than 0d is everything.")
+        raise UsageError(
+            "Choose what to remove: --older-than AGE, --user NAME, or both. --older-than 0d is everything."
+        )
     age = None if older_than is None else _age(older_than)
-    before = datetime.now(UTC) - age if age else None  # all, then, also what has no time
+    before = datetime.now(UTC) - age if age else None  # everything, also rows without a time
     url = _url(store, config)
     with Store.open(url, read_only=True) as opened:
         count, shown = opened.count(before=before), plain(opened.address.shown)
     if user is not None:
-        with Store.open(url) as opened:  # which brings an older version's up to date: only then it knows its users
+        with Store.open(url) as opened:  # updates an older version's store, which then knows its users
             count = opened.count(before=before, user=user)
-    what = "what is said in" if content_only else "all of"
+    what = "the texts of" if content_only else "all of"
     if count and not yes:
         since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"
         of_user = "" if user is None else f" of {plain(user)}"
@@ -137,13 +139,13 @@ def purge(
 def _age(text: str) -> timedelta:
     found = _AGE.fullmatch(text.strip().lower())
     if found is None:
-        raise UsageError(f"--older-than {text!r} is no age. Write a number with h, d or w: 12h, 30d, 8w.")
+        raise UsageError(f"--older-than {text!r} is not an age. Write a number with h, d or w: 12h, 30d, 8w.")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask at; say --yes.")
+        raise UsageError(f"{question} There is no terminal to ask at; give --yes.")
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)
 
@@ -169,13 +171,13 @@ def stats(
     print_json(_in_usd(found)) if as_json else _show(found)
     if problems:
         raise StoreError(
-            f"The trace store {found['store']} is damaged: {'; '.join(problems)[:200]}. Move it away; "
-            "sqlite3 FILE .recover saves what it can."
+            f"The trace store {found['store']} is damaged: {'; '.join(problems)[:200]}. Move it away; sqlite3 FILE "
+            ".recover saves as much as possible."
         )
 
 
 def _in_usd(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the same with costs in USD, as every other command prints them."""
+    """Return the figures with costs in USD, as every other command prints them."""
     models = [
         {
             "model": one["model"],
@@ -193,7 +195,7 @@ def _show(found: dict[str, Any]) -> None:
     size = "" if found["bytes"] is None else f", {found['bytes'] / 1e6:.1f} MB, journal {found['journal_mode']}"
     out.print(f"{plain(found['store'])}{size}", soft_wrap=True)
     if not found["rows"]:
-        out.print("nothing on record yet")
+        out.print("no traces yet")
         return
     out.print(f"{found['rows']} rows of {found['episodes']} episodes, {found['first']} to {found['last']}")
     if found["not_finite"]:
@@ -215,10 +217,10 @@ def _reading(store: str | None, config: Path) -> Iterator[Store]:
 
 
 def _url(store: str | None, config: Path) -> str:
-    """Return the store that is meant: the one given, the configuration's, or one's own."""
+    """Return the store to use: the one given, the configuration's, or the user's own file."""
     if store is not None:
         return store
     url = traces_url(load(config).traces) if config != _CONFIG or config.exists() else default_traces_url()
     if url is None:
-        raise UsageError("Traces are off, so it is not known which store is meant. Name it: --store sqlite:///FILE")
+        raise UsageError("The configuration has traces: off, so it names no store. Name one: --store sqlite:///FILE")
     return url

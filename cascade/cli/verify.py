@@ -1,4 +1,4 @@
-"""`cascade verify`: a certificate checked against a log, without trusting the file."""
+"""`cascade verify`: checks a certificate against a log, without trusting the file."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def test_a_policy_of_another_program_is_not_written_over(cli: Cli, log: str, tmp
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "policy.json").write_text('{"Version": "2012-10-17"}', "utf-8")
     ran = cli("calibrate", log, "--policy", POLICY, "-o", "other")
-    assert (ran.code, "is no policy of ours" in ran.err) == (2, True)
+    assert (ran.code, "that cascade did not write" in ran.err) == (2, True)
 
 
 # --- again ---

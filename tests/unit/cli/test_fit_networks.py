@@ -160,11 +160,11 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bytes(
     monkeypatch.setattr(fitting, "show_training", interrupted)
     ran = fit(cli, log, "--checkpoint", "ck", "--force")
     assert ran.code == 130
-    assert "--checkpoint ck --resume goes on from here" in words(ran.err)
+    assert "--checkpoint ck --resume continues from here" in words(ran.err)
     monkeypatch.setattr(fitting, "show_training", show_training)
     again = fit(cli, log, "--checkpoint", "ck", "--force")
     assert again.code == 2
-    assert "ck holds a checkpoint: --resume goes on from it" in words(again.err)
+    assert "ck holds a checkpoint: --resume continues from it" in words(again.err)
     other = fit(cli, log, "--checkpoint", "ck", "--resume", "--seed", "3", "--force")
     assert other.code == 2
     assert "- seed: it is 0, and 3 is asked for" in words(other.err)
@@ -227,7 +227,7 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
         (("--policy", "depth", "--steps", "5"), "--steps is of policy networks: --policy cpo, cpo-batch, cpo-online, ccpo"),
         (("--steps", "5", "--resume"), "--steps, --resume are of policy networks"),
         (("--policy", "ccpo", "--networks"), "--networks adds networks to --policy auto, and --policy ccpo is a network itself"),
-        (("--networks", "--checkpoint", "ck"), "--checkpoint keeps the training of one network"),
+        (("--networks", "--checkpoint", "ck"), "--checkpoint saves the training of one network"),
         (("--policy", "ccpo", "--resume"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--checkpoint-every", "5"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--network-config", "none.yaml"), "There is no file none.yaml"),

@@ -140,7 +140,7 @@ def test_where_no_step_is_right_the_promise_says_nothing_and_that_is_said(
     assert ran.code == 0
     assert "no alarm: 0 of 80 audits missed" in ran.out
     assert "no step is right on 80 of 80 audits (100.0%); at calibration 0 of 99 (0.0%)" in ran.out
-    assert "there are surely more questions than at calibration on which no step is right" in ran.err
+    assert "significantly more questions than at calibration have no right answer in any step" in ran.err
     found = document(cli("monitor", policy, path, "--json"))
     assert (found["unanswered"], found["unanswered_at_calibration"]) == (80, 0.0)
     fine = cli("monitor", policy, write(tmp_path / "fine.jsonl", audits([False] * 80)))

@@ -108,7 +108,7 @@ def test_other_promises_stand_in_a_table(cli: Cli, log: str) -> None:
     assert [row[2] for row in rows] == ["0.05", "0.1"]
     assert [row[-3:] for row in rows] == [["0", "of", "3"]] * 2
     assert "Each of the 2 promises stands by itself, and each interval has its own 95 %" in words(ran.out)
-    assert "Taking the one that looks best here is covered by none of them" in words(ran.out)
+    assert "None of them covers the choice of the one that looks best here" in words(ran.out)
 
 
 def next_command(page: str) -> list[str]:

@@ -150,7 +150,7 @@ def test_purge_asks_first(cli: Cli, filled: str, monkeypatch: pytest.MonkeyPatch
 def test_an_age_that_is_none_is_2(cli: Cli, filled: str, age: str) -> None:
     ran = cli("traces", "purge", "--store", filled, f"--older-than={age}", "--yes")
     assert (ran.code, ran.out, len(left(filled))) == (2, "", 3)
-    assert "is no age" in ran.err
+    assert "is not an age" in ran.err
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_stats_count_and_price(cli: Cli, filled: str) -> None:
 def test_stats_of_nothing_say_so(cli: Cli, store_url: str) -> None:
     Store.open(store_url).close()
     ran = cli("traces", "stats", "--store", store_url)
-    assert (ran.code, "nothing on record yet" in ran.out) == (0, True)
+    assert (ran.code, "no traces yet" in ran.out) == (0, True)
 
 
 def test_a_damaged_file_is_1_and_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

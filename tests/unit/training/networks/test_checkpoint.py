@@ -138,7 +138,7 @@ def test_resume_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> 
 def test_a_checkpoint_is_not_written_over(tmp_path: Path) -> None:
     train_kept(made(), kept(tmp_path), quiet)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match="--resume goes on from it"):
+    with pytest.raises(UsageError, match="--resume continues from it"):
         train_kept(made(), kept(tmp_path, resume=False), quiet)
     assert contents(tmp_path) == before
 
