@@ -27,12 +27,12 @@ class StepArrays:
     Attributes:
         answer: int64 (n, T, m), which distinct answer a candidate is, numbered within its question; −1 = no candidate.
         correct: bool (n, T, m), whether the candidate is right; False where there is none.
-        cost: int64 (n, T), what step t cost in nano-USD; 0 beyond the last logged step.
+        cost: int64 (n, T), the cost of step t in nano-USD; 0 beyond the last logged step.
         steps: int64 (n,), how many steps are on record, 1 ≤ steps ≤ T.
-        complete: bool (n,), whether all steps that the question could take are on record. Where they are not, and no
+        complete: bool (n,), whether all steps that the question could take are on record. If they are not, and no
             answer on record is right, it is unknown whether a later step would have given a right one.
-        parents: of each of the T steps the numbers of those that it depends on, all below its own; a step without any
-            is always paid. None, and made None, for a chain, where each step depends on the one before.
+        parents: for each of the T steps the numbers of the earlier steps that it depends on; a step without any is
+            always paid. None (and set to None) for a chain, in which each step depends on the one before.
     """
 
     answer: Ints
@@ -58,12 +58,12 @@ class StepArrays:
 
     @property
     def present(self) -> Bools:
-        """Bool (n, T, m), where there is a candidate."""
+        """Bool (n, T, m): whether there is a candidate."""
         return self.answer >= 0
 
     @property
     def solvable(self) -> Bools:
-        """Bool (n,), whether a right answer is on record."""
+        """Bool (n,): whether a right answer is on record."""
         return np.asarray(self.correct.any(axis=(1, 2)), dtype=np.bool_)
 
     def take(self, rows: Ints | Bools | slice) -> StepArrays:
@@ -89,7 +89,7 @@ class StepArrays:
         parents = None if self.parents is None else _among(self.parents, steps)
         columns, numbers = np.array(steps, dtype=np.int64) - 1, np.array(steps, dtype=np.int64)
         many = np.count_nonzero(numbers <= self.steps[:, None], axis=1)
-        reached = np.maximum(many, 1)  # a record has one step at the least; here that step is empty
+        reached = np.maximum(many, 1)  # a record has at least one step; here that step is empty
         return StepArrays(
             renumbered(self.answer[:, columns]),
             self.correct[:, columns],

@@ -1,6 +1,6 @@
 """Draw which questions are audited, and what coverage counts as missed (`audit_missed`).
 
-Whether an audited answer was missed is said by `serving.audits`, which asks the kind of promise.
+`serving.audits` decides whether an audited answer was missed; it asks the kind of promise.
 
 An audited question is run to its last step and judged, whatever answer was served. Only a complete run shows whether a
 right answer was missed. Three rules keep audits a fair sample. The draw does not look at the question. An unknown
@@ -22,8 +22,8 @@ _DRAWS = 1 << 64
 class AuditPlan:
     """Draws which questions are audited, independently of the questions; the same seed gives the same draw.
 
-    Guarantee: audited questions are exchangeable with the others, and with the calibration questions if those are, for
-    the draw depends on nothing but the seed and the number of the question.
+    Guarantee: audited questions are exchangeable with the others, and with the calibration questions if the others are,
+    since the draw depends only on the seed and the number of the question.
 
     Args:
         probability: of an audit, 0..1. It is rounded to a multiple of 2^−64.

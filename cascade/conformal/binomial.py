@@ -4,7 +4,7 @@ A decision is made in float64 only where a proven bound on the rounding error le
 
     Pr[Bin(n, a/b) ≤ c] ≤ δ   ⇔   Σ_{i ≤ c} C(n, i) aⁱ (b − a)ⁿ⁻ⁱ ≤ δ bⁿ
 
-Shares are read as the decimals that they are written as. Where neither can decide, nothing is proven: False.
+Shares are read as the decimals that they are written as. If neither can decide, nothing is proven: False.
 
 The sum in float64 starts at the mode m with t_m = 1 and multiplies by t_{i+1}/t_i = (n − i)/(i + 1) · p/(1 − p), in
 both directions; dividing by the sum of all terms, which is 1/Pr[m], there is no factorial to take and so no logarithm
@@ -31,7 +31,7 @@ from cascade.conformal.arrays import Floats
 from cascade.errors import UsageError
 
 MOST_QUESTIONS = 10**9
-"""Above it the sums would not fit into memory; no calibration set comes near."""
+"""With more questions the sums would not fit into memory; no calibration set comes near."""
 _EXACT_WORK = 10**9  # bits times terms: about a quarter of a second
 _DIGITS = 60  # of logarithms, which `decimal` rounds correctly
 _APART = Decimal("1e-40")  # two such logarithms' quotients are that far from each other or equal
@@ -50,7 +50,7 @@ def as_written(share: float) -> Fraction:
 
 
 def lower_tail(count: int, n: int, p: float) -> float:
-    """Return Pr[Bin(n, p) ≤ count], rounded up: never below the truth, above it by 10⁻⁹ of it, down to 10⁻²⁸⁰.
+    """Return Pr[Bin(n, p) ≤ count], rounded up: never below the truth, relative error at most 10⁻⁹ down to 10⁻²⁸⁰.
 
     It is the p-value of `count` losses among n against "their rate is p or more". To compare it with a level, use
     `rejects`, which is exact.
@@ -61,7 +61,7 @@ def lower_tail(count: int, n: int, p: float) -> float:
         p: the rate.
 
     Raises:
-        UsageError: n or p cannot be.
+        UsageError: n or p is out of range.
 
     >>> round(lower_tail(1, 10, 0.1), 10)
     0.7360989291
@@ -107,12 +107,13 @@ def most_losses(n: int, alpha: float, delta: float) -> int | None:
 
 
 def unspent(n: int, alpha: float, delta: float) -> float:
-    """Return what the exact test on n questions leaves of delta, rounded down to nine decimals.
+    """Return the part of delta that the exact test on n questions leaves, rounded down to nine decimals.
 
-    Counts are whole, so the test rejects at the level Pr[Bin(n, alpha) ≤ `most_losses`] and not at delta. Another test
-    at the difference, on any questions, leaves the probability that either of the two is wrong at delta or less.
+    Counts are whole, so the test rejects at the level Pr[Bin(n, alpha) ≤ `most_losses`] and not at delta. If another
+    test, on any questions, uses the difference as its level, the probability that either test is wrong is at most
+    delta.
 
-    Guarantee and errors are those of `rejects`; all of delta is left where no count of losses rejects.
+    Guarantee and errors are those of `rejects`; all of delta is left if no count of losses rejects.
 
     >>> most_losses(200, 0.1, 0.1), round(lower_tail(14, 200, 0.1), 6), unspent(200, 0.1, 0.1)
     (14, 0.092946, 0.00705382)
@@ -148,7 +149,7 @@ def upper_bound(losses: int, n: int, delta: float) -> float:
     if losses == n:
         return 1.0
     losses, level, low, high = operator.index(losses), as_written(delta), losses / n, 1.0
-    while high - low > high * 1e-12:  # finer than that the float64 sums cannot tell
+    while high - low > high * 1e-12:  # the float64 sums cannot resolve finer steps
         middle = (low + high) / 2
         proven = _float_tail(_law.__wrapped__(n, Fraction(middle)), losses).highest <= level
         low, high = (low, middle) if proven else (middle, high)
@@ -195,7 +196,7 @@ def needed_n(alpha: float, delta: float | None = None) -> int:
 
 
 class _Interval(NamedTuple):
-    """A probability lies between the two."""
+    """Bounds on a probability."""
 
     lowest: float
     highest: float
@@ -208,7 +209,7 @@ class _Law(NamedTuple):
         n: questions.
         first: the count of the first place.
         below: float64, running sums of the terms.
-        dropped: no more than this lies outside of the places, nor was lost to underflow.
+        dropped: an upper bound on the mass outside of the places or lost to underflow.
         error: the relative error of a running sum.
     """
 
@@ -255,7 +256,7 @@ def _tail(count: int, n: int, p: Fraction) -> _Interval:
 
 
 def _at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
-    """Return whether Pr[Bin(n, p) ≤ count] ≤ level; False where that cannot be decided."""
+    """Return whether Pr[Bin(n, p) ≤ count] ≤ level; False if that cannot be decided."""
     found = _tail(count, n, p)
     if found.highest <= level or found.lowest > level:
         return found.highest <= level
@@ -284,7 +285,7 @@ def _most(n: int, p: Fraction, level: Fraction) -> int | None:
 
 
 def _checked(n: int, wrong: list[str]) -> int:
-    """Return n as an integer of Python's own, which cannot overflow; or raise one error that lists every problem."""
+    """Return n as a Python int, which cannot overflow; or raise one error that lists every problem."""
     if not 0 <= n <= MOST_QUESTIONS:
         wrong = [*wrong, f"n must lie in 0..{MOST_QUESTIONS:,}, not {n}"]
     refuse(wrong)

@@ -1,4 +1,4 @@
-"""The whole frontier of a policy: coverage, cost, length and set size at every threshold there is.
+"""The whole frontier of a policy: coverage, cost, length and set size at every possible threshold.
 
 Each is a step function of kappa that changes only at the levels of `rollout`. So the levels of all questions are sorted
 once, and each curve is a running sum of integers: O(nT log nT), exact, no grid. As kappa falls none of them falls
@@ -35,7 +35,7 @@ class Point:
     """Means over the questions at one threshold, or at a mixture of two.
 
     Attributes:
-        kappa: the threshold; of a mixture the lower, the more careful one.
+        kappa: the threshold; for a mixture the lower (more careful) of the two.
         coverage: share of questions covered, in the sense of `rollout.Outcomes.covered`.
         in_set: share of questions with a right answer kept.
         cost: nano-USD a question.
@@ -55,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What n questions bring at every threshold. Point k holds for kappa[k + 1] < kappa ≤ kappa[k], the last one below.
+    """Totals of n questions at every threshold. Point k holds for kappa[k + 1] < kappa ≤ kappa[k], the last one below.
 
     Attributes:
         n: the number of questions.
@@ -124,17 +124,17 @@ class Frontier:
         return self.point(int(self.index(kappa)))
 
     def at_coverage(self, target: float) -> Point | None:
-        """Return the cheapest point that covers at least `target` of the questions; None where no threshold does."""
+        """Return the cheapest point that covers at least `target` of the questions; None if no threshold does."""
         k = self._reaching(target)
         return None if k is None else self.point(k)
 
     def matched(self, target: float) -> Point | None:
         """Return the means at a coverage of exactly `target`, for a fair comparison of policies at one coverage.
 
-        Coverage rises in jumps. Between two, a coin is tossed for each question between the cheapest thresholds of
-        the two neighbouring coverages; its mean is linear in between, so that this is a policy that one could serve.
-        A target at or below the first point's coverage gives the first point: there is nothing cheaper than it, and
-        its coverage may be above the target (the floor). None where the target lies above the highest coverage.
+        Coverage rises in jumps. Between two jumps, a coin chooses for each question between the cheapest thresholds of
+        the two neighbouring coverages. The means are linear in the coin's probability, and such a policy could be
+        served. A target at or below the first point's coverage gives the first point, which is the cheapest; its
+        coverage may be above the target. None if the target is above the highest coverage.
         """
         upper = self._reaching(target)
         if upper is None or upper == 0:
@@ -183,7 +183,7 @@ def frontier(steps: StepArrays, levels: Levels) -> Frontier:
 
 
 def _finding(steps: StepArrays, levels: Levels) -> Bools:
-    """Mark the right answer of the highest level: one leaf for each question that has one to keep."""
+    """Mark, for each question with a right answer to keep, the right leaf with the highest level."""
     right = np.where(steps.correct, levels.leaf, -np.inf).reshape(steps.n, steps.correct[0].size)
     highest = right.max(axis=1, initial=-np.inf)
     row = np.flatnonzero(highest > -np.inf)
@@ -247,14 +247,14 @@ def _jumps(steps: StepArrays, levels: Levels, found: Bools) -> _Jumps:
 def _blocks(jumps: _Jumps) -> Iterator[_Jumps]:
     """Split jumps into blocks of falling kappa that fit a processor's cache; one level lies in one block.
 
-    To sort 10⁷ numbers at once is to wait for memory at almost every step.
+    Sorting 10⁷ numbers at once would wait for memory at almost every step.
     """
     many = min(jumps.fall.size // _BLOCK, 1 << 16)
     if many < _FEW:
         if jumps.fall.size:
             yield jumps
         return
-    sample = np.random.default_rng(0).choice(jumps.fall, size=64 * many)  # decides about speed, not about results
+    sample = np.random.default_rng(0).choice(jumps.fall, size=64 * many)  # affects speed, not results
     edges = np.unique(np.sort(sample)[64::64])
     block = np.searchsorted(edges, jumps.fall, side="right").astype(np.uint16)
     order = np.argsort(block, kind="stable")  # a radix sort: the numbers have 16 bits
@@ -265,7 +265,7 @@ def _blocks(jumps: _Jumps) -> Iterator[_Jumps]:
 
 
 def _run(block: _Jumps, kappa: Floats, sums: Ints, start: int) -> int:
-    """Write the points of a block behind the `start` points there are; return how many there are now."""
+    """Append the points of a block to the first `start` points; return the new number of points."""
     order = np.argsort(block.fall)
     fall = block.fall[order]
     ends = np.append(np.flatnonzero(fall[1:] != fall[:-1]), fall.size - 1)  # equal levels are one point
@@ -283,7 +283,7 @@ class Clairvoyant(NamedTuple):
     Attributes:
         cost: nano-USD a question.
         coverage: share of questions covered, in the sense of `rollout.Outcomes.covered`.
-        given_up: questions that have a right answer and were left after one step.
+        given_up: questions that have a right answer but stop after the steps without parents.
     """
 
     cost: float
@@ -292,7 +292,7 @@ class Clairvoyant(NamedTuple):
 
 
 def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
-    """Return the least possible cost where at most ⌊alpha·n⌋ questions that have a right answer are given up.
+    """Return the least possible cost if at most ⌊alpha·n⌋ questions that have a right answer are given up.
 
     The clairvoyant knows each question's right steps. It always pays the steps without parents. Then it pays for the
     cheapest right step, with the steps that this one depends on, unless there is none or it gives the question up. It
@@ -306,7 +306,7 @@ def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
     solvable = steps.solvable
     roots = np.array([not parents for parents in steps.nodes])
     least = steps.cost @ roots
-    up_to = steps.cost @ (ancestors(steps.nodes) | roots).T  # (n, T), what each step costs with all before it
+    up_to = steps.cost @ (ancestors(steps.nodes) | roots).T  # (n, T), the cost of each step with all before it
     spent = np.where(steps.correct.any(axis=2), up_to, np.iinfo(np.int64).max).min(axis=1)
     beyond = np.sort((spent - least)[solvable])
     may = steps.n - _at_least(1 - alpha, steps.n)
@@ -317,7 +317,7 @@ def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
 
 
 def _mixed(one: Point, other: Point, weight: float) -> Point:
-    """Return the means of a coin that takes `other` with probability `weight`."""
+    """Return the means of a random choice that takes `other` with probability `weight`."""
     means = (
         (1 - weight) * getattr(one, name) + weight * getattr(other, name) for name in Point.__slots__ if name != "kappa"
     )
@@ -325,7 +325,7 @@ def _mixed(one: Point, other: Point, weight: float) -> Point:
 
 
 def _at_least(share: float, n: int) -> int:
-    """Return how many of n questions are at least a share of them, the share's rounding forgiven."""
+    """Return the least count of n questions that is at least this share of them, ignoring rounding of the share."""
     return math.ceil(_number(share) * n * (1 - _ROUNDING))
 
 
@@ -358,7 +358,7 @@ class Curve:
         n: the number of questions.
         kappa: float64 (K,), descending from +∞.
         total: int64 (K,), the sum in units.
-        units: how many units make one of what is counted (a loss of 1, one nano-USD).
+        units: how many units make up 1 (a loss of 1, one nano-USD).
     """
 
     n: int
@@ -381,7 +381,7 @@ class Curve:
         return Fraction(int(self.total[self.index(kappa)]), self.units)
 
     def mean_at(self, kappa: float) -> float | None:
-        """Return the mean over the questions at a threshold; None of no questions."""
+        """Return the mean over the questions at a threshold; None without questions."""
         return float(self.sum_at(kappa) / self.n) if self.n else None
 
 
@@ -412,7 +412,7 @@ class StepFunctions:
         if np.isnan(self.level).any():
             raise UsageError("a level is not a number")
         most = np.abs(self.start.astype(np.float64)).sum() + np.abs(self.jump.astype(np.float64)).sum()
-        if most > _INT64 / 2:  # far from where the sum of float64 itself could be off
+        if most > _INT64 / 2:  # far below the range in which the float64 sum itself could be wrong
             raise UsageError(f"the sum over {self.n} questions may not fit into 64 bits; use a smaller unit")
 
     @property
@@ -421,7 +421,7 @@ class StepFunctions:
         return int(self.start.shape[0])
 
     def at(self, kappa: float | Floats) -> Ints:
-        """Return the values at one threshold, or at one a question: int64 (n,), in units."""
+        """Return the values at one threshold, or at one threshold for each question: int64 (n,), in units."""
         reached = passed(self.level, kappa)
         return np.asarray(self.start + np.where(reached, self.jump, 0).sum(axis=1), dtype=np.int64)
 

@@ -26,7 +26,7 @@ from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.binomial import as_written, most_losses
 
 LOST, KEPT, UNLABELLED = 1, 0, -1
-"""What is known of an output: it is a loss, it is no loss, or it has no label."""
+"""The label of an output: a loss, no loss, or none yet."""
 NO_LOSS = -1
 """Stands for an output that needs no label, such as the reference's own."""
 _BITS = 64
@@ -94,7 +94,7 @@ def walk(outputs: Sequence[Ints], known: Ints, most: int | None) -> Walked:
         outputs: for each point of the path int64 (n,), which output is served, from 0; `NO_LOSS` where it needs no
             label.
         known: int64 (n, C), `LOST`, `KEPT` or `UNLABELLED`, for each output of each question.
-        most: so many losses prove the risk below alpha; None where not even none does.
+        most: the most losses that still prove the risk below alpha; None if not even 0 do.
 
     >>> serves = [np.array([-1, -1, 0]), np.array([-1, 0, 0]), np.array([0, 0, 0])]
     >>> walk(serves, np.array([[-1], [-1], [1]]), most=1).open.tolist()

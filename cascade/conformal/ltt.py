@@ -150,7 +150,7 @@ def _lead(curve: _Curve, front: _Curve, most: int) -> Floats:
 
 
 def _talkative(selection: Served, kappa: float, most: int) -> list[PathPoint]:
-    """Return points at one threshold: the first answers nothing, and each answers about equally many more questions."""
+    """Return points at one threshold: the first answers nothing; the others answer more, in about equal steps."""
     sure = selection.sure[np.arange(selection.n), selection.state(kappa)]
     known = np.sort(sure[np.isfinite(sure) & ~(selection.cut >= kappa)])[::-1]
     bars = np.unique(known[_spread(known.size, most - 1)])[::-1]
@@ -158,7 +158,7 @@ def _talkative(selection: Served, kappa: float, most: int) -> list[PathPoint]:
 
 
 def _spread(size: int, most: int) -> Ints:
-    """Return the places of at most `most` of `size` things, evenly spread, both ends among them."""
+    """Return the indices of at most `most` of `size` items, evenly spread, including both ends."""
     return np.unique(np.linspace(0, size - 1, min(size, max(most, 1))).round().astype(np.int64))
 
 
@@ -292,7 +292,7 @@ def first_where(size: int, holds: Callable[[int], bool]) -> int:
 
 
 def least_enough(enough: Callable[[int], bool], least: int = 1, most: int = _MOST_QUESTIONS) -> int | None:
-    """Return the least number in least..most that is enough, by doubling and halving; None where `most` is not.
+    """Return the least number in least..most that is enough, by doubling and halving; None if `most` is not.
 
     If `enough` is not monotone, the result is a number that is enough and whose predecessor is not, or `least`.
 
@@ -361,27 +361,27 @@ class PathResult:
 
     @property
     def index(self) -> int | None:
-        """The place of the last certified point on the path; None where not even the first is certified."""
+        """The index of the last certified point of the path; None if not even the first is certified."""
         return self.certified - 1 if self.certified else None
 
     @property
     def point(self) -> PathPoint | None:
-        """The last certified point, the cheapest by the path's order; None where not even the first is certified."""
+        """The last certified point, the cheapest by the path's order; None if not even the first is certified."""
         return None if self.index is None else self.calibration.path[self.index]
 
     @property
     def losses(self) -> int:
-        """Calibration questions lost at the point; at the first where there is none."""
+        """Calibration questions lost at the point, or at the first point if none is certified."""
         return int(self.calibration.losses[self.index or 0])
 
     @property
     def abstained(self) -> int:
-        """Calibration questions not answered at the point; at the first where there is none."""
+        """Calibration questions not answered at the point, or at the first point if none is certified."""
         return int(self.calibration.abstained[self.index or 0])
 
     @property
     def cost_nano_usd(self) -> int:
-        """What the calibration questions cost there in all, on record."""
+        """The total recorded cost of the calibration questions there."""
         return int(self.calibration.cost_nano_usd[self.index or 0])
 
     @property
@@ -457,7 +457,7 @@ def learn_then_test(
     """Certify as many points of a path as calibration questions allow, and choose the last of them.
 
     Args:
-        calibration: what calibration questions bring along a path that was fixed without them.
+        calibration: the outcomes of calibration questions along a path that was fixed without them.
         alpha: the bound on the risk, the probability of a loss.
         delta: the probability that the promise may be broken, over calibration sets.
         budget_nano_usd: a bound on the mean cost of a question, promised together with the risk.

@@ -1,4 +1,4 @@
-"""Whether a promise still holds: evidence from audited misses that may be looked at after each one.
+"""Collects evidence from audited misses that a promise no longer holds; it may be read after each audit.
 
 The evidence is an e-process: a number whose expectation is at most 1 while nothing has drifted, whenever one stops. It
 passes 1/level with probability at most level, ever (Ville's inequality). N bets that the rate of misses rises above
@@ -35,12 +35,11 @@ from cascade.errors import UsageError
 
 Null = Literal["risk", "exchangeable"]
 _ODDS = (1.5, 2.0, 3.0, 6.0)
-"""Raised rates θ that are looked for, in multiples of alpha's odds (`design/online.md`)."""
+"""The raised rates θ that the monitor bets on, in multiples of alpha's odds (`design/online.md`)."""
 _HURDLES = 8
 """Steps of h. 4 alarm a little later; the time of an update grows with them."""
 _POWER = 0.2
-"""h belongs to q ↦ p q^(p − 1), which turns a tail q of the law into an e-value. Of 0.1..0.4 the compromise: higher is
-sooner for n of 200 and more, lower for fewer (`design/online.md`)."""
+"""The p of q ↦ p q^(p − 1), which turns a tail q into an e-value. Higher alarms sooner for n ≥ 200, lower for less."""
 _LARGEST = 700.0  # e to the 709 is the largest float
 
 
@@ -58,9 +57,9 @@ class Monitor:
         null: "risk" or "exchangeable".
         n: calibration questions behind "exchangeable"; 0 for "risk".
         k: the rank of the threshold among them; 0 for "risk".
-        audits: how many audits were counted.
+        audits: the number of audits counted.
         misses: how many of them were missed.
-        alarmed_after: the number of audits at which it alarmed; None where it has not.
+        alarmed_after: the number of audits at which it alarmed; None if it has not.
         risen: for each raised rate the logarithm of its sum in N, over the points of change so far.
         joint: the same for the law of the whole stream that "exchangeable" bets on (Q); −∞ for "risk".
     """
@@ -92,14 +91,14 @@ class Monitor:
         Args:
             alpha: the promised share of misses.
             n: calibration questions behind the threshold.
-            k: the rank of the threshold among their critical values. With 0 everything is kept, no calibration can be
-                unlucky, and the promise is watched as "risk".
+            k: the rank of the threshold among their critical values. With 0 everything is kept, so no calibration can
+                be unlucky, and the promise is watched as "risk".
             delta: of the certificate; None for a promise on average over calibrations.
             level: the probability of a false alarm that is accepted.
-            null: "risk" or "exchangeable"; None for what fits: "risk" with delta, "exchangeable" without.
+            null: "risk" or "exchangeable"; None: "risk" with delta, "exchangeable" without.
 
         Raises:
-            UsageError: everything that is wrong with the arguments.
+            UsageError: lists every problem with the arguments.
 
         >>> watch = Monitor.start(alpha=0.1, n=200, k=20)
         >>> watch.null, Monitor.start(alpha=0.1, n=200, k=15, delta=0.1).null
@@ -121,8 +120,8 @@ class Monitor:
     def e_value(self) -> float:
         """The evidence now: its expectation is at most 1 while nothing has drifted, at any stopping time.
 
-        It starts at 1 for "risk". For "exchangeable" it starts lower and ends at 1/level: the price of not knowing the
-        rate.
+        It starts at 1 for "risk". For "exchangeable" it starts lower, because the rate is unknown; it alarms at
+        1/level.
         """
         return math.exp(min(self._log_e_value, _LARGEST))
 
@@ -161,9 +160,9 @@ class Monitor:
         """Return the monitor after one more audit, in constant time.
 
         Args:
-            missed: whether the question was missed as it was served (`serving.audits`). Where a threshold follows
-                the audits (`online`), whether the certified threshold would have missed it: it is that one which is
-                watched, and a rate that moves with the threshold is not what "exchangeable" speaks of.
+            missed: whether the question was missed as it was served (`serving.audits`). If a threshold follows the
+                audits (`online`), whether the certified threshold would have missed it: the monitor watches the
+                certified one, since "exchangeable" assumes a rate that does not move with the threshold.
         """
         rise = math.log(_weight(self.audits))
         risen = tuple(
@@ -184,7 +183,7 @@ class Monitor:
 
 
 class _Hurdle(NamedTuple):
-    """Rates that an unlucky calibration could have, and the logarithm of h there."""
+    """The rates that an unlucky calibration could have, and the logarithm of h at each."""
 
     log_price: float
     low: float
@@ -221,7 +220,7 @@ def _weight(before: int) -> float:
 
 
 def _log_rate(alpha: float, odds: float, missed: bool) -> float:
-    """Return the logarithm of the probability of x at the rate whose odds are so many times those of alpha."""
+    """Return the logarithm of the probability of x at the rate whose odds are `odds` times those of alpha."""
     covered = math.log1p(-alpha) - math.log1p(alpha * (odds - 1))
     return math.log(alpha) + math.log(odds) - math.log1p(alpha * (odds - 1)) if missed else covered
 
@@ -269,15 +268,15 @@ def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> flo
         upper: the largest possible value, known beforehand and not taken from the values.
 
     Returns:
-        log of (1/7)·Σ over stakes of Π(1 + λ(bound − x)); +∞ where the values refute the hypothesis for certain, 0 of
-        no values.
+        log of (1/7)·Σ over stakes of Π(1 + λ(bound − x)); +∞ if the values refute the hypothesis for certain, 0 without
+        values.
 
     Guarantee:
         If E[x] ≥ bound, then E[e] ≤ 1, so Pr[e ≥ 1/δ] ≤ δ; at any stopping time too, since the stakes depend on
         nothing seen.
 
     Raises:
-        UsageError: a value is no number or lies outside 0..upper, or the limits are no finite numbers.
+        UsageError: a value is not a number or lies outside 0..upper, or the limits are not finite numbers.
 
     >>> round(mean_below_log_e_value([0.1] * 40, 0.2, 1.0), 2)
     2.93
@@ -298,8 +297,9 @@ def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> flo
 def mean_below_p_value(values: ArrayLike, bound: float, upper: float) -> float:
     """Return a p-value against "the mean is at least `bound`": min(1, 1/e), rounded up.
 
-    Betting and not Hoeffding-Bentkus: costs vary less than their cap allows, and then it certifies a budget nearer to
-    the mean (13 % above it instead of 35 % where a step is a twenty-fifth of the cap and n = 500; `design/risk.md`).
+    It uses betting rather than Hoeffding-Bentkus: costs vary less than their cap allows, so betting certifies a budget
+    nearer to the mean (13 % above it instead of 35 % where a step is a twenty-fifth of the cap and n = 500;
+    `design/risk.md`).
 
     Args, guarantee and errors: as `mean_below_log_e_value`; Pr[p ≤ δ] ≤ δ for every δ if E[x] ≥ bound.
 
@@ -318,7 +318,7 @@ def hoeffding_bentkus_p_value(mean: float | Fraction, n: int, alpha: float) -> f
     """Return a p-value against "the expected loss is at least alpha" from the mean of n losses in 0..1.
 
     min(exp(−n·KL(mean ∥ alpha)), e·Pr[Bin(n, alpha) ≤ ⌈n·mean⌉]), 1 at most. Both bound the tail of the same mean, so
-    that the smaller one is valid. A mean that misses a count over n by rounding alone is read as that.
+    the smaller one is valid. A mean that differs from a count over n only by rounding is read as that count over n.
 
     Args:
         mean: of n independent losses; a Fraction is taken as it is.
@@ -347,7 +347,7 @@ def hoeffding_bentkus_p_value(mean: float | Fraction, n: int, alpha: float) -> f
 
 
 def _count_of(mean: float | Fraction, n: int) -> int:
-    """Return ⌈n·mean⌉; a float that is a count over n but for rounding is that count."""
+    """Return ⌈n·mean⌉; a float that differs from a count over n only by rounding gives that count."""
     if isinstance(mean, Fraction):
         return math.ceil(mean * n)
     nearest = round(n * mean)

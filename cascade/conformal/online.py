@@ -8,8 +8,8 @@ misses have the share alpha. With s = −kappa* and q = −kappa it is the recur
 of online conformal prediction. Printed with the opposite sign (Eq. 9 of CCPO), that point repels: kappa runs off to
 where everything or nothing is missed (`design/online.md`).
 
-Only audited questions can be fed to it: whether an answer that would have been right was missed shows when all steps
-are run. An audit has to be drawn independently of the question (`audits.AuditPlan`).
+Feed it only audited questions: one sees whether a right answer was missed only if all steps are run. An audit has to be
+drawn independently of the question (`audits.AuditPlan`).
 
 Reference: Angelopoulos, Barber & Bates, Online conformal prediction with decaying step sizes (2024); Gibbs & Candès
 (2021).
@@ -109,7 +109,7 @@ class OnlineThreshold:
         return float(self.step * t ** -(0.5 + self.decay))
 
     def missed(self, critical: float) -> bool:
-        """Return whether a question of this critical value is missed at the threshold in force.
+        """Return whether a question with this critical value is missed at the threshold in force.
 
         Raises:
             UsageError: the critical value is not a number.
@@ -122,9 +122,9 @@ class OnlineThreshold:
         """Return the threshold after one question, or one batch.
 
         Args:
-            misses: whether the question was missed, or the share of a batch that was, or the batch itself. It has to be
-                measured at the threshold in force before the update. So keep an audited question's critical value
-                until its label is there, and ask `missed` then.
+            misses: whether the question was missed, or the missed share of a batch, or the batch itself, measured at
+                the threshold in force before the update. So keep an audited question's critical value until its label
+                arrives, and call `missed` then.
 
         Raises:
             UsageError: the batch is empty, or the share lies outside 0..1.
@@ -142,7 +142,7 @@ class OnlineThreshold:
         elif len(misses):
             share = sum(map(bool, misses)) / len(misses)
         else:
-            raise UsageError("A batch without a question says nothing; leave the update out.")
+            raise UsageError("A batch needs at least one question; leave the update out.")
         for problem in share_problems(ends=True, share=share):
             raise UsageError(f"The batch: {problem}.")
         return share
@@ -150,8 +150,8 @@ class OnlineThreshold:
     def bound(self, updates: int, spread: float = 1.0) -> float:
         """Return the most that the share of misses over the next `updates` updates can be, on any sequence.
 
-        alpha + (spread + eta_first) / (T · eta_T). It says nothing, being above 1, until T is large enough for step and
-        decay.
+        alpha + (spread + eta_first) / (T · eta_T). The bound is above 1, and so useless, until T is large enough for
+        step and decay.
 
         Args:
             updates: T, at least 1.

@@ -40,16 +40,17 @@ class RiskCalibration:
     """A threshold for a mean loss, and its promise (`calibrate_risk`).
 
     Attributes:
-        kappa: the highest threshold that is certified; −∞ where none is.
+        kappa: the highest certified threshold; −∞ if there is none.
         certified: whether a threshold is certified. If not, nothing is promised; but a loss relative to the best answer
         on record is 0 if every answer of every step is kept.
         n: calibration questions.
         alpha: the promised bound on the mean loss.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
         bound: the largest possible loss.
-        loss: the mean loss of the calibration questions at kappa; None of no questions.
-        needed_n: how many questions would do, were their mean loss at the safest threshold what it is here; None
-            where no number would, or more than ten million with delta, and where a threshold is certified already.
+        loss: the mean loss of the calibration questions at kappa; None without questions.
+        needed_n: how many questions would be enough if their mean loss at the safest threshold is the same as here;
+            None if no number would, if it takes more than ten million with delta, or if a threshold is certified
+            already.
     """
 
     kappa: float
@@ -67,13 +68,13 @@ class BudgetCalibration:
     """A threshold for a mean cost, and its promise (`calibrate_budget`).
 
     Attributes:
-        kappa: the lowest threshold that is certified; +∞, the cheapest there is, where none is.
-        certified: whether one is. Where not, nothing is promised.
+        kappa: the lowest certified threshold; +∞, the cheapest, if there is none.
+        certified: whether a threshold is certified. If not, nothing is promised.
         n: calibration questions.
         budget_nano_usd: the promised bound on the mean cost of a question.
         most_nano_usd: the most that a question can cost.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
-        total_nano_usd: what the calibration questions cost at kappa, together.
+        total_nano_usd: the total cost of the calibration questions at kappa.
         needed_n: how many questions would be enough if their cheapest costs are distributed as here; None if no number
             would, or with delta more than a million, and None if a threshold is certified already.
     """
@@ -99,8 +100,8 @@ def loss_levels(steps: StepArrays, levels: Levels, quality: Floats, *, relative:
             well costs nothing. With qualities of 0 and 1 it is 1 for a miss, in the sense of `critical_kappa`.
 
     Guarantee: never below the true loss; above it by less than 2·2⁻³⁰ where all is known, and exact for multiples of
-    2⁻³⁰, 0 and 1 among them. An unknown quality counts as the worst: 0 for a kept answer, 1 for the best on record.
-    So does what an incomplete question has not on record; of its answers those count as kept that surely are
+    2⁻³⁰, 0 and 1 among them. An unknown quality counts as the worst: 0 for a kept answer, 1 for the best on record. So
+    do the missing steps of an incomplete question; of its answers only those count as kept that are kept for certain
     (`rollout.open_end`).
 
     Raises:
@@ -128,7 +129,7 @@ def loss_levels(steps: StepArrays, levels: Levels, quality: Floats, *, relative:
 
 
 def _fill(level: Floats, jump: Ints, quality: Floats, highest: Floats) -> None:
-    """Sort the levels of some questions in place, falling, and write what is missed less from each on."""
+    """Sort the levels of some questions in place, falling, and write by how much the loss falls at each."""
     order = np.argsort(-level, axis=1, kind="stable")
     level[:] = np.take_along_axis(level, order, axis=1)
     best = np.take_along_axis(quality, order, axis=1)
@@ -137,7 +138,7 @@ def _fill(level: Floats, jump: Ints, quality: Floats, highest: Floats) -> None:
         if a:
             np.maximum(best[:, a], best[:, a - 1], out=best[:, a])
         missing = start - np.floor(best[:, a] * UNITS).astype(np.int64)
-        missing[best[:, a] >= highest] = 0  # the very best is kept, whatever its quality rounds to
+        missing[best[:, a] >= highest] = 0  # the best answer is kept, whatever its quality rounds to
         jump[:, a], before = missing - before, missing
 
 
@@ -149,8 +150,8 @@ def cost_levels(
     Args:
         steps: the log.
         levels: its levels under a policy.
-        most_nano_usd: the most that a question can cost. An incomplete question costs that much from where the first
-            open end of its record is reached, for what would have come is unknown.
+        most_nano_usd: the most that a question can cost. An incomplete question costs that much from the first open end
+            of its record on, since its later steps are unknown.
         cost_known: whether all costs of the log are known (`EpisodeTable.cost_known`).
 
     Guarantee: never below the true cost, if that is at most `most_nano_usd`; exact for complete questions.
@@ -161,7 +162,7 @@ def cost_levels(
     if not cost_known:
         raise UsageError("A cost in this log is unknown, so no budget can be promised. Give the models' prices.")
     if (steps.cost < 0).any():
-        raise UsageError("A step costs less than nothing; no budget can be promised on such a log.")
+        raise UsageError("A step of this log has a negative cost, so no budget can be promised.")
     cost = steps.cost
     if not steps.complete.all():
         if most_nano_usd is None:
@@ -171,7 +172,7 @@ def cost_levels(
 
 
 def _capped(steps: StepArrays, levels: Levels, most_nano_usd: int) -> Ints:
-    """Return the cost of each step, int64 (n, T), with the rest up to the cap at the open end that is reached first.
+    """Return the cost of each step, int64 (n, T); the first open end costs all that is left up to the cap.
 
     Steps bought after that end, as kappa falls, are within the cap and add no cost.
     """
@@ -273,7 +274,7 @@ def calibrate_budget(
 
 
 def _just_above(curve: Curve, k: int) -> float:
-    """Return the lowest threshold at which point k − 1 still holds: what costs more comes in at the next level."""
+    """Return the lowest threshold at which point k − 1 still holds; the next level costs more."""
     return -math.inf if k == curve.kappa.size else math.nextafter(float(curve.kappa[k]), math.inf)
 
 
@@ -283,7 +284,7 @@ def _fits(total: int, curve: Curve, alpha: float, bound: float) -> bool:
 
 
 def _risk_p_value(total: int, curve: Curve, alpha: float, bound: float) -> float:
-    """Return a p-value against "the mean loss is at least alpha"; losses beyond the bound there are none."""
+    """Return a p-value against "the mean loss is at least alpha"; no loss may exceed the bound."""
     if alpha >= bound:
         return 0.0
     if not curve.n or alpha == 0:
@@ -294,7 +295,7 @@ def _risk_p_value(total: int, curve: Curve, alpha: float, bound: float) -> float
 
 
 def _risk_needs(curve: Curve, alpha: float, bound: float, delta: float | None) -> int | None:
-    """Return how many questions with the lowest mean loss seen would do; see `RiskCalibration.needed_n`."""
+    """Return how many questions with the lowest mean loss seen would be enough; see `RiskCalibration.needed_n`."""
     level, cap = as_written(alpha), as_written(bound)
     lowest = Fraction(int(curve.total[-1]), curve.units * curve.n) if curve.n else Fraction(0)
     if lowest >= level:
@@ -305,7 +306,7 @@ def _risk_needs(curve: Curve, alpha: float, bound: float, delta: float | None) -
 
 
 def _budget_needs(costs: StepFunctions, budget: int, most: int, delta: float | None) -> int | None:
-    """Return how many questions with the cheapest costs seen would do; see `BudgetCalibration.needed_n`."""
+    """Return how many questions with the cheapest costs seen would be enough; see `BudgetCalibration.needed_n`."""
     cheapest = costs.at(math.inf)
     total = int(cheapest.sum())
     if not costs.n or total >= budget * costs.n:
@@ -316,7 +317,7 @@ def _budget_needs(costs: StepFunctions, budget: int, most: int, delta: float | N
 
 
 def _checked_quality(steps: StepArrays, quality: Floats) -> Floats:
-    """Return the qualities with 0 for what is unknown and where there is no candidate."""
+    """Return the qualities, with 0 for unknown ones and for absent candidates."""
     if quality.shape != steps.answer.shape:
         raise UsageError(f"quality must have the shape {steps.answer.shape}, not {quality.shape}")
     known = np.where(steps.present & ~np.isnan(quality), quality, 0.0)

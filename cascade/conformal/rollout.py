@@ -31,7 +31,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays, parents_problems
 from cascade.errors import UsageError
 
-# Questions done at once: each takes some hundred bytes of working memory, which should stay in a processor's cache.
+# Questions per chunk: each takes some hundred bytes of working memory, which should fit into a processor's cache.
 _CHUNK = 1 << 14
 
 
@@ -41,8 +41,8 @@ class Levels(NamedTuple):
     Attributes:
         reach: float64 (n, T), v_t: step t is paid where reach ≥ kappa and reach > −∞.
         leaf: float64 (n, T, m), m_t(a): the answer is kept where leaf ≥ kappa and leaf > −∞.
-        first: bool (n, T, m), the one leaf that brings its answer into the set as kappa falls: the highest of those
-            with the same answer, the earliest of several. False where the leaf is kept at no kappa.
+        first: bool (n, T, m), the one leaf that brings its answer into the set as kappa falls: the highest leaf with
+            that answer, the earliest of several. False if the leaf is kept at no kappa.
     """
 
     reach: Floats
@@ -68,8 +68,8 @@ class Outcomes:
         distinct: int64 (n,), different answers kept: the size of the prediction set.
         correct_leaves: int64 (n,), N, right answers kept, repetitions counted.
         in_set: bool (n,), whether a right answer is kept.
-        covered: bool (n,), in_set, or no answer of all the steps there are is right. A question that is not complete
-            and has no right answer on record is not covered: one might have come.
+        covered: bool (n,), in_set, or no step has a right answer. An incomplete question without a right answer on
+            record is not covered: a later step might have had one.
     """
 
     length: Ints
@@ -85,8 +85,8 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
     """Return the levels of n questions, in O(nTm).
 
     Args:
-        steps: the log. "next" is impossible at a complete question's last step. At an open end of one that is not
-            complete it leads off the record, and no answer is kept as the last resort, whatever the scores are.
+        steps: the log. "next" is impossible at a complete question's last step. At an open end of an incomplete
+            question it leads off the record, and no answer is kept as the last resort, whatever the scores are.
         scores: the policy's scores on it. Those of absent candidates and of steps beyond the record are ignored; NaN
             excludes a candidate and includes "next".
 
@@ -115,10 +115,10 @@ def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcome
     Args:
         steps: the log.
         levels: its levels under a policy.
-        kappa: one threshold, or float64 (n,), one a question.
+        kappa: one threshold, or float64 (n,), one for each question.
 
     Raises:
-        UsageError: kappa is not a number, or not as many as there are questions.
+        UsageError: kappa is not a number, or has the wrong number of entries.
     """
     paid = passed(levels.reach, kappa)
     kept = passed(levels.leaf, kappa)
@@ -137,7 +137,7 @@ def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcome
 
 
 def passed(heights: Floats, kappa: float | Floats) -> Bools:
-    """Return where a level, (n, …), is reached at kappa: level ≥ kappa, and level > −∞."""
+    """Return which levels, (n, …), are reached at kappa: level ≥ kappa, and level > −∞."""
     bar = np.asarray(kappa, dtype=np.float64)
     if bar.shape not in {(), heights.shape[:1]} or np.isnan(bar).any():
         raise UsageError(
@@ -156,9 +156,9 @@ def hopeless(steps: StepArrays) -> Bools:
 def open_end(steps: StepArrays) -> Bools:
     """Mark where a record ends before the question does, bool (n, T); nowhere where it is complete.
 
-    In a chain that is the last step on record. Elsewhere it is every step at which one that is not on record, though
-    all its parents are, would be decided on, the first for one without parents; and every step on record where all T
-    are. What would have come after it is unknown, whatever a policy does there.
+    In a chain that is the last step on record. Otherwise it is every step at which the policy would decide on a missing
+    step whose parents are all on record (the first step, for one without parents); if all T steps are on record, it is
+    every step. What comes after an open end is unknown, whatever a policy does there.
     """
     on_record = np.arange(steps.horizon) < steps.steps[:, None]
     if steps.parents is None:

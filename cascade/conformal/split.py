@@ -2,8 +2,8 @@
 
 kappa = the k-th smallest critical value of n calibration questions, k = ⌊alpha·(n + 1)⌋. A fresh question that is
 exchangeable with them is then missed with probability at most k/(n + 1) ≤ alpha. The calibration questions may have
-been used for nothing else: not for fitting, not for choosing. A question of the critical value −∞ is covered at no
-threshold. So where kappa itself comes out as −∞, such questions are missed however many they are: nothing is promised.
+been used for nothing else: not for fitting, not for choosing. A question with the critical value −∞ is covered at no
+threshold. So if kappa itself is −∞, any number of such questions may be missed: nothing is promised.
 
 A question's critical value kappa*(q) is the highest threshold at which a right answer is still kept
 (`critical_kappa`); +∞ where every threshold is good for it. Any decision rule whose set of answers grows as one number
@@ -54,7 +54,7 @@ def allowed_rank(n: int, alpha: float) -> int:
 
 
 def allowed_misses(n: int, alpha: float) -> int:
-    """Return ⌊alpha·n⌋, alpha read as the decimal number that it is written as: 1 − 0.18 is a little more than 0.82.
+    """Return ⌊alpha·n⌋, alpha read as the decimal number that it is written as (in floats, 1 − 0.18 is above 0.82).
 
     >>> allowed_misses(150, 0.18), 150 - (1 - 0.18) * 150 >= 27
     (27, False)
@@ -73,7 +73,7 @@ def split_rank(n: int, alpha: float) -> int:
 
 
 def pac_rank(n: int, alpha: float, delta: float) -> int:
-    """Return the rank of the threshold whose coverage is 1 − alpha with confidence 1 − delta, 0 where there is none.
+    """Return the rank of the threshold whose coverage is 1 − alpha with confidence 1 − delta, 0 if there is none.
 
     k = max{k : Pr[Bin(n, alpha) ≤ k − 1] ≤ delta}. Let R be the probability that a fresh question is missed at the
     k-th smallest critical value. If R > alpha, then k − 1 or fewer of the n questions lie below the alpha-quantile of
@@ -87,7 +87,7 @@ def pac_rank(n: int, alpha: float, delta: float) -> int:
 
 
 def split_kappa(critical: Floats, alpha: float) -> float:
-    """Return the calibrated threshold; −∞, which keeps everything, where n is too small for alpha.
+    """Return the calibrated threshold; −∞, which keeps everything, if n is too small for alpha.
 
     Args:
         critical: float64 (n,), the calibration questions' critical values (`split.critical_kappa`).
@@ -112,15 +112,15 @@ def split_kappa(critical: Floats, alpha: float) -> float:
 
 
 def critical_kappa(steps: StepArrays, levels: Levels) -> Floats:
-    """Return kappa*, float64 (n,): a question is covered at kappa exactly where kappa ≤ kappa*, −∞ meaning never.
+    """Return kappa*, float64 (n,): a question is covered at kappa if and only if kappa ≤ kappa*; −∞ means never.
 
-    +∞ where no answer of all the steps there are is right, and where the right one is kept whatever kappa is. −∞ where
-    the right answer is kept at no kappa: its score, or that of "next" on the way, is −∞; and where a question is not
-    complete and has no right answer on record. At kappa = −∞ itself a question of kappa* = −∞ is missed all the same:
-    no score of −∞ is ever included. `covered_at` says it for every kappa.
+    +∞ if no step has a right answer, or if a right answer is kept at every kappa. −∞ if a right answer is kept at no
+    kappa, because its score, or that of "next" on the way, is −∞; also if a question is incomplete and has no right
+    answer on record. Even at kappa = −∞ a question with kappa* = −∞ is missed: a score of −∞ is never included.
+    `covered_at` decides it for every kappa.
 
-    Where a record ends before the question does it is never above what it would be, were the record complete: an
-    answer of its last step is kept for its score alone. The levels must be those of `rollout.levels`, which see to it.
+    If a record ends before the question does, kappa* is never above its value for the complete record: an answer of the
+    last step is kept only by its score. `rollout.levels` ensures this, so the levels must come from there.
 
     >>> steps = StepArrays(
     ...     answer=np.array([[[0], [1]]]), correct=np.array([[[False], [True]]]),
@@ -136,9 +136,9 @@ def critical_kappa(steps: StepArrays, levels: Levels) -> Floats:
 
 
 def critical_values(steps: StepArrays, scores: ScoreArrays) -> Floats:
-    """Return `critical_kappa(steps, levels(steps, scores))`, in half the time and without the memory for the levels.
+    """Return `critical_kappa(steps, levels(steps, scores))` in half the time, without storing the levels.
 
-    That is all that a calibration needs.
+    A calibration needs nothing else.
 
     Raises:
         UsageError: the shapes do not fit, or answers are not numbered within their question.
@@ -160,7 +160,7 @@ def critical_values(steps: StepArrays, scores: ScoreArrays) -> Floats:
 
 
 def covered_at(critical: Floats, kappa: float | Floats) -> Bools:
-    """Return which questions are covered at a threshold, one or one a question: bool (n,)."""
+    """Return which questions are covered at a threshold, or at one threshold for each question: bool (n,)."""
     return passed(critical, kappa)
 
 
@@ -192,12 +192,12 @@ def _write(highest: Floats, steps: StepArrays, leaf: Floats) -> None:
 
 
 def one_of_each(groups: Sequence[Hashable], *, labels: Sequence[str] | None = None, seed: int = 0) -> Ints:
-    """Return one row of each group, each row of a group as likely as the others: int64, ascending.
+    """Return one row of each group, drawn uniformly: int64, ascending.
 
     Args:
-        groups: the group of each row; None = of no group, a group by itself.
-        labels: decide the draw together with the seed, and must differ within a group. If they are the questions'
-            names, the order of the rows changes nothing. By default a row's position within its group.
+        groups: the group of each row; a row with None is a group by itself.
+        labels: with the seed, they decide the draw; they must differ within a group. With the questions' names as
+            labels, the draw does not depend on the order of the rows. By default a row's position within its group.
         seed: the same seed gives the same rows.
 
     Raises:
@@ -224,13 +224,13 @@ class Calibration:
     """A threshold, and its promise about a fresh question (`calibrate`).
 
     Attributes:
-        kappa: the threshold: the k-th smallest critical value. −∞ where everything is to be kept.
+        kappa: the threshold: the k-th smallest critical value. −∞ if everything has to be kept.
         n: calibration questions.
-        k: the rank; 0 where n is too small for alpha, or for alpha and delta.
+        k: the rank; 0 if n is too small for alpha, or for alpha and delta.
         alpha: the share of questions that may be missed.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
-        misses: calibration questions that are missed at kappa: at most k − 1 unless `vacuous`. Where everything is
-            kept, those that no finite threshold covers.
+        misses: calibration questions that are missed at kappa: at most k − 1 unless `vacuous`. If everything is kept,
+            those that no finite threshold covers.
     """
 
     kappa: float
@@ -252,7 +252,7 @@ class Calibration:
 
     @property
     def needed_n(self) -> int | None:
-        """The least number of questions that would have given a threshold; None where none would: alpha is 0."""
+        """The least number of questions that would have given a threshold; None if alpha is 0."""
         return needed_n(self.alpha, self.delta) if self.alpha > 0 else None
 
     @property
@@ -351,14 +351,14 @@ _QUOTED = 3  # labels that an error shows
 
 @dataclass(frozen=True, slots=True)
 class SegmentCalibration:
-    """A threshold for every segment: by its own questions or, where they are too few, by a pool (`calibrate_segments`).
+    """A threshold for every segment: from its own questions, or from a pool if they are too few.
 
     Attributes:
-        by_segment: what serves each segment on record; a small one's is the pool's.
-        pooled: the calibration of the pool. It keeps everything where the pool itself is too small. None with delta.
+        by_segment: the calibration that serves each segment on record; for a small segment that of the pool.
+        pooled: the calibration of the pool. It keeps everything if the pool itself is too small. None with delta.
         pooled_segments: the segments on record that are too small for a threshold of their own, sorted: the pool serves
             them; with delta they keep everything.
-        unknown: what serves a question of a segment that is not on record, or of no segment: the pool; with delta
+        unknown: the calibration that serves a question of an unknown segment, or of none: the pool's; with delta
             everything is kept.
     """
 
@@ -368,7 +368,7 @@ class SegmentCalibration:
     unknown: Calibration
 
     def of(self, segment: str | None) -> Calibration:
-        """Return the calibration that serves a question of this segment; None = a question without a segment."""
+        """Return the calibration that serves a question of this segment; None means a question without a segment."""
         return self.unknown if segment is None else self.by_segment.get(segment, self.unknown)
 
 
@@ -392,7 +392,7 @@ def calibrate_segments(
 
     Args:
         critical_values: n numbers; ±∞ allowed (`calibrate`).
-        segments: n labels; None = of no segment, always in the pool.
+        segments: n labels; a question with None is always in the pool.
         alpha: the share of each segment's questions that may be missed, 0..1.
         delta: the probability that a segment's calibration misleads; for K segments together ask for delta/K.
         groups: n labels, where questions belong together; one question of each group in each segment counts, drawn at
@@ -433,7 +433,7 @@ def _of_rows(values: Floats, rows: Iterable[Ints], alpha: float, delta: float | 
 
 
 def _rows_by_segment(segments: Sequence[object], n: int) -> dict[str | None, Ints]:
-    """Return which rows belong to each label, in the order in which the labels come."""
+    """Return which rows belong to each label, in the order of first appearance."""
     if len(segments) != n:
         raise UsageError(f"There are {n} critical values, and {len(segments)} segments.")
     codes: dict[Any, int] = {}
