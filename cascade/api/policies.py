@@ -66,7 +66,7 @@ def given_policy(given: PolicyAsked, *, certificates: bool = True) -> GivenPolic
 
     Raises:
         UsageError: there is no such file.
-        ConfigError: everything that is wrong with it.
+        ConfigError: lists every problem with it.
     """
     from cascade.config import load, policy_section
     from cascade.config.yamlfile import parse_yaml
@@ -103,7 +103,7 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
 
     Raises:
         UsageError: it is not a policy directory.
-        ConfigError: everything that is wrong with it.
+        ConfigError: lists every problem with it.
     """
     from cascade.factory import read_policy  # this loads the providers, and a fit reads no policy
 

@@ -46,7 +46,7 @@ class OnlineThreshold:
         literal: with the sign as printed in CCPO, for the figure that shows what it does. It guarantees nothing.
 
     Raises:
-        UsageError: everything that is wrong with the arguments.
+        UsageError: lists every problem with the arguments.
 
     Reference: Angelopoulos, Barber & Bates (2024), theorems 1 and 2; proof of the bound in `design/online.md`.
 
@@ -96,7 +96,7 @@ class OnlineThreshold:
             upper: as for the class.
 
         Raises:
-            UsageError: everything that is wrong with the arguments.
+            UsageError: lists every problem with the arguments.
         """
         return cls(alpha=alpha, kappa=kappa, step=step, decay=decay, upper=upper, updates=n)
 

@@ -1,1 +1,1 @@
-"""How a cascade comes into service: it observes, it is promoted once a certificate holds, it falls back at an alarm."""
+"""The modes of a cascade: it observes, is promoted once a certificate holds, and falls back after an alarm."""

@@ -1,6 +1,6 @@
-"""Who is drawn, for which role, and what each look may spend: decisions by a keyed hash or by arithmetic alone.
+"""Which requests are drawn, for which role, and what each look may spend: decided by a keyed hash or by arithmetic.
 
-A draw depends on a secret of the server and on names of the conversation and the turn, never on what was asked. So
+A draw depends on a secret of the server and on the names of the conversation and the turn, never on the content. So
 clients cannot predict which requests are drawn, and replicas that share the secret agree.
 """
 
@@ -12,16 +12,16 @@ from typing import Literal
 
 Role = Literal["fit", "certify"]
 SAVING_LEVEL = 0.05
-"""The probability with which any promotion ever rests on a saving that is not there."""
+"""The highest probability that any promotion ever rests on a saving that does not exist."""
 _BETWEEN = b"\x1f"
 
 
 def place(secret: bytes, purpose: str, *names: str) -> float:
-    """Return a number in [0, 1) that looks drawn by chance and is always the same for the same names.
+    """Return a pseudorandom number in [0, 1) that depends only on the names.
 
     Args:
-        secret: the server's.
-        purpose: what is drawn: draws for different purposes are independent.
+        secret: the server's secret.
+        purpose: the purpose of the draw; draws for different purposes are independent.
         names: of what it is drawn for.
     """
     said = _BETWEEN.join([purpose.encode(), *(name.encode("utf-8", "replace") for name in names)])
@@ -38,10 +38,10 @@ def is_drawn(secret: bytes, conversation: str, turn: str, rate: float) -> bool:
 
 
 def role_of(secret: bytes, conversation: str, certify: float) -> Role:
-    """Return what the drawn rows of a conversation are for: all of them the same.
+    """Return the role of a conversation's drawn rows; all of them have the same.
 
     Args:
-        secret: the server's.
+        secret: the server's secret.
         conversation: its name.
         certify: the share of conversations that certify.
     """
@@ -49,12 +49,12 @@ def role_of(secret: bytes, conversation: str, certify: float) -> Role:
 
 
 def in_canary(secret: bytes, key: str, share: float) -> bool:
-    """Return whether a key's requests are served by the policy: once it is, it stays so while the share rises."""
+    """Return whether the policy serves a key's requests; as the share rises, a key that is served stays served."""
     return place(secret, "canary", key) < share
 
 
 def look_level(level: float, look: int) -> float:
-    """Return what the k-th look, from 1, may spend of a level: level / (k (k + 1)). All looks together spend it once.
+    """Return what the k-th look, from 1, may spend of a level: level / (k (k + 1)). All looks together spend the level.
 
     >>> look_level(0.1, 1), round(sum(look_level(0.1, k) for k in range(1, 10_000)), 4)
     (0.05, 0.1)
@@ -65,7 +65,7 @@ def look_level(level: float, look: int) -> float:
 
 
 def spent_level(level: float, looks: int) -> float:
-    """Return what so many looks have spent of a level: level · k / (k + 1).
+    """Return what the first k looks have spent of a level: level · k / (k + 1).
 
     >>> spent_level(0.1, 0), spent_level(0.1, 1), round(spent_level(0.1, 3), 3)
     (0.0, 0.05, 0.075)
@@ -74,15 +74,15 @@ def spent_level(level: float, looks: int) -> float:
 
 
 def affordable_rate(rate: float, left_nano_usd: int | None, row_nano_usd: float | None, requests: float) -> float:
-    """Return the rate at which requests are drawn until it is set anew.
+    """Return the rate at which requests are drawn until the next update.
 
     A drawn row is never dropped for its cost; the rate is lowered beforehand instead.
 
     Args:
         rate: the share that is wanted.
-        left_nano_usd: what is left for drawn rows, those under way subtracted; None for no limit.
-        row_nano_usd: what a drawn row costs beside what is served; None while no row is known.
-        requests: how many requests are expected until there is money again.
+        left_nano_usd: the money left for drawn rows, without those under way; None for no limit.
+        row_nano_usd: the cost of a drawn row's extra calls; None while no row is known.
+        requests: how many requests are expected until the budget is renewed.
 
     >>> affordable_rate(0.2, 1_000, 10.0, 1_000), affordable_rate(0.2, None, 10.0, 1_000)
     (0.1, 0.2)

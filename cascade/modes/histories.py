@@ -1,8 +1,8 @@
 """Who wrote the history of a request: the guide, or a cheaper model.
 
-A certificate from observed traffic covers only turns whose history the guide wrote, since while observing it wrote all
-of them. So what a cheaper model was served for is put on record by a digest, and a request that goes on from it passes
-to the guide.
+A certificate from observed traffic covers only turns whose history the guide wrote, since it wrote all of them while
+observing. So a digest of each history that a cheaper model's served message ends is recorded, and a request that
+continues it goes to the guide.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def conversation_of(messages: Messages, group: str | None, examples: int = 0) -> str:
-    """Return the name of a conversation: the client's own, or else a digest of how it opens.
+    """Return the name of a conversation: the client's own, or else a digest of its opening.
 
-    It opens with everything before the first reply. Requests that open alike count as one conversation, so that none of
-    them is on both sides of a certificate.
+    The opening is everything before the first reply. Requests with the same opening count as one conversation, so that
+    it is not on both sides of a certificate.
 
     Args:
-        messages: of the request, in OpenAI's form.
-        group: what the client calls the conversation.
+        messages: the messages of the request, in OpenAI's form.
+        group: the client's name for the conversation.
         examples: how many messages at the head of each request are the application's own, replies among them.
     """
     if group is not None:
@@ -33,7 +33,7 @@ def conversation_of(messages: Messages, group: str | None, examples: int = 0) ->
 
 
 def histories(messages: Messages, group: str | None, examples: int = 0) -> list[str]:
-    """Return what must not be on record as cheaply written: each history that ends with a reply, and the group."""
+    """Return the digests to look up among cheaply written ones: each history that ends with a reply, and the group."""
     found = [] if group is None else [f"group:{_digest([{'group': group}])}"]
     return found + [
         f"history:{_digest(messages[: place + 1])}"
@@ -43,7 +43,7 @@ def histories(messages: Messages, group: str | None, examples: int = 0) -> list[
 
 
 def written(messages: Messages, served: Mapping[str, Any], group: str | None) -> list[str]:
-    """Return what goes on record where a cheap model's message was served in answer to a request."""
+    """Return the digests to record after a cheap model's message was served."""
     found = [] if group is None else [f"group:{_digest([{'group': group}])}"]
     return [*found, f"history:{_digest([*messages, served])}"]
 
@@ -55,7 +55,7 @@ def _digest(messages: Messages) -> str:
 
 
 def _said(message: Mapping[str, Any]) -> list[Any]:
-    """Return what counts of a message: a client may leave out null fields, and sends ids of its own."""
+    """Return the parts of a message that are compared: clients may leave out null fields, and send ids of their own."""
     calls = [
         [call.get("function", {}).get("name"), call.get("function", {}).get("arguments")]
         for call in message.get("tool_calls") or ()

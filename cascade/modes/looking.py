@@ -1,7 +1,7 @@
-"""A look at certifying rows: a policy is fitted on the others, certified, and held against the guide's cost.
+"""A look at certifying rows: it fits a policy on the other rows, certifies it, and compares its cost with the guide's.
 
-Pure: rows and drawn requests go in, what was found goes out. A row without an outcome counts as a loss at every
-threshold. It and a row of unknown cost count as the dearest request there can be, and no mean of costs includes them.
+It is a pure function of rows and drawn requests. A row without an outcome counts as a loss at every threshold. Such a
+row, and a row of unknown cost, count as the dearest possible request, and no mean of costs includes them.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a look is to find.
+    """The request for a look.
 
     Attributes:
-        alpha, delta: of the certificate, delta over all looks.
+        alpha, delta: those of the certificate; delta over all looks.
         audit: the share of requests that will be run to the end while the policy serves.
-        comparator: when two answers are the same; None for what the requests' form asks for.
+        comparator: when two answers are the same; None for the default of the requests' form.
         config: the cascade that will serve.
         guarantee: the kind of promise.
-        reviews: what people said, where the promise needs it; None if there are no reviews.
-        seed: of the fit.
+        reviews: people's judgements, if the promise needs them; None if there are none.
+        seed: the seed of the fit.
     """
 
     alpha: float
@@ -72,11 +72,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look found.
+    """The outcome of a look.
 
     Attributes:
         page: the arithmetic, as plain JSON values.
-        in_force: the certificate, where it is promoted.
+        in_force: the certificate, if it is promoted.
         files: the policy directory, by plain names.
     """
 
@@ -91,13 +91,13 @@ class Found:
 
 
 class Rows:
-    """Drawn requests as tables, with the guide's output as the truth.
+    """Drawn requests as tables, in which the guide's output counts as right.
 
     Args:
-        rows: of the traces, with what the other models gave.
+        rows: rows of the traces, with the other models' answers.
         drawn: the requests; those without an outcome, or without rows, are missing.
         models: of the ladder, the guide last.
-        asked: what is to be promised of them.
+        asked: the promise to make.
     """
 
     def __init__(self, rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str], asked: Asked) -> None:
@@ -123,16 +123,16 @@ class Rows:
         return {model: tuple(sorted(said)) for model, said in sorted(found.items())}
 
     def share_judged(self) -> float | None:
-        """Return the share of the rows with an answer that differs: people judge these. None if none are needed."""
+        """Return the share of the rows whose answer differs, which people judge; None if it needs no labels."""
         if not get(self._asked.guarantee).reviewed:
             return None
         found = compare(lambda: iter(self._rows), self._asked.comparator).episodes
         return sum(bool(one.pairs()) for one in found.values()) / len(found) if found else 0.0
 
     def table(self) -> tuple[EpisodeTable, str]:
-        """Return all rows as a table, and the comparator. Raises UsageError where there is none to judge.
+        """Return all rows as a table, and the comparator. Raises UsageError if there are none.
 
-        A question that two conversations ask stands there as two: each is a draw from the traffic that is promised.
+        A question that two conversations ask appears twice: each is a draw from the traffic that the promise covers.
         """
         table, comparator = self._judged()
         each = zip(table.groups, table.questions, strict=True)
@@ -154,7 +154,7 @@ def _name(conversation: str | None, question: str) -> str:
 
 
 def _nothing(one: Draw, models: Sequence[str]) -> dict[str, Any]:
-    """Return the row of a request without an outcome: its record ends before its last step, which counts as a loss."""
+    """Return the row of a request without an outcome: an incomplete record, which counts as a loss."""
     return dict.fromkeys(COLUMNS) | {
         "episode_id": one.trace_id,
         "dataset": one.cascade,
@@ -171,7 +171,7 @@ def _nothing(one: Draw, models: Sequence[str]) -> dict[str, Any]:
 
 
 def too_few(asked: Asked, look: int, fit: int, conversations: int) -> str | None:
-    """Return why a look would be in vain, known without looking; None where it may succeed."""
+    """Return why a look cannot succeed, as far as counts tell; None if it may."""
     needed = needed_n(asked.alpha, look_level(asked.delta, look))
     if conversations < needed:
         return (
@@ -182,13 +182,13 @@ def too_few(asked: Asked, look: int, fit: int, conversations: int) -> str | None
 
 
 def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> Found:
-    """Look: fit on the rows that may, certify on the others, and hold the saving against nothing.
+    """Look: fit on the fitting rows, certify on the others, and test whether the policy saves money.
 
     Args:
-        rows: all that were drawn, those that certify among them.
-        certifying: those, one a conversation, which nobody has looked at before.
-        asked: what is to be found.
-        look: k, which says what may be spent.
+        rows: all drawn rows, including those that certify.
+        certifying: the certifying rows, one for each conversation, which no earlier look has used.
+        asked: the request for the look.
+        look: its number k, which determines how much of delta it may spend.
     """
     promise, saving_level = asked.promise(look), look_level(SAVING_LEVEL, look)
     table, comparator = rows.table()
@@ -212,7 +212,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         return Found({**page, "why": f"no certificate: {error}"})
     page |= {"policy": fitted.choice.chosen.name}
     if fitted.refused is not None or fitted.policy.method == "reference":
-        why = fitted.refused or "nothing that is cheaper than the guide is certified"
+        why = fitted.refused or "no policy that is cheaper than the guide can be certified"
         return Found({**page, "why": f"no certificate: {why}"})
     if not parts.calibration.priced.any():
         return Found({**page, "why": "no saving: no cost of a certifying row is known"})
@@ -236,7 +236,7 @@ def _asked_for(asked: Asked, look: int) -> dict[str, Any]:
 
 
 def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, rows: Rows, level: float) -> Found:
-    """Hold what a certified policy saves against nothing."""
+    """Test whether a certified policy saves money."""
     certificate, kappa = fitted.calibrated.segments[0].certificate, fitted.calibrated.segments[0].found.kappa
     promise = asked.promise(page["look"])
     both = parts.training, parts.calibration
@@ -260,7 +260,7 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
     if not costs.within(bounds):
         return Found({**page, "why": "no saving: a request cost more than four times the dearest one before it"})
     if least <= 0:
-        return Found({**page, "why": "no saving: net of audits it may be nothing"})
+        return Found({**page, "why": "no saving: after the cost of audits it may be zero"})
     held = InForce(
         certificate.calibration_id,
         page["look"],
@@ -276,7 +276,7 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
 
 
 def costs_of(table: EpisodeTable, policy: Policy, kappa: float, promise: Guarantee) -> Costs:
-    """Return what requests cost under a policy at a threshold, and what their calls cost."""
+    """Return the costs of requests under a policy at a threshold, and those of their calls."""
     served = promise.rules.served(sample_of(table, policy), kappa=kappa)  # type: ignore[attr-defined]
     cost = served.at(PathPoint(kappa)).cost.astype(np.float64)
     guide = table.arrays.cost[:, -1].astype(np.float64)

@@ -1,7 +1,7 @@
-"""What people say of drawn requests: judgements of two answers, and feedback on the one that was served.
+"""People's judgements of drawn requests: of two answers, and as feedback on the answer served.
 
-A promise of regret rests on it: an answer loses where it is wrong and the guide's is right. An answer that differs from
-the guide's and that nobody has judged counts as a loss, so that it does not matter which ones people judge.
+A promise of regret rests on them: an answer loses if it is wrong and the guide's is right. An answer that differs from
+the guide's counts as a loss until somebody judges it, so it does not matter which answers people judge.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ KIND: Final = "regret"
 
 
 def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool | None:
-    """Return False where feedback shows that an answer other than the guide's loses nothing; None where it does not.
+    """Return False if feedback shows that an answer other than the guide's loses nothing, else None.
 
-    It never shows a loss: that takes both answers.
+    Feedback never shows a loss: that takes a judgement of both answers.
 
     Args:
-        right: whether the answer served is right, as far as that was said.
+        right: whether the answer served is right, if the client said so.
         better: the model that answered better, "equal" or "neither".
         by_guide: whether the guide's answer was served.
 
@@ -37,13 +37,13 @@ def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool 
 
 
 def losses_of(reviews: Reviews | None) -> dict[str, bool]:
-    """Return what reviewers say, by the names under which answers are judged (`pair_name`)."""
+    """Return the reviewers' judgements, by the names of the pairs (`pair_name`)."""
     found = {} if reviews is None else reviews.losses(KIND)
     return {pair_name(*pair): lost for pair, lost in found.items()}
 
 
 def check_terms(reviews: Reviews | None, comparator: str | None) -> None:
-    """Refuse reviews that a promise of regret cannot rest on. Raises UsageError."""
+    """Refuse reviews that cannot support a promise of regret. Raises UsageError."""
     if reviews is None:
         return
     terms, problems = reviews.terms, list[str]()
@@ -58,12 +58,12 @@ def check_terms(reviews: Reviews | None, comparator: str | None) -> None:
 
 
 def judged(compared: Compared, drawn: Sequence[Draw], reviews: Reviews | None) -> EpisodeTable:
-    """Return drawn requests as a table in which an answer is right that loses nothing.
+    """Return drawn requests as a table in which an answer is right if it loses nothing.
 
     Args:
         compared: their answers.
-        drawn: the requests, with what feedback said of them.
-        reviews: what reviewers said; None if there are no reviews.
+        drawn: the requests, with their feedback.
+        reviews: the reviews; None if there are none.
     """
     told = Terms(KIND, compared.comparator, 1.0, "") if reviews is None else reviews.terms
     said = [Reviews(told, tuple(_of_feedback(compared, drawn)))]
@@ -71,7 +71,7 @@ def judged(compared: Compared, drawn: Sequence[Draw], reviews: Reviews | None) -
 
 
 def _of_feedback(compared: Compared, drawn: Sequence[Draw]) -> Iterator[Judgement]:
-    """Yield what feedback says of the one answer that differs; of several, it is not on record which it means."""
+    """Yield the feedback on the one answer that differs; if several differ, it is unknown which one is meant."""
     for one in drawn:
         episode = compared.episodes.get((one.cascade, one.trace_id))
         if episode is not None and one.lost is False and _is_one(episode):

@@ -1,4 +1,4 @@
-"""What it takes until a promotion is likely, as `modes.planning` finds it and as pages show it."""
+"""What a promotion still takes, as `modes.planning` computes it and pages show it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from cascade.modes.state import CascadeState
 
 CHANCE = 0.8
-"""What is called likely."""
+"""The probability from which a promotion counts as likely."""
 LEAST_FIT = 50
-"""Rows that a policy is fitted on at least, and that a plan is made from."""
+"""The fewest rows that a policy is fitted on, and that a plan is made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class Plan:
     Attributes:
         look: the look that it is about.
         have: conversations that could certify now.
-        needed: conversations that it takes; None where no number does, as far as these rows tell.
-        requests: requests until then; None where that is not known.
-        usd: what observing them costs beside what is served.
+        needed: conversations that it takes; None if no number is enough, as far as these rows tell.
+        requests: requests until then; None if unknown.
+        usd: the cost of the extra calls to observe them.
         days: days until then, at the traffic so far.
-        labels: judgements of certifying requests, at most: agreement needs none; None where that is not known.
-        why: what stands in the way, where something does.
+        labels: judgements of certifying requests, at most; agreement needs none; None if unknown.
+        why: why no promotion is likely, if so.
         era: of the rows that it was made from.
     """
 
@@ -45,7 +45,7 @@ class Plan:
         return self.needed is not None and self.needed <= self.have
 
     def is_about(self, state: CascadeState) -> bool:
-        """Whether a cascade in this state would take the look that the plan speaks of."""
+        """Whether a cascade in this state would take the look that the plan is about."""
         return (self.look, self.era) == (state.looks + 1, state.era)
 
     def describe(self) -> str:

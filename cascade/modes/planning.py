@@ -1,4 +1,4 @@
-"""How many requests, USD and days it takes until a promotion is likely, from the rows that may fit alone."""
+"""Estimates how many requests, USD and days a promotion still takes, only from the fitting rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def planned(rows: Rows, asked: Asked, look: int, counts: Counts, rate: float) ->
     """Return a plan.
 
     Args:
-        rows: those that may fit.
-        asked: what is to be promised.
+        rows: the fitting rows.
+        asked: the promise to make.
         look: the next look.
-        counts: what there is so far.
+        counts: the counts so far.
         rate: the share of requests that becomes a certifying row.
     """
     needed, why = _needed(rows, asked, look, counts)
@@ -69,7 +69,7 @@ def _needed(rows: Rows, asked: Asked, look: int, counts: Counts) -> tuple[int | 
         return None, str(error)
     if math.isfinite(best):
         return math.ceil(best), None
-    said = "at no threshold do these rows agree often enough with the guide and save something"
+    said = "at no threshold do these rows agree often enough with the guide and save money"
     if whole.n < table.n:
         enough = math.isfinite(_least(whole.costed(), 0, asked, look))
         said = "without these a promotion would be likely with more rows" if enough else f"{said}, even without these"
@@ -78,12 +78,12 @@ def _needed(rows: Rows, asked: Asked, look: int, counts: Counts) -> tuple[int | 
 
 
 def _least(known: EpisodeTable, missing: int, asked: Asked, look: int) -> float:
-    """Return how many conversations like these make a promotion likely; +∞ where none do.
+    """Return how many conversations like these make a promotion likely; +∞ if no number does.
 
     Args:
         known: drawn requests with an outcome.
-        missing: how many others have none: each is a loss, and costs as much as can be.
-        asked: what is to be promised.
+        missing: how many others have none: each counts as a loss and at the highest possible cost.
+        asked: the promise to make.
         look: the next look.
 
     Raises:
@@ -97,7 +97,7 @@ def _least(known: EpisodeTable, missing: int, asked: Asked, look: int) -> float:
     others = known.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
     lost, best = missing / (known.n + missing), math.inf
     some = levels[np.unique(np.linspace(0, levels.size - 1, _POINTS).astype(np.int64))] if levels.size else levels
-    for kappa in (*some, math.inf):  # at infinity nothing goes on to the guide
+    for kappa in (*some, math.inf):  # at infinity no request goes on to the guide
         at = served.at(PathPoint(float(kappa)))
         costs = Costs(guide, others, at.cost.astype(np.float64), unknown)
         bounds = Bounds.of(costs)
@@ -110,7 +110,7 @@ def _least(known: EpisodeTable, missing: int, asked: Asked, look: int) -> float:
 
 
 def _certified_with(rate: float, alpha: float, delta: float) -> float:
-    """Return how many conversations are certified with a good chance where each differs at this rate; +∞ where none."""
+    """Return how many conversations are likely to certify if each differs at this rate; +∞ if no number is."""
     if rate >= alpha:
         return math.inf
     count = 10.0

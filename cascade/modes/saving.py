@@ -1,8 +1,7 @@
-"""What a policy saves on a request, net of audits, and how little that can be: bets against "nothing is saved".
+"""What a policy saves on a request, net of audits, and a lower bound on it, by bets against "nothing is saved".
 
-A mean has no lower bound without a bound on its values. It is taken from rows that may fit, before a certifying row is
-seen: no request costs more than four times what the dearest of them did. A certifying row above that refutes the bound,
-and the look is refused.
+A lower bound on a mean needs a bound on its values. It is taken from fitting rows, before a certifying row is seen: no
+request costs more than four times the dearest of them. If a certifying row exceeds it, the look is refused.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.monitor import mean_below_log_e_value, mean_below_p_value
 
 SPARE = 4.0
-"""Times the dearest request seen that no request costs more than."""
+"""No request costs more than this multiple of the dearest fitting request."""
 _BISECTIONS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What n requests cost, in nano-USD.
+    """The costs of n requests, in nano-USD.
 
     Attributes:
-        guide: float64 (n,), of the guide's call.
-        others: float64 (n,), of all calls but the guide's.
-        served: float64 (n,), of the calls that the policy makes.
-        unknown: bool (n,), rows without an outcome, or with an unknown cost: they save nothing and cost as much as can
-            be.
+        guide: float64 (n,), the cost of the guide's call.
+        others: float64 (n,), the cost of all calls but the guide's.
+        served: float64 (n,), the cost of the calls that the policy makes.
+        unknown: bool (n,), rows without an outcome, or with an unknown cost: they save nothing and cost as much as
+            possible.
     """
 
     guide: Floats
@@ -37,26 +36,26 @@ class Costs:
     unknown: Bools
 
     def saving(self, audit: float, bounds: Bounds) -> Floats:
-        """Return what each request saves against the guide alone, with a share of all run to the end: float64 (n,)."""
+        """Return the saving of each request against the guide alone, the share `audit` run to the end: float64 (n,)."""
         spent = self.served + audit * (self.guide + self.others - self.served)
         return np.where(self.unknown, -bounds.others, self.guide - spent)
 
     def within(self, bounds: Bounds) -> bool:
-        """Whether no request is dearer than the bounds."""
+        """Whether every request is within the bounds."""
         known = ~self.unknown
         return bool((self.guide[known] <= bounds.guide).all() and (self.others[known] <= bounds.others).all())
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no request costs more than, in nano-USD: the guide's call, and all others together."""
+    """Upper bounds on the cost of a request, in nano-USD: of the guide's call, and of all others together."""
 
     guide: float
     others: float
 
     @classmethod
     def of(cls, costs: Costs) -> Bounds:
-        """Return the bounds that rows give which may fit."""
+        """Return the bounds from fitting rows."""
         known = ~costs.unknown
         return cls(SPARE * costs.guide[known].max(initial=0.0), SPARE * costs.others[known].max(initial=0.0))
 
@@ -87,7 +86,7 @@ def least_saving(savings: Floats, bounds: Bounds, level: float) -> float:
 
 
 def rows_for_saving(savings: Floats, bounds: Bounds, level: float) -> float:
-    """Return about how many requests like these prove a saving at a level; +∞ where they save nothing."""
+    """Return about how many requests like these prove a saving at a level; +∞ if they save nothing."""
     if not savings.size:
         return float("inf")
     upper = bounds.guide + bounds.others

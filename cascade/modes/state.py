@@ -1,4 +1,4 @@
-"""What is known of a cascade in service: its mode, the certificate in force, what audits told. Frozen values.
+"""The state of a cascade in service: its mode, the certificate in force, the audits. Values are frozen.
 
 `ModeStore` keeps them; every change is a method here that returns the next value.
 """
@@ -20,9 +20,9 @@ Source = Literal["observe", "audit"]
 Outcome = Literal["pending", "complete", "missing"]
 Verdict = Literal["open", "promoted", "refused"]
 _CHANGES = 100
-"""Changes that are kept, the latest."""
+"""The most changes that are kept, the latest ones."""
 _SIGNS = 50
-"""Names and builds of a model that are kept, the latest: some servers put another one into each reply."""
+"""The most names and builds of a model that are kept: some servers put a new one into each reply."""
 
 
 class Change(NamedTuple):
@@ -32,7 +32,7 @@ class Change(NamedTuple):
         at: when, UTC, ISO 8601.
         by: who or what made it: a key's name, "cascade promote", "audits".
         mode: the mode from then on.
-        why: in words.
+        why: the reason, in words.
     """
 
     at: str
@@ -43,18 +43,18 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What replies say of the models that wrote them.
+    """The names and builds that replies report of their models.
 
     Attributes:
-        models: by model the names that its replies bore.
-        builds: by model the fingerprints that its replies bore.
+        models: by model the names in its replies.
+        builds: by model the fingerprints in its replies.
     """
 
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def updated(self, model: str, echoed: str | None, build: str | None, *, when: str) -> str | None:
-        """Return how a reply shows that a model was changed since, in words; None where it does not."""
+        """Return, in words, how a reply shows that a model has changed; None if it does not."""
         for known, now, what in ((self.models, echoed, "as"), (self.builds, build, "from the build")):
             before = known.get(model)
             if before and now is not None and now not in before:
@@ -62,12 +62,12 @@ class Signs:
         return None
 
     def knows(self, model: str, echoed: str | None, build: str | None) -> bool:
-        """Whether all that a reply says is known of its model."""
+        """Whether the name and build in a reply are already known."""
         both = ((self.models, echoed), (self.builds, build))
         return all(now is None or now in known.get(model, ()) for known, now in both)
 
     def joined(self, model: str, echoed: str | None, build: str | None) -> Signs:
-        """Return these, with what a reply says."""
+        """Return these signs with those of a reply added."""
         return Signs(_joined(self.models, model, echoed), _joined(self.builds, model, build))
 
 
@@ -84,11 +84,11 @@ class InForce:
         certificate: its id.
         look: the look that issued it.
         alpha: the share of requests that may differ from the guide.
-        delta: what of the error probability this certificate spends.
+        delta: the error probability that this certificate spends.
         n: conversations that certified it.
         comparator: by which answers are the same.
-        models: by model the names that its replies bore: another name voids the certificate.
-        builds: by model the fingerprints that its replies bore: another one does the same.
+        models: by model the names in its replies; another name voids the certificate.
+        builds: by model the fingerprints in its replies; another one voids it too.
         guarantee: the kind of promise, "agreement" or "regret".
     """
 
@@ -104,18 +104,18 @@ class InForce:
 
     @property
     def by_people(self) -> bool:
-        """Whether people say what counts against it, later."""
+        """Whether people's later judgements decide what counts against it."""
         return not get(self.guarantee).compares
 
     @property
     def broken(self) -> str:
-        """What at most a share `alpha` of the requests is, in words."""
+        """The event whose share is at most `alpha`, in words."""
         if self.by_people:
             return "answered wrongly where the guide is right, or differently with nobody to judge it,"
         return "served otherwise than the guide would"
 
     def updated(self, model: str, echoed: str | None, build: str | None) -> str | None:
-        """Return how a reply shows that a model was changed since the certificate was made; None where it does not."""
+        """Return how a reply shows that a model has changed since the certificate was made; None if it does not."""
         return Signs(self.models, self.builds).updated(model, echoed, build, when="while it was certified")
 
 
@@ -162,7 +162,7 @@ class CascadeState:
         return self.mode == "enforce" and not self.killed and self.in_force is not None
 
     def changed(self, mode: Mode, by: str, why: str, at: str, **others: Any) -> CascadeState:
-        """Return the state with another mode, or the same one, and who changed what."""
+        """Return the state with a new (or the same) mode, and a record of the change."""
         made = (*self.changes, Change(at, by, mode, why))[-_CHANGES:]
         return replace(self, mode=mode, changes=made, **others)
 
@@ -190,10 +190,10 @@ class CascadeState:
         return self.withdrawn(said, "audits", at, monitor=after)
 
     def replied(self, model: str, echoed: str | None, build: str | None, at: str) -> CascadeState:
-        """Return the state after a reply of a model, which may be another one than before.
+        """Return the state after a reply of a model, which may have changed.
 
-        Under a certificate the guide serves from then on. Without one a new era begins: of a mixture of requests
-        before and after the change a certificate would say nothing that holds now.
+        Under a certificate the guide serves from then on. Without one a new era begins: a certificate from requests
+        before and after the change would not hold now.
         """
         joined = replace(self, signs=self.signs.joined(model, echoed, build))
         if self.mode == "enforce" and self.in_force is not None:
@@ -206,7 +206,7 @@ class CascadeState:
         return joined.changed(self.mode, "a reply", why, at, era=self.era + 1)
 
     def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
-        """Return the state in which the certificate in force holds no more, and the guide serves."""
+        """Return the state in which the certificate is withdrawn, and the guide serves."""
         return self.changed("fallback", by, why, at, alarm=why, era=self.era + 1, **others)
 
     def set_mode(self, mode: Mode, by: str, why: str, at: str, canary: float | None = None) -> CascadeState:
@@ -257,7 +257,7 @@ def _tuples(known: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 class Draw(NamedTuple):
-    """A drawn request. It is on record before its first call, and stays whatever becomes of it.
+    """A drawn request. It is recorded before its first call, and stays on record whatever happens.
 
     Attributes:
         trace_id: of its episode in the traces.
@@ -304,18 +304,18 @@ class Draw(NamedTuple):
 
 
 def pair_name(question: str, output: str, reference: str) -> str:
-    """Return under which name two answers to a question are judged, from their digests (`review.pairs.PairId`)."""
+    """Return the name under which two answers to a question are judged, from their digests (`review.pairs.PairId`)."""
     return f"{question}/{output}/{reference}"
 
 
 class Opened(NamedTuple):
-    """A look that has begun, for the one who holds the lease.
+    """A look that has begun, for the process that holds the lease.
 
     Attributes:
         look: k, from 1.
-        certifying: of each conversation the first drawn row that is settled and that no earlier look has seen.
+        certifying: for each conversation its first settled row that no earlier look has seen.
         opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
-        tries: how many processes have taken it up; all but the last broke off.
+        tries: how many processes have begun it; all but the last were interrupted.
         era: the cascade's when it began.
     """
 
@@ -335,7 +335,7 @@ class Look(NamedTuple):
         at: when it began, UTC, ISO 8601.
         by: who asked for it.
         verdict: "open" while it runs. One that broke off has spent its share, and is taken up again.
-        page: what was found, as plain JSON values (`modes.promoting.Found`).
+        page: the result, as plain JSON values (`modes.looking.Found`).
     """
 
     cascade: str
@@ -347,7 +347,7 @@ class Look(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Drawn rows of a cascade, for its page and its plan.
+    """Counts of a cascade's drawn rows, for its page and its plan.
 
     Attributes:
         pending, complete, missing: rows by their outcome.
@@ -377,5 +377,5 @@ class Counts(NamedTuple):
 
     @property
     def row_nano_usd(self) -> float | None:
-        """What a row costs beside what was served, on average over those for which that is known; None without any."""
+        """The mean cost of a row's extra calls, over rows of known cost; None without any."""
         return self.off_path_nano_usd / self.priced if self.priced else None

@@ -1,6 +1,6 @@
-"""Where the state of cascades lies, so that replicas agree and a restart forgets nothing.
+"""Stores the state of cascades, so that replicas agree and a restart forgets nothing.
 
-Every change is one transaction that reads, decides and writes with the row locked; what it decides is a pure function.
+Every change is one transaction that reads, decides and writes with the row locked; the decision is a pure function.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS cascade_written (digest TEXT PRIMARY KEY)",
 )
 LOST_S = 3_600.0
-"""How long after it was drawn a row that is still pending is taken for missing: its process was killed."""
+"""Seconds after its draw at which a pending row counts as missing: its process was killed."""
 _SETTLED = "outcome <> 'pending'"
 _FRESH = f"role = 'certify' AND look IS NULL AND {_SETTLED} AND era = ?"
 _FITS = f"(role = 'fit' OR look IS NOT NULL) AND {_SETTLED} AND era = ?"
@@ -59,14 +59,14 @@ class KeptPlan(NamedTuple):
 
 
 def now_iso() -> str:
-    """Return the time as a change bears it."""
+    """Return the current time, UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class ModeStore:
     """The state of cascades in a database. Made by `open` or `memory`; close it. Threads may share it.
 
-    Each method raises StoreError where the database does not answer. It is then unknown whether a change was made.
+    Each method raises StoreError if the database does not answer. Then it is unknown whether a change was made.
     """
 
     def __init__(self, database: Database) -> None:
@@ -76,10 +76,10 @@ class ModeStore:
 
     @classmethod
     def open(cls, url: str | Address) -> ModeStore:
-        """Open a store; make its file and tables where they are not there.
+        """Open a store; create its file and tables if they do not exist.
 
         Raises:
-            UsageError: it is no URL of a store.
+            UsageError: the URL is not that of a store.
             StoreError: it cannot be reached.
         """
         address = parse(url) if isinstance(url, str) else url
@@ -97,16 +97,16 @@ class ModeStore:
 
     @classmethod
     def memory(cls) -> ModeStore:
-        """Return a store that ends with this process."""
+        """Return a store in memory, which ends with this process."""
         return cls(Database.memory(_TABLES))
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Release the connections."""
         self._database.close()
 
     @contextmanager
     def _transaction(self, *, reading: bool = False) -> Iterator[Callable[..., Any]]:
-        """Run statements in one transaction. Raises StoreError where the database does not answer."""
+        """Run statements in one transaction. Raises StoreError if the database does not answer."""
         try:
             with self._database.transaction(reading=reading) as run:
                 yield run
@@ -117,7 +117,7 @@ class ModeStore:
     # --- state ---
 
     def begin(self, cascade: str, secret: bytes | None = None) -> tuple[CascadeState, bytes]:
-        """Return a cascade's state and the secret that decides its draws; both are made for a new cascade.
+        """Return a cascade's state and the secret of its draws; both are created for a new cascade.
 
         Args:
             cascade: its name.
@@ -134,7 +134,7 @@ class ModeStore:
         return CascadeState.loads(found[2], found[0]), bytes.fromhex(found[1])
 
     def state(self, cascade: str, known: CascadeState | None = None) -> CascadeState:
-        """Return a cascade's state; the one that is known already where it has not changed since.
+        """Return a cascade's state; `known` itself if it has not changed.
 
         Raises:
             UsageError: there is no such cascade.
@@ -149,17 +149,17 @@ class ModeStore:
         return known
 
     def names(self) -> list[str]:
-        """Return the cascades that are known, by their names."""
+        """Return the names of all cascades in the store."""
         with self._transaction(reading=True) as run:
             return [name for (name,) in run("SELECT cascade FROM cascade_modes ORDER BY cascade").fetchall()]
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
-        """Put in a state's place what is decided of it; whatever `decide` raises leaves it as it was."""
+        """Replace a state by what `decide` returns for it; if `decide` raises, the state stays."""
         with self._transaction() as run:
             return self._change(run, cascade, decide)
 
     def _locked(self, run: Callable[..., Any], cascade: str) -> CascadeState:
-        """Return a state that nobody else changes until the transaction ends."""
+        """Return a state, locked until the transaction ends."""
         lock = self._database.row_lock
         found = run(f"SELECT version, document FROM cascade_modes WHERE cascade = ?{lock}", cascade).fetchone()  # noqa: S608 - constants
         if found is None:
@@ -185,14 +185,14 @@ class ModeStore:
     # --- drawn rows ---
 
     def draw(self, row: Draw) -> bool:
-        """Put a drawn row on record; return False where this turn of the conversation is there already."""
+        """Record a drawn row; return False if this turn of the conversation is recorded already."""
         marks = ", ".join("?" * len(row))
         with self._transaction() as run:
             made = run(f"INSERT INTO cascade_draws ({_DRAW}) VALUES ({marks}) ON CONFLICT DO NOTHING", *row)  # noqa: S608 - columns and marks
             return bool(made.rowcount)
 
     def settle(self, trace_id: str, why_missing: str | None, off_path_nano_usd: int | None) -> bool:
-        """Say what became of a row that was pending; return whether it was."""
+        """Settle a pending row; return whether it was pending."""
         with self._transaction() as run:
             return self._settle(run, trace_id, why_missing, off_path_nano_usd)
 
@@ -215,9 +215,9 @@ class ModeStore:
     ) -> CascadeState:
         """Settle an audit and let the e-process count it, once for each conversation; return the state after it.
 
-        It is counted where the certificate that it is about is still the one in force. Where people say what counts
-        against it, `count_judged` counts it later. Where it is not known whether it differs (None), it is never
-        counted: the guide's being down is no evidence about the answers that were served.
+        It counts only if its certificate is still in force. If people's judgements decide, `count_judged` counts it
+        later. If it is unknown whether it differs (None), it never counts: a failure of the guide is no evidence about
+        the answers served.
         """
         with self._transaction() as run:
             state = self._locked(run, row.cascade)
@@ -247,9 +247,9 @@ class ModeStore:
         return after
 
     def judge(self, cascade: str, losses: Mapping[str, bool]) -> int:
-        """Put on record what people say of drawn requests; return how many of them are on record.
+        """Record people's judgements of drawn requests; return how many of these requests are on record.
 
-        Whoever calls an answer a loss is believed.
+        If reviewers disagree, the answer is a loss.
 
         Args:
             cascade: its name.
@@ -270,15 +270,15 @@ class ModeStore:
     def count_judged(self, cascade: str, now_s: float, label_s: float, losses: Mapping[str, bool]) -> CascadeState:
         """Let the e-process count audits that people have judged, in the order in which they were drawn.
 
-        An audit waits until all that were drawn before it are counted. So neither whether nor when one is counted
-        depends on what it says. One that differs and that nobody has judged in time counts as a loss. One of which
-        nobody can know whether it differs (the guide was down, the process was killed) is passed over.
+        An audit waits until all earlier ones are counted. So neither whether nor when it counts depends on its result.
+        An audit that differs counts as a loss if nobody judges it in time. If nobody can know whether it differs (the
+        guide was down, the process was killed), it is skipped.
 
         Args:
             cascade: its name.
             now_s: the time, in seconds since 1970.
             label_s: how long a judgement may take.
-            losses: what reviewers say, by `pair_name`.
+            losses: the reviewers' judgements, by `pair_name`.
         """
         with self._transaction() as run:
             state = self._locked(run, cascade)
@@ -297,13 +297,13 @@ class ModeStore:
             return state
 
     def is_pending(self, trace_id: str) -> bool:
-        """Return whether a drawn row waits for its outcome: its trace is not whole yet."""
+        """Return whether a drawn row waits for its outcome: its trace is not complete yet."""
         with self._transaction(reading=True) as run:
             query = "SELECT 1 FROM cascade_draws WHERE trace_id = ? AND outcome = 'pending'"
             return run(query, trace_id).fetchone() is not None
 
     def expire(self, cascade: str, before_s: float) -> int:
-        """Take rows for missing that are pending since before a time: their process was killed. Return how many."""
+        """Mark rows as missing that are pending since before a time, as their process was killed. Return how many."""
         with self._transaction() as run:
             made = run(
                 "UPDATE cascade_draws SET outcome = 'missing', why = 'its process ended' "
@@ -317,8 +317,8 @@ class ModeStore:
 
         Args:
             cascade: its name.
-            newest: only so many of the newest.
-            counted_for: only audits that the e-process counted for the certificate of this id.
+            newest: at most so many, the newest ones.
+            counted_for: only audits that the e-process counted for the certificate with this id.
         """
         query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ?"  # noqa: S608 - columns
         query += "" if counted_for is None else " AND counted AND certificate = ?"
@@ -328,7 +328,7 @@ class ModeStore:
         return [_draw(row) for row in found[::-1]]
 
     def counts(self, cascade: str, since_s: float = 0.0) -> Counts:
-        """Return how many rows there are, of all or of those drawn since a time."""
+        """Return the counts of all rows, or of those drawn since a time."""
         latest = "SELECT certificate FROM cascade_draws WHERE cascade = ? AND counted ORDER BY drawn_s DESC LIMIT 1"
         query = f"""SELECT SUM(CASE WHEN outcome = 'pending' THEN 1 ELSE 0 END),
         SUM(CASE WHEN outcome = 'complete' THEN 1 ELSE 0 END), SUM(CASE WHEN outcome = 'missing' THEN 1 ELSE 0 END),
@@ -356,13 +356,13 @@ class ModeStore:
     # --- looks ---
 
     def lease(self, cascade: str, owner: str, now_s: float, until_s: float) -> bool:
-        """Take the right to look at a cascade, or prolong it; return False where another one has it.
+        """Take or prolong the right to look at a cascade; return False if another owner has it.
 
         It ends by itself, so that a killed process does not block others for longer.
 
         Args:
             cascade: its name.
-            owner: who takes it: a name that nobody else has.
+            owner: the owner, a unique name.
             now_s: the time, in seconds since 1970.
             until_s: when it ends.
         """
@@ -382,25 +382,25 @@ class ModeStore:
         return 0.0 if found is None else float(found[0])
 
     def release(self, cascade: str, owner: str) -> None:
-        """Give a lease back; nothing happens where it has passed to another one."""
+        """Release a lease; nothing happens if another owner has it by now."""
         with self._transaction() as run:
             run("DELETE FROM cascade_leases WHERE cascade = ? AND owner = ?", cascade, owner)
 
     def open_look(self, cascade: str, by: str, opened_s: float, refuse: Refuse) -> Opened:
         """Begin a look: count it, and take the rows that certify, which never certify again.
 
-        It is counted before anybody sees a row, so that a look that breaks off has spent its share. A look that broke
-        off is taken up again, with its number and its rows, before another one begins.
+        It is counted before anybody sees a row, so an interrupted look has spent its share. An interrupted look is
+        resumed, with its number and its rows, before another one begins.
 
         Args:
             cascade: its name.
-            by: who asks, for the record.
+            by: who promotes, for the record.
             opened_s: the time, in seconds since 1970.
-            refuse: returns why a look would be in vain, from its number, the rows that fit and the conversations that
-                certify; None where it may succeed.
+            refuse: returns why a look cannot succeed, from its number, the rows that fit and the conversations that
+                certify; None if it may.
 
         Raises:
-            UsageError: it would be in vain; nothing was counted.
+            UsageError: it cannot succeed; nothing was counted.
         """
         with self._transaction() as run:
             state = self._locked(run, cascade)
@@ -428,7 +428,7 @@ class ModeStore:
 
     @staticmethod
     def _looked_at(run: Callable[..., Any], cascade: str, look: int) -> list[Draw]:
-        """Return of each conversation of a look the first row."""
+        """Return the first row of each conversation of a look."""
         query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND look = ? ORDER BY drawn_s, trace_id"  # noqa: S608 - columns
         rows = [_draw(row) for row in run(query, cascade, look).fetchall()]
         first = {row.conversation: row for row in reversed(rows)}
@@ -442,19 +442,19 @@ class ModeStore:
         files: Mapping[str, str] = MappingProxyType({}),
         promoted: Callable[[CascadeState], CascadeState] | None = None,
     ) -> bool:
-        """Put on record what a look found and, in the same transaction, what it promotes.
+        """Record the outcome of a look and, in the same transaction, its promotion.
 
         Args:
             cascade: its name.
-            look: k.
-            page: what was found, as plain JSON values.
+            look: its number.
+            page: the result, as plain JSON values.
             files: of the policy that it certified, as base64 by name.
-            promoted: puts the certificate in force; None where it was refused. It returns the state as it is where the
-                certificate came too late: then it is refused, too.
+            promoted: puts the certificate in force; None if it was refused. If it returns the state unchanged, the
+                certificate came too late and is refused too.
 
         Returns:
-            Whether the look was still open. Another process may have closed it, after this one's lease ended: then
-            nothing changes.
+            Whether the look was still open. If another process closed it, after this one's lease ended, nothing
+            changes.
         """
         with self._transaction() as run:
             before = self._locked(run, cascade)
@@ -470,7 +470,7 @@ class ModeStore:
             return bool(made.rowcount)
 
     def looks(self, cascade: str) -> list[Look]:
-        """Return all looks, the first first."""
+        """Return all looks, the earliest first."""
         query = "SELECT cascade, look, at, by, verdict, page FROM cascade_looks WHERE cascade = ? ORDER BY look"
         with self._transaction(reading=True) as run:
             found = run(query, cascade).fetchall()
@@ -494,7 +494,7 @@ class ModeStore:
             )
 
     def plan(self, cascade: str) -> KeptPlan | None:
-        """Return the latest plan; None where there is none yet."""
+        """Return the latest plan; None if there is none yet."""
         with self._transaction(reading=True) as run:
             found = run("SELECT at, document FROM cascade_plans WHERE cascade = ?", cascade).fetchone()
         return None if found is None else KeptPlan(found[0], Plan(**json.loads(found[1])))
@@ -502,13 +502,13 @@ class ModeStore:
     # --- who wrote a history ---
 
     def wrote(self, digests: Iterable[str]) -> None:
-        """Put on record that a cheap model wrote what ends so (`modes.histories`)."""
+        """Record that a cheap model wrote the end of these histories (`modes.histories`)."""
         with self._transaction() as run:
             for one in sorted(digests):  # in one order, so that two replicas never wait for each other
                 run("INSERT INTO cascade_written (digest) VALUES (?) ON CONFLICT DO NOTHING", one)
 
     def cheaply_written(self, digests: Sequence[str]) -> bool:
-        """Return whether a cheap model wrote any of these."""
+        """Return whether a cheap model wrote the end of any of these histories."""
         if not digests:
             return False
         marks = ", ".join("?" * len(digests))
@@ -522,7 +522,7 @@ def _counted(state: CascadeState) -> CascadeState:
 
 
 def _draw(row: Sequence[Any]) -> Draw:
-    """Return a row of the database, in which SQLite has numbers for truth values."""
+    """Return a `Draw` from a row of the database; SQLite has numbers for truth values."""
     one = Draw(*row)
     return one._replace(counted=bool(one.counted), differs=_truth(one.differs), lost=_truth(one.lost))
 
@@ -532,11 +532,11 @@ def _truth(value: Any) -> bool | None:
 
 
 def missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
-    """Return whether an audit counts against a promise that people judge; None while they may still say so.
+    """Return whether an audit counts against a promise that people judge; None while they may still judge it.
 
     Args:
         row: the audit.
-        losses: what reviewers say, by `pair_name`.
+        losses: the reviewers' judgements, by `pair_name`.
         late: whether the time for judgements is over.
     """
     if row.outcome == "pending" or row.differs is None:

@@ -1,7 +1,7 @@
-"""Who may ask: the server's own keys, and the addresses that it listens on without any.
+"""Who may ask: the server's own keys, and the addresses that it may listen on without keys.
 
 A key is 256 random bits, so its SHA-256 cannot be guessed back, and no salt or slow hash is needed: those protect
-passwords, which people choose. The configuration holds the hash alone.
+passwords, which people choose. The configuration holds only the hash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cascade.config.schema import ServerConfig, ServerKeyConfig
 from cascade.server.refusals import Refused
 
 PREFIX = "sk-cascade-"
-"""What a key begins with: `cascade.safety.keys` knows its shape, so that it is taken out of logs and errors."""
+"""The start of every key: `cascade.safety.keys` knows this shape and takes keys out of logs and errors."""
 _BYTES = 32
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "/v1/feedback": ("ask", "view", "admin"),
@@ -29,7 +29,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 
 
 class NewKey(NamedTuple):
-    """A key that was just made. It is shown once; `sha256` is what the configuration holds."""
+    """A new key. It is shown once; the configuration holds its `sha256`."""
 
     key: str
     sha256: str
@@ -46,10 +46,10 @@ def _hashed(key: str) -> str:
 
 
 def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
-    """Return the name of the key that a request bears; None where the server has no keys.
+    """Return the name of the key that a request carries; None if the server has no keys.
 
-    A server without keys answers only requests that name a loopback host, unless it may listen anywhere: a web page
-    that points a name of its own at 127.0.0.1 is refused.
+    A server without keys answers only requests that name a loopback host, unless it may listen anywhere. So it refuses
+    a web page whose host name points at 127.0.0.1.
 
     Raises:
         Refused: the key is missing, wrong or expired (401), or the host is not this machine (403).
@@ -70,20 +70,20 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
 
 
 def scopes_for(path: str, *, asks: bool) -> tuple[str, ...]:
-    """Return the scopes of which a path needs one; none where any key will do. Pages and switches ask by themselves.
+    """Return the scopes of which a path needs one; empty if any key is enough. Pages and switches check their own.
 
     Args:
-        path: of the request.
+        path: the path of the request.
         asks: whether it asks models.
     """
     return ("ask",) if asks else _NEEDED.get(path, ())
 
 
 def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> None:
-    """Refuse a key that has none of these scopes. A server without keys lets everybody do everything.
+    """Refuse a key that has none of these scopes. A server without keys allows everything to everybody.
 
     Raises:
-        Refused: (403) it has none.
+        Refused: (403) the key lacks the scope.
     """
     held = {scope for one in settings.keys if one.name == key for scope in one.scopes}
     if settings.keys and not held & set(scopes):
@@ -92,7 +92,7 @@ def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> Non
 
 
 def _owner(hashed: str, keys: Iterable[ServerKeyConfig]) -> ServerKeyConfig | None:
-    """Return the key that has a hash, in the same time whichever it is."""
+    """Return the key with a hash, in a time that does not depend on which key it is."""
     found: ServerKeyConfig | None = None
     for one in keys:
         if hmac.compare_digest(hashed, one.sha256):
@@ -101,16 +101,17 @@ def _owner(hashed: str, keys: Iterable[ServerKeyConfig]) -> ServerKeyConfig | No
 
 
 def listening_problems(settings: ServerConfig) -> Iterable[str]:
-    """Yield why a server may not listen where it is to."""
+    """Yield the reasons why the server may not listen on the configured address."""
     if not settings.keys and not settings.any_address and not is_loopback(settings.host):
         yield (
             f"server.host: {settings.host} can be reached from other machines, and there are no keys; make one with "
-            "cascade serve --new-key NAME, or write any_address: true where something in front checks who asks"
+            "cascade serve --new-key NAME, or set any_address: true if something in front of the server checks who "
+            "asks"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and no other can reach it.
+    """Whether a host is a loopback host, which no other machine can reach.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -122,7 +123,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host(header: str) -> str:
-    """Return the host of a Host header, without its port; "" where there is none."""
+    """Return the host of a Host header, without its port; "" if there is none."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:

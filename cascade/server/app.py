@@ -1,4 +1,4 @@
-"""The application: which path is answered by what."""
+"""The application: which endpoint answers each path."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ def application(orchestrator: Orchestrator) -> Edge:
 
 
 def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
-    """Return the modes of a configuration that has some."""
+    """Return the modes, if the configuration has the section."""
     if orchestrator.config.modes is None:
         return None
-    from cascade.server.modes import Modes  # numpy, which a server without modes does without
+    from cascade.server.modes import Modes  # loads numpy, which a server without modes does not need
 
     return Modes(orchestrator, catalog)
 

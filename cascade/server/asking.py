@@ -1,4 +1,4 @@
-"""What one request for an answer asks of the server, read from its body and its headers."""
+"""Reads one chat request from its body and its headers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Asked(NamedTuple):
         request: what the models are sent.
         body: what the client sent.
         stream: whether the client reads server-sent events.
-        explain: whether the response says what happened, step by step.
-        deadline_s: how long the client waits; None where it does not say.
+        explain: whether the response explains the answer step by step.
+        deadline_s: how long the client waits; None if it does not say.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Asked(NamedTuple):
 
         Args:
             body: what the client sent.
-            headers: by their names in lower case; `x-cascade-bypass`, `-deadline-s`, `-explain`, `-group` and
-                `-segment` count.
+            headers: by their names in lower case; it reads `x-cascade-bypass`, `-deadline-s`, `-explain`, `-group` and
+                `-segment`.
             catalog: the models that can be asked for.
             dialect: the form of the body.
 

@@ -1,4 +1,4 @@
-"""From the bytes of a request's body to a JSON object, within limits of size, depth and time."""
+"""Reads the JSON object in a request's body, within limits of size, depth and time."""
 
 from __future__ import annotations
 

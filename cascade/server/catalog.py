@@ -29,8 +29,8 @@ class Catalog:
     """Every model name that a client may ask for.
 
     Args:
-        name: the cascade's.
-        models: the models of its ladder, cheapest first; the last one is the guide.
+        name: the cascade's name.
+        models: the models of its ladder, the cheapest first; the last one is the guide.
         others: configured models that are not in the ladder.
         levels: the levels of its policy, the cheapest first.
         places: the models by their places in the configuration, the aliases that the clients of another gateway know.
@@ -62,7 +62,7 @@ class Catalog:
         """Return the catalog of a configuration.
 
         Raises:
-            ConfigError: no chat request can be served with it; every problem.
+            ConfigError: no chat request can be served with it; lists every problem.
         """
         problems = list(_problems(config))
         if problems:
@@ -82,10 +82,10 @@ class Catalog:
 
         Args:
             name: what the client asks for.
-            bypass: whether the guide is to answer in the cascade's place.
+            bypass: whether the guide answers instead of the cascade.
 
         Raises:
-            Refused: there is no such model (404), or none is named (400).
+            Refused: there is no such model (404), or the request names none (400).
         """
         if not isinstance(name, str) or not name:
             raise Refused(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
@@ -104,7 +104,7 @@ class Catalog:
         return {"object": "list", "data": [self.entry(name) for name in self.routes]}
 
     def entry(self, name: str) -> dict[str, Any]:
-        """Return one model in OpenAI's form. Raises Refused (404) where there is none."""
+        """Return one model in OpenAI's form. Raises Refused (404) if it does not exist."""
         route = self.route(name)
         return {"id": name, "object": "model", "created": 0, "owned_by": "cascade" if route.cascaded else "provider"}
 

@@ -1,4 +1,4 @@
-"""A request in, the served model's message out, whole or as it is written, in any dialect."""
+"""Answers a chat request with the served model's message, whole or streamed, in any dialect."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ChatEndpoint:
 
     Args:
         dialect: the form of requests and responses.
-        orchestrator: who is asked.
+        orchestrator: answers the requests.
         settings: the limits.
         catalog: the models that a client can name.
-        metrics: what is under way.
-        guide: the guide's price, None where it is not known.
-        answered: is told of each answer, with its trace's id.
-        modes: the cascade's modes, where it has some.
+        metrics: counts requests under way.
+        guide: the guide's price, None if it is unknown.
+        answered: is called with each answer and its trace's id.
+        modes: the cascade's modes, if it has any.
     """
 
     dialect: Dialect
@@ -92,7 +92,7 @@ class ChatEndpoint:
         await exchange.respond(200, data, receipt.headers())
 
     async def _streamed(self, asked: Asked, exchange: Exchange, receive: Receive, turn: Turn | None) -> None:
-        """Answer in server-sent events. The response begins with the first text: until then it can still fail."""
+        """Answer in server-sent events. An error before the first text has its own status."""
         writer = exchange.writer = self.dialect.writer(asked.body, exchange.trace_id)
         async with connected(receive), aclosing(self._serve(asked, exchange, turn)) as events:
             async for event in events:
@@ -111,7 +111,7 @@ class ChatEndpoint:
         await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
     async def _end(self, asked: Asked, exchange: Exchange, writer: Writer, answer: Answer) -> None:
-        """Send what is left of an answer: all of it where no text was sent before the decision."""
+        """Send the rest of an answer: all of it if no text was sent before the decision."""
         receipt = exchange.receipt = self._receipt(asked, exchange, answer)
         extension = None
         if asked.explain or writer.counts:
@@ -141,7 +141,7 @@ class ChatEndpoint:
                 yield event
 
     def _left_s(self, asked: Asked, exchange: Exchange) -> float:
-        """Return how long an answer may take: what is left of the request's time, or less where less is asked for."""
+        """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""
         wanted = (asked.deadline_s, self.orchestrator.config.timeouts.per_question_s)
         left_s = max(_SHORTEST_S, self.settings.request_s - exchange.seconds)
         return min([left_s, *(one for one in wanted if one is not None)])
@@ -153,7 +153,7 @@ class ChatEndpoint:
 
 
 def _served(answer: Answer) -> Answer:
-    """Return an answer that serves a message. Raises Refused where the cascade abstained."""
+    """Return an answer that serves a message. Raises Refused if the cascade abstained."""
     if answer.served is None:
         raise Refused(422, f"No answer is served: {answer.stopped}.", code="abstained")
     return answer

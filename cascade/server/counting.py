@@ -1,4 +1,4 @@
-"""Routes that ask no model: how many tokens a request of Anthropic's form has, and what there is at the root."""
+"""Routes that ask no model: the number of tokens of a request in Anthropic's form, and the root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cascade.server.dialects.messages import Messages
 
 
 def counting_routes(catalog: Catalog, settings: ServerConfig) -> list[Route]:
-    """Return the routes. The count is the high estimate that bounds a price: each model counts in its own way."""
+    """Return the routes. The count is the upper estimate that also bounds prices: each model counts in its own way."""
 
     async def count_tokens(request: Request) -> Response:
         body = await read_object(request.receive, request.headers.get("content-type", ""), settings)

@@ -1,4 +1,4 @@
-"""What every request passes: the key, the limits, the clock. Every failure leaves here in the client's dialect."""
+"""Checks every request's key, limits and time. Every failure is answered here, in the client's dialect."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ Scope: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN = frozenset({"/healthz", "/readyz"})
-"""Paths that need no key: they say nothing but whether the process is well."""
+"""Paths that need no key: they tell only whether the process is well."""
 _CLIENT_LEFT = 499
-"""nginx's status for a client that hung up; it is sent to nobody and counted."""
+"""nginx's status for a client that hung up; it is counted and never sent."""
 _NO_KEY = 401
 _GRACE_S = 1.0
-"""A request that is still not done so long after its deadline, at which the best answer is served, is cut off."""
+"""Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
 JSON = b"application/json"
 
 
 @dataclass
 class Exchange:
-    """One request and its response, as far as it has come.
+    """One request and its response so far.
 
     Attributes:
         send: ASGI's.
         trace_id: its id in the traces and in its response.
-        model: the model that was asked for; "" until it is known to exist, None where the path takes none.
-        status: that of the response, None until one has begun.
-        key: the name of the server's key that it bears.
-        receipt: what came of it, once it is answered.
+        model: the model that was asked for; "" until it is known to exist, None if the path takes none.
+        status: the response's status, None until it has begun.
+        key: the name of the server's key that the request carries.
+        receipt: the outcome, once it is answered.
         dialect: the form of its errors.
-        writer: what writes its stream, once one may begin.
-        mode: the mode of the cascade that answers it, where it has modes.
+        writer: writes its stream, once one may begin.
+        mode: the mode of the cascade that answers it, if it has modes.
     """
 
     send: Send
@@ -109,10 +109,10 @@ class Edge:
     """Wraps the application. `scope["exchange"]` is the request's `Exchange`.
 
     Args:
-        app: what answers.
+        app: the application that answers.
         settings: the limits, and the keys.
-        metrics: where requests are counted that are for a model.
-        dialects: those spoken, by their paths; elsewhere errors have OpenAI's form.
+        metrics: counts the requests for a model.
+        dialects: the dialects by their paths; on other paths errors have OpenAI's form.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Edge:
                 self._metrics.count(exchange.model, status, exchange.seconds, exchange.receipt)
 
     def _key(self, scope: Scope) -> str | None:
-        """Return the name of the key that a request bears. Raises Refused as `access.check` does, and 429."""
+        """Return the name of the key that a request carries. Raises Refused as `access.check` does, and with 429."""
         try:
             return access.check(Headers(scope=scope), self._settings)
         except Refused as refused:
@@ -152,12 +152,12 @@ class Edge:
             raise Refused(429, said, code="too_many_wrong_keys", retry_after_s=wait_s) from None
 
     def _dialect(self, path: str) -> Dialect:
-        """Return the dialect of a path: of its own, or of the one that it lies under."""
+        """Return the dialect of a path or of the path above it."""
         under = [one for place, one in self._dialects.items() if path == place or path.startswith(f"{place}/")]
         return under[0] if under else self._default
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
-        """Answer a request; return what it is refused with, if it is. Raises ClientLeftError."""
+        """Answer a request; if it fails, return the refusal. Raises ClientLeftError."""
         settings = self._settings
         try:
             async with asyncio.timeout(settings.request_s + _GRACE_S) as clock:
@@ -184,9 +184,9 @@ class Edge:
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Free what the calls held that an error passed through, which refer to it as it refers to them.
+    """Break the reference cycles between an error and the frames that it passed through.
 
-    Otherwise a full collection of the garbage does that, much later, and every request waits for it.
+    Otherwise a full garbage collection frees them much later, and every request waits for it.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -194,7 +194,7 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def _open(scope: Scope, settings: ServerConfig) -> bool:
-    """Whether a request needs no key: it asks how the process is, or for a page that has yet to ask for the key."""
+    """Whether a request needs no key: it checks the process, or loads a page that will ask for the key."""
     if scope["path"] in _OPEN:
         return True
     has_key = any(name in {b"authorization", b"x-api-key"} for name, _ in scope["headers"])

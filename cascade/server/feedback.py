@@ -1,7 +1,7 @@
-"""`POST /v1/feedback`: what a client learns of an answer later. It is kept beside the traces.
+"""`POST /v1/feedback`: takes what a client learns about an answer later, and keeps it beside the traces.
 
 An audited answer with a certificate is held here until its feedback comes: the certificate's monitor counts it, once.
-Another process, or this one after a restart, keeps the feedback and cannot count it.
+Another process, or this one after a restart, can keep the feedback but not count it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from cascade.server.modes import Modes
 
 MOST_HELD = 1_000
-"""Audited answers that wait for feedback: the oldest goes first."""
+"""The most audited answers that wait for feedback; beyond that the oldest is dropped."""
 _FLUSH_S = 10.0
-"""How long feedback waits for its trace: it is written 50 ms after the response, or once a drawn one is whole."""
+"""How long feedback waits for its trace, which is written 50 ms after the response, or when a drawn one is complete."""
 _AGAIN_S = 1
-"""When feedback may come again that came before its trace."""
+"""After how many seconds a client may repeat feedback that came before its trace."""
 _NEITHER = frozenset({"equal", "neither"})
 
 
@@ -43,13 +43,13 @@ class _NoTraceError(Exception):
 
 
 class Feedback(NamedTuple):
-    """What a client says of an answer.
+    """A client's feedback on an answer.
 
     Attributes:
-        trace_id: which one.
+        trace_id: the trace of the answer.
         right: whether it is right.
         score: how good it is, in [0, 1].
-        better: of two models that answered, the name of the one that answered better; or "equal", or "neither".
+        better: the name of the model that answered better; or "equal", or "neither".
     """
 
     trace_id: str
@@ -62,7 +62,7 @@ class Feedback(NamedTuple):
         """Read feedback.
 
         Raises:
-            Refused: it says nothing, or not so.
+            Refused: it has no feedback, or is malformed.
 
         >>> Feedback.of({"trace_id": "0197", "right": True}).right
         True
@@ -86,9 +86,9 @@ class FeedbackEndpoint:
     """Takes feedback.
 
     Args:
-        orchestrator: whose answers they are.
+        orchestrator: gave the answers.
         settings: the limits, and the keys.
-        modes: the cascade's modes, where it has some: they count it instead.
+        modes: the cascade's modes, if it has any: they count the feedback instead.
     """
 
     def __init__(self, orchestrator: Orchestrator, settings: ServerConfig, modes: Modes | None = None) -> None:
@@ -105,7 +105,7 @@ class FeedbackEndpoint:
                 self._held.popitem(last=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Take one."""
+        """Take one feedback."""
         exchange: Exchange = scope["exchange"]
         headers = Headers(scope=scope)
         said = Feedback.of(await read_object(receive, headers.get("content-type", ""), self._settings))
@@ -117,7 +117,7 @@ class FeedbackEndpoint:
         except _NoTraceError:
             if whole:
                 raise Refused(404, "There is no such trace.", code="trace_not_found", param="trace_id") from None
-            late = "The trace is not on record yet: other models are still asked for it. Send the feedback again."
+            late = "The trace is not complete yet: other models are still being asked. Send the feedback again."
             raise Refused(503, late, code="trace_pending", retry_after_s=_AGAIN_S) from None
         if self._modes is None:
             counted, reason = self._counted(said)
@@ -128,12 +128,12 @@ class FeedbackEndpoint:
         await exchange.respond(200, encoded(data), [])
 
     def _kept(self, said: Feedback, reviewer: str | None, url: str) -> str | None:
-        """Keep feedback; return the model whose answer it is about. Raises _NoTraceError where there is no trace."""
+        """Keep feedback; return the model whose answer it is about. Raises _NoTraceError if there is no trace."""
         row = {**said._asdict(), "episode_id": said.trace_id, "reviewer": reviewer}
         del row["trace_id"]
         with Store.open(url) as store:
             written = bool(store.models_of(said.trace_id))
-        if not written:  # only a trace that is not there yet is waited for
+        if not written:  # wait only for a trace that is not there yet
             self._orchestrator.flush_traces(_FLUSH_S)
         with Store.open(url) as store:
             models = store.models_of(said.trace_id)
@@ -146,7 +146,7 @@ class FeedbackEndpoint:
             return store.served_by(said.trace_id)
 
     def _counted(self, said: Feedback) -> tuple[bool, str]:
-        """Tell the certificate's monitor, where it is to know."""
+        """Tell the certificate's monitor, if it counts this answer."""
         if said.right is None:
             return False, "it does not say whether the answer is right"
         answer = self._held.pop(said.trace_id, None)

@@ -1,4 +1,4 @@
-"""A client that hangs up ends the work done for it."""
+"""Cancels the work for a client that hangs up."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ async def connected(receive: Receive) -> AsyncIterator[None]:
     """Cancel the block as soon as the client hangs up.
 
     Args:
-        receive: ASGI's, after the whole body was read. A server also tells it that a response is complete, so the end
-            of the response is sent after the block.
+        receive: ASGI's, after the whole body was read. It also reports the end of the response, so send that end only
+            after the block.
 
     Raises:
         ClientLeftError: the client hung up.

@@ -1,4 +1,4 @@
-"""Counts of what was served, in Prometheus' text form. Labels come from the configuration alone."""
+"""Counts of served requests, in Prometheus' text form. Labels come only from the configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 
 
 class Metrics:
-    """What was served since the process began. One event loop writes it."""
+    """Counts since the process began. Only one event loop writes them."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -35,9 +35,9 @@ class Metrics:
 
         Args:
             model: the name that was asked for; "" if the server has no such model.
-            status: HTTP's; 499 where the client hung up.
+            status: HTTP's; 499 if the client hung up.
             seconds: how long it took.
-            receipt: what came of it, where it was answered.
+            receipt: the outcome, if it was answered.
         """
         served = "" if receipt is None else receipt.served_by or ""
         self._requests[model, served, status] += 1
@@ -114,7 +114,7 @@ def _family(
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    r"""Return labels as they stand behind a metric's name.
+    r"""Return labels in the form that follows a metric's name.
 
     >>> _labels({"model": 'a"b'}), _labels({})
     ('{model="a\\"b"}', '')

@@ -1,8 +1,8 @@
-"""The modes of the cascade in a running server: who serves each request, and what is done after its response.
+"""The modes of the cascade in a running server: who serves each request, and what happens after its response.
 
-The decisions are those of `cascade.modes`. Before a request is read it is drawn or not; once it is read a drawn one is
-put on record; after the response the calls that were left out are made. What goes wrong there costs nobody an answer:
-the row stays, and what is missing in it counts as a loss.
+`cascade.modes` makes the decisions. A draw decides before a request is read; a drawn request is recorded once it is
+read; after the response the remaining calls are made. If one of them fails, no client notices: the row stays, and its
+missing outcome counts as a loss.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from cascade.types import Answer, Call
 logger = logging.getLogger("cascade")
 _T = TypeVar("_T")
 _AT_ONCE = 64
-"""Requests whose other calls are made at one time; others wait their turn."""
+"""The most requests whose remaining calls run at once; others wait their turn."""
 _FLUSH_S = 10.0
-"""How long drawn requests wait for the store of the traces before the log says so."""
+"""After how many seconds of waiting for the traces' store the log says so."""
 _DAY_S = 86_400.0
 _RATE_S = 60.0
-"""How often the rate of observing is set anew, where it has a budget."""
+"""Seconds between updates of the rate of observing, if it has a budget."""
 _MODES = ("observe", "enforce", "fallback", "killed", "unknown")
 _AGAIN_S = 2.0
-"""How long after a failure requests leave the store alone: a host that swallows packets is to hold few threads."""
+"""Seconds for which requests leave a failed store alone, so that a host that swallows packets blocks few threads."""
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
-"""How long an outcome waits for the store to come back before it is told again: twice as long each time, up to this."""
+"""The longest pause between two tries to write an outcome to a failed store; the pause doubles each time."""
 
 
 @dataclass
@@ -66,12 +66,12 @@ class Turn:
 
     Attributes:
         asked: the request, with who answers it.
-        mode: for its response's header.
-        row: what is on record of it, where it is drawn.
-        audits: whether the policy decides and the rest is run after the response.
-        trace_id: of its episode.
-        key: whose budget its calls count for.
-        answer: what came of it.
+        mode: the mode, for its response's header.
+        row: its record, if it is drawn.
+        audits: whether the policy decides and the remaining steps run after the response.
+        trace_id: the id of its episode.
+        key: the key whose budget pays its calls.
+        answer: the answer.
     """
 
     asked: Asked
@@ -84,12 +84,12 @@ class Turn:
 
     @property
     def passed(self) -> bool:
-        """Whether the guide serves in the policy's place: nothing can differ, and no further call is made."""
+        """Whether the guide serves instead of the policy: then nothing can differ, and no further call is made."""
         return self.audits and not self.asked.route.cascaded
 
     @property
     def completed_later(self) -> bool:
-        """Whether the calls that were left out are made after the response; then the whole is put on record."""
+        """Whether the remaining calls are made after the response, and then all of them recorded."""
         return self.row is not None and not self.passed
 
 
@@ -97,9 +97,9 @@ class Modes:
     """The modes of one cascade.
 
     Args:
-        orchestrator: who is asked.
+        orchestrator: answers the requests.
         catalog: the models that a client can name.
-        store: where the state is; by default where the configuration says.
+        store: where the state is kept; by default the configured store.
     """
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, store: ModeStore | None = None) -> None:
@@ -118,10 +118,10 @@ class Modes:
         self.store = store or ModeStore.open(url or "")
         self.state, self._secret = self.store.begin(self.cascade)
         self.counted: Counter[str] = Counter()
-        """Requests by what became of them, since the process began."""
+        """Requests by outcome, since the process began."""
         self._loaded: int | None = None
         self._completing: dict[str, asyncio.Task[None]] = {}
-        """What completes drawn rows, by their trace."""
+        """The tasks that complete drawn rows, by trace."""
         self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._flushing, self.reach = asyncio.Lock(), Reach(_AGAIN_S)
         self._unsaved: set[str] = set()  # what cheap models wrote while the store was away
@@ -133,7 +133,7 @@ class Modes:
     async def turn(
         self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]
     ) -> AsyncIterator[Turn | None]:
-        """Decide how a request is served, and do the rest once the block has ended. None: no mode concerns it."""
+        """Decide how a request is served; after the block, make its remaining calls. None if no mode applies to it."""
         if not asked.route.cascaded or asked.route.level is not None:
             yield None
             return
@@ -151,7 +151,7 @@ class Modes:
             self._after(turn, None)
 
     async def _planned(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
-        """Return who serves. Where the store does not say which mode it is, the guide does: no promise can break."""
+        """Return who serves. If the store does not tell the mode, the guide serves, so that no promise can break."""
         if self.reach.may_ask():
             try:
                 turn = await self._decided(asked, trace_id, key, headers)
@@ -191,11 +191,11 @@ class Modes:
         return await self._in_thread(self.store.cheaply_written, found)
 
     async def _uncovered(self, turn: Turn, group: str | None) -> bool:
-        """Whether a request would be observed that no certificate covers: the policy will not serve it either."""
+        """Whether no certificate can cover a request, so that observing it is useless."""
         return not turn.audits and await self._cheaply_written(turn.asked, group)
 
     async def _drawn(self, turn: Turn, number: str, rate: float, group: str | None, state: CascadeState) -> None:
-        """Put a drawn request on record, before any call is made for it."""
+        """Record a drawn request, before any call is made for it."""
         settings, request = self.settings, turn.asked.request
         conversation = conversation_of(request.messages, group, settings.examples)
         role = draws.role_of(self._secret, conversation, settings.certify)
@@ -212,11 +212,12 @@ class Modes:
             certificate=None if held is None else held.certificate,
             era=state.era,
         )
-        if await self._in_thread(self.store.draw, row):  # else the client asks again, and the first try counts
+        if await self._in_thread(self.store.draw, row):  # otherwise the client has asked again, and its first try
+            # counts
             turn.row = row
 
     async def answered(self, turn: Turn, answer: Answer) -> None:
-        """Take an answer before it is sent: who wrote it, and whether a model shows signs of a change."""
+        """Note of an answer, before it is sent, who wrote it, and whether a model seems to have changed."""
         turn.answer = answer
         served, request = answer.served, turn.asked.request
         try:
@@ -230,7 +231,7 @@ class Modes:
             self.reach.lost(error)
 
     async def _wrote(self, digests: Iterable[str]) -> None:
-        """Put on record what a cheaper model wrote; where the store is away, this process remembers it until then."""
+        """Record a history that a cheaper model wrote; while the store is away, this process remembers it."""
         told = self._unsaved.union(digests)
         try:
             await self._in_thread(self.store.wrote, told)
@@ -240,7 +241,7 @@ class Modes:
         self._unsaved -= told
 
     async def _noticed(self, calls: Iterable[Call]) -> None:
-        """Take what replies say of the models that wrote them. Only what is new reaches the store."""
+        """Note the names and builds that replies report of their models. Only new ones are written to the store."""
         for call in calls:
             if call.completion is None:
                 continue
@@ -254,7 +255,7 @@ class Modes:
     # --- after the response ---
 
     def _after(self, turn: Turn, failed: str | None) -> None:
-        """Begin what is done once the response has been sent, in the background."""
+        """Start the work after the response, in the background."""
         if turn.row is None:
             return
         name = turn.row.trace_id
@@ -267,7 +268,7 @@ class Modes:
             try:
                 async with self._room:
                     await self._complete(turn, row, failed)
-            except asyncio.CancelledError:  # wherever it stood: nobody completes the row, or knows what it differs in
+            except asyncio.CancelledError:  # wherever it stopped: nobody completes the row, or knows whether it differs
                 await self._settle(row, "the server stopped", None, differs=None)
         except CascadeError as error:
             logger.warning("modes: the row %s is not settled: %s", row.trace_id, error)
@@ -299,10 +300,10 @@ class Modes:
             await self._set_rate()
 
     async def _written(self, lost: int) -> bool:
-        """Wait until the traces are written, however long that takes; return whether no more than these are lost.
+        """Wait until the traces are written, however long it takes; return whether no further traces were lost.
 
-        A row whose trace is late is pending, not missing. One thread waits for all rows, so that a store that stands
-        still leaves the others to requests.
+        A row whose trace is late is pending, not missing. One thread waits for all rows, so that a blocked store leaves
+        the other threads to requests.
         """
         orchestrator = self._orchestrator
         async with self._flushing:
@@ -327,7 +328,7 @@ class Modes:
         await self.count_judged(self.state)
 
     async def count_judged(self, state: CascadeState) -> None:
-        """Let the e-process count what people have judged by now, where the certificate in force rests on it."""
+        """Let the e-process count the judgements so far, if the certificate in force rests on them."""
         if state.in_force is None or not state.in_force.by_people or state.mode != "enforce":
             return
         config, label_s = self._orchestrator.config, self.settings.label_days * _DAY_S
@@ -336,9 +337,9 @@ class Modes:
         self._take(await self._in_thread(self.store.count_judged, self.cascade, now_s, label_s, losses))
 
     async def told(self, trace_id: str, right: bool | None, better: str | None, served_by: str | None) -> str | None:
-        """Take feedback on an answer; return why it counts for nothing, None where it counts.
+        """Take feedback on an answer; return why it does not count, None if it does.
 
-        It counts where the request was drawn, and where the feedback settles that nothing was lost.
+        It counts if the request was drawn and the feedback shows that nothing was lost.
         """
         if self.settings.guarantee != KIND:
             return "the promise is that answers equal the guide's, which needs no feedback"
@@ -351,7 +352,7 @@ class Modes:
         return None
 
     def _differs(self, served: Answer, whole: Answer | None) -> bool | None:
-        """Whether what was served differs from the guide's output; None where that is not known."""
+        """Whether the answer served differs from the guide's output; None if that is unknown."""
         if served.served is not None and served.served[0].model == self._catalog.guide:
             return False
         given = self._given(whole)
@@ -364,7 +365,7 @@ class Modes:
         return not same(get_comparator(name), served.text, given, served.question.chat)
 
     def _given(self, whole: Answer | None) -> str | None:
-        """Return the guide's output; None where it is not known. What answered in its place is not its output."""
+        """Return the guide's output; None if it is unknown. The answer of its fallback is not its output."""
         guide = self._catalog.guide
         if whole is None or any(call.error and call.request.model == guide for call in whole.calls):
             return None
@@ -372,21 +373,21 @@ class Modes:
         return next((one.text for step in steps for one in step.candidates if one.source == guide), None)
 
     def _pair(self, served: Answer, whole: Answer | None) -> str | None:
-        """Return under which name the answer served and the guide's are judged."""
+        """Return the name under which the served answer and the guide's are judged."""
         given, asked = self._given(whole), served.question
         if given is None or served.text is None:
             return None
         return pair_name(identity(asked.text, asked.context), digest_of(served.text), digest_of(given))
 
     async def completed(self, trace_id: str, timeout_s: float) -> bool:
-        """Wait until a drawn request's trace is whole, if this process completes it; return whether none is awaited."""
+        """Wait until a drawn request's trace is complete, if this process completes it; return whether it is."""
         task = self._completing.get(trace_id)
         if task is not None:
             await asyncio.wait([task], timeout=timeout_s)
         return not await self._in_thread(self.store.is_pending, trace_id)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until all drawn rows are complete; those that are not in time are missing. None is left pending."""
+        """Wait until all drawn rows are complete; rows that are late become missing, so none stays pending."""
         if self._completing:
             _, late = await asyncio.wait(self._completing.values(), timeout=timeout_s)
             for task in late:
@@ -398,7 +399,7 @@ class Modes:
     # --- the state ---
 
     async def refreshed(self) -> CascadeState:
-        """Return the state as it is now, with the policy that is in force loaded."""
+        """Return the current state, with the policy in force loaded."""
         self._take(await self._in_thread(self.store.state, self.cascade, self.state))
         state = self.state
         if state.serves_policy and state.in_force is not None and self._loaded != state.in_force.look:
@@ -415,7 +416,7 @@ class Modes:
             self.state = state
 
     async def _load(self, state: CascadeState, look: int) -> None:
-        """Put the policy that a look certified in service; where it does not hold here, the guide serves."""
+        """Put the policy that a look certified in service; if its certificate does not hold here, the guide serves."""
         folder = Path(self._folder.name) / str(look)
         files = await self._in_thread(self.store.files, self.cascade, look)
         folder.mkdir(exist_ok=True)
@@ -444,7 +445,7 @@ class Modes:
         return self.settings.share if state.rate is None or self.settings.per_day is None else state.rate
 
     async def _set_rate(self) -> None:
-        """Set the rate of observing by what is left of the day's budget, once a minute."""
+        """Set the rate of observing from the rest of the day's budget, once a minute."""
         now = datetime.now(UTC)
         if now.timestamp() - self.state.rate_set_s < _RATE_S or self.settings.per_day is None:
             return
@@ -461,23 +462,23 @@ class Modes:
         self._take(await self._in_thread(self.store.change, self.cascade, change))
 
     async def changed(self, decide: Callable[[CascadeState, str], CascadeState]) -> None:
-        """Change the state as a person asks for. Raises UsageError where that cannot be."""
+        """Change the state as a person asks. Raises UsageError if that is impossible."""
         at = now_iso()
         self._take(await self._in_thread(self.store.change, self.cascade, lambda one: decide(one, at)))
 
     def configuration(self) -> str:
-        """Return the configuration as JSON, for a process of its own; its modes lie where these do."""
+        """Return the configuration as JSON, for another process with the same store of modes."""
         config = self._orchestrator.config.model_copy(update={"policy": self._policy})
         return json.dumps(config.model_dump(mode="json", exclude_unset=True))
 
     async def _in_thread(self, act: Callable[..., _T], *given: Any) -> _T:
-        """Ask the store; where that is done in a thread, a cancelled caller does not undo it."""
+        """Ask the store in a thread; cancelling the caller does not undo it."""
         if not self.store.blocks:
             return act(*given)
         return await asyncio.shield(asyncio.to_thread(act, *given))
 
     async def _lasting(self, act: Callable[..., _T], *given: Any) -> _T:
-        """Ask the store until it answers: an outcome that comes late counts like any other."""
+        """Ask the store until it answers: a late outcome counts like any other."""
         pause_s = _PAUSE_S
         while True:
             try:
@@ -507,7 +508,7 @@ def _serving(state: CascadeState) -> str:
 
 
 def _cost(whole: Answer, served: Answer) -> int | None:
-    """Return what the calls cost that were made for the record alone, in nano-dollars; None where that is unknown."""
+    """Return the cost of the calls made only for the record, in nano-dollars; None if it is unknown."""
     asked = {call.request.model for call in served.calls}
     costs = [call.cost_nano_usd for call in whole.calls if call.request.model not in asked]
     known = [cost for cost in costs if cost is not None]

@@ -44,21 +44,21 @@ _MODEL = {
 }
 _HEADERS = {
     "x-cascade-bypass": "1: the guide answers at once.",
-    "x-cascade-deadline-s": "After so many seconds the best answer there is is served.",
-    "x-cascade-explain": "1: the response has a field `cascade` that says what happened.",
-    "x-cascade-group": "What the request hangs together with: a conversation, a user.",
-    "x-cascade-segment": "What certificates are made for one by one: a tenant, a task.",
+    "x-cascade-deadline-s": "After so many seconds the best answer so far is served.",
+    "x-cascade-explain": "1: the response has a field `cascade` that explains the answer.",
+    "x-cascade-group": "The group of the request: its conversation or its user.",
+    "x-cascade-segment": "The segment, which has a certificate of its own: a tenant, a task.",
 }
 _REFUSED = {
-    400: "It is no request that can be sent, or a provider refused it.",
+    400: "The request is malformed, or a provider refused it.",
     401: "The key is missing or wrong.",
     403: "The key lacks a scope; or the server has no keys, and the host is not this machine.",
     404: "There is no such model.",
     408: "The request did not arrive in time.",
-    409: "Traces are off, or nothing was looked at.",
+    409: "Traces are off, or no look was taken.",
     413: "The request is too large.",
     415: "The request is not JSON.",
-    422: "The call is too dear for the cap, or no answer is sure enough to be served.",
+    422: "The call alone could cost more than a cap, or no answer is sure enough to be served.",
     429: "A provider limits the rate, the budget is spent, or too many wrong keys came from this address.",
     502: "A provider sent something other than a completion, or refused the server's key.",
     503: "A provider cannot be reached, or too many requests are under way.",
@@ -71,7 +71,7 @@ def document(catalog: Catalog, *, modes: bool = False) -> dict[str, Any]:
 
     Args:
         catalog: the models.
-        modes: whether the cascade has modes, which are shown and changed.
+        modes: whether the cascade has modes, and so the paths to show and change them.
     """
     return {
         "openapi": "3.1.0",
@@ -118,7 +118,7 @@ def _answered(catalog: Catalog, asks: str, answers: str, error: str = "Error") -
         "additionalProperties": True,
     }
     return {
-        "summary": "Answer a request. Every other field goes to the models as it is.",
+        "summary": "Answer a request. All other fields go to the models unchanged.",
         "parameters": [
             {"name": name, "in": "header", "description": says, "schema": {"type": "string"}}
             for name, says in _HEADERS.items()
@@ -159,7 +159,7 @@ def _refused(*statuses: int, error: str = "Error") -> dict[str, Any]:
 
 
 _FEEDBACK = {
-    "summary": "Say what became known of an answer.",
+    "summary": "Send feedback on an answer.",
     "requestBody": {
         "required": True,
         "content": {
@@ -196,7 +196,7 @@ def _cascades(name: str) -> dict[str, Any]:
         "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _CASCADE}},
     }
     shown = "The cascade: mode, certificate, audits, looks, the plan of the next promotion, who changed what."
-    looked = "Look, and promote where a certificate holds and something is saved."
+    looked = "Take a look, and promote if a certificate holds and money is saved."
     moded = "Set the mode, and the share of the keys that the policy serves."
     killed = "Let the guide answer everything, or end that."
     return {

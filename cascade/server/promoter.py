@@ -1,7 +1,7 @@
-"""Plans and looks in processes of their own: one that a person asks for, and those that the server begins by itself.
+"""Runs plans and looks in processes of their own: those that a person asks for, and those that the server starts.
 
-A process at a time looks at a cascade, whichever replica began it (`ModeStore.lease`). It reads and writes the store
-alone, so that a replica which is killed meanwhile changes nothing: the next turn of any replica takes the look up.
+One process at a time looks at a cascade, whichever replica started it (`ModeStore.lease`). It uses only the store, so
+killing the replica loses nothing: any replica resumes the look on its next turn.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cascade")
 EVERY_S = 15.0
-"""How often a server looks whether there is something to plan: one query of the store."""
+"""Seconds between a server's checks whether a new plan is due; a check is one query of the store."""
 _GROWTH = 1.1
-"""A plan is made anew once a tenth more rows are settled than when this server last asked for one."""
+"""A new plan is due once a tenth more rows are settled than at this server's last plan."""
 _NICE = 10
 _MOST_SAID = 1_000
 
@@ -42,7 +42,7 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
         arguments: of the command, beside the configuration.
 
     Raises:
-        Refused: (409) it could not look, with what it said.
+        Refused: (409) it could not look; with its message.
     """
     command = [sys.executable, "-m", "cascade.cli.main", "promote", "/dev/stdin", "--json", *arguments]
     pipe = asyncio.subprocess.PIPE
@@ -54,7 +54,7 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
         raise
     finally:
         os.close(read_end)
-    with suppress(AttributeError, OSError):  # requests go first; Windows has no such thing
+    with suppress(AttributeError, OSError):  # requests have priority; Windows has no nice
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
     try:
         fed = asyncio.to_thread(_feed, write_end, configuration.encode())  # names of variables, never a key
@@ -76,17 +76,17 @@ def _now_s() -> float:
 
 
 def _feed(pipe: int, data: bytes) -> None:
-    """Write to a pipe, and close it. A process that has ended reads no more."""
+    """Write to a pipe, and close it. The process may have ended already."""
     with suppress(BrokenPipeError), os.fdopen(pipe, "wb") as end:
         end.write(data)
 
 
 class Promoter:
-    """Keeps the plan fresh while the server runs, and promotes where `modes.promote` is automatic.
+    """Keeps the plan fresh while the server runs, and promotes if `modes.promote` is automatic.
 
     Args:
         modes: of the cascade.
-        every_s: how long it waits between its turns.
+        every_s: seconds between its turns.
     """
 
     def __init__(self, modes: Modes, every_s: float = EVERY_S) -> None:
@@ -100,7 +100,7 @@ class Promoter:
         self._task = asyncio.get_running_loop().create_task(self._forever())
 
     async def stop(self) -> None:
-        """End; a process that is looking is killed, and its look is taken up again later."""
+        """Stop; a process that is looking is killed, and its look is resumed later."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -115,10 +115,10 @@ class Promoter:
                 logger.warning("modes: no plan was made: %s", redact(str(error)))
 
     async def turn(self) -> dict[str, Any] | None:
-        """Plan, and promote where that is configured and likely; None where there is nothing to do now.
+        """Plan, and promote if that is configured and likely; None if nothing is due.
 
         Raises:
-            Refused, StoreError: it could not be done; the next turn tries again.
+            Refused, StoreError: it failed; the next turn tries again.
         """
         modes = self._modes
         state = await asyncio.to_thread(modes.store.state, modes.cascade, modes.state)
@@ -148,7 +148,7 @@ class Promoter:
         return await asyncio.to_thread(self._modes.store.leased_until, self._modes.cascade) > _now_s()
 
     def _is_due(self, state: CascadeState, counts: Counts) -> bool:
-        """Whether a plan may say something new."""
+        """Whether a new plan is due."""
         era, rows = self._planned
         if state.killed or state.mode == "enforce" or counts.fit < LEAST_FIT:
             return False

@@ -13,11 +13,11 @@ logger = logging.getLogger("cascade")
 
 
 class Reach:
-    """What is known of a store that may go away.
+    """Whether a store that may go away can be reached.
 
     Args:
-        again_s: how long it is left alone after a failure.
-        clock: seconds of a clock that never goes back.
+        again_s: seconds for which it is left alone after a failure.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, again_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,11 +26,11 @@ class Reach:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the last that was heard of it was a failure."""
+        """Whether its latest use failed."""
         return self._failed_s is not None
 
     def may_ask(self) -> bool:
-        """Whether a request may ask the store now. Where it is lost, the one that may is the only one for a while."""
+        """Whether a request may ask the store now. While it is lost, one request at a time may."""
         if self._failed_s is None:
             return True
         now_s = self._clock()

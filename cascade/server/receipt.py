@@ -1,4 +1,4 @@
-"""What a cascade did for one request: who was served, what it cost, what it saved. In headers, or in full."""
+"""What a cascade did for one request: who answered, what it cost, what it saved. As headers, or in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_VALUE = 200
 
 
 class Receipt(NamedTuple):
-    """What is known of a request once it is answered; before that, who is served and the trace's id.
+    """The outcome of a request once it is answered; before that, only who answers and the trace's id.
 
     Attributes:
         trace_id: the id of the episode in the traces.
@@ -48,9 +48,9 @@ class Receipt(NamedTuple):
         """Return the receipt of an answer.
 
         Args:
-            answer: what came of the request.
+            answer: the answer to the request.
             trace_id: its id in the traces.
-            guide: the price of the guide, None where it is not known.
+            guide: the price of the guide, None if it is unknown.
             cascaded: whether a policy decided who answers.
         """
         served, cost = answer.served, answer.cost_nano_usd
@@ -70,7 +70,7 @@ class Receipt(NamedTuple):
         )
 
     def headers(self) -> list[tuple[str, str]]:
-        """Return the response headers; what is unknown is left out."""
+        """Return the response headers, without unknown values."""
         known = {
             "served-by": self.served_by,
             "cost-usd": _dollars(self.cost_nano_usd),
@@ -83,9 +83,9 @@ class Receipt(NamedTuple):
         return [(f"x-cascade-{name}", header_value(value)) for name, value in known.items() if value is not None]
 
     def extension(self, answer: Answer | None) -> dict[str, Any]:
-        """Return the field `cascade` of a response: the receipt, and of an answer the path, step by step.
+        """Return the field `cascade` of a response: the receipt, and the steps of the answer.
 
-        No text of a candidate is in it: what a model wrote and is not served stays here.
+        It has no text of a candidate: text that is not served does not leave the server.
         """
         shown: dict[str, Any] = {
             "trace_id": self.trace_id,

@@ -1,6 +1,6 @@
-"""What a client reads when its request fails: OpenAI's error object, with the status its client library acts on.
+"""Turns errors into responses: OpenAI's error object, with the status that its client library acts on.
 
-The messages are those of cascade's own errors, which hold no key and no address with one.
+The messages are those of cascade's own errors, which contain no key and no address with a key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cascade.safety.keys import redact
 
 
 class Refused(Exception):  # noqa: N818 - it says what happened to the request
-    """A request that the server itself refuses. `status` is HTTP's; the rest stands in OpenAI's error object."""
+    """A request that the server itself refuses. `status` is HTTP's; the rest goes into OpenAI's error object."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Refused(Exception):  # noqa: N818 - it says what happened to the request
 
 
 class Refusal(NamedTuple):
-    """An error as a client reads it: the status, the JSON body, and headers."""
+    """An error response: the status, the JSON body, and headers."""
 
     status: int
     body: dict[str, Any]
@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
 
 
 class _Meaning(NamedTuple):
-    """How an error of ours reads outside. `again` says whether the client library is to try again by itself."""
+    """The response to a class of errors. `again` says whether the client library should try again by itself."""
 
     status: int
     kind: str
@@ -62,7 +62,7 @@ class _Meaning(NamedTuple):
 
 
 _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
-    # The first that fits counts: special cases stand before their parents.
+    # The first match counts: subclasses come before their parents.
     (ClosedError, _Meaning(503, "server_error", "stopping", again=True)),
     (UsageError, _Meaning(400, "invalid_request_error", "invalid_request")),
     (BudgetExceededError, _Meaning(422, "invalid_request_error", "budget_exceeded")),
@@ -80,13 +80,13 @@ _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
     (CascadeError, _Meaning(500, "server_error", "not_served")),
 )
 _SPENT = _Meaning(429, "insufficient_quota", "insufficient_quota")
-"""As OpenAI says it. The client library would repeat a 429 within seconds, so it is told not to."""
+"""As OpenAI words it. The client library would repeat a 429 within seconds, so the header tells it not to."""
 _UNPROCESSABLE = 422
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 def refusal_of(error: CascadeError | Refused) -> Refusal:
-    """Return what a client reads of an error.
+    """Return the response to an error.
 
     >>> refusal_of(Refused(404, "There is no such path.")).body["error"]["type"]
     'not_found_error'
@@ -111,13 +111,13 @@ def refusal_of(error: CascadeError | Refused) -> Refusal:
 
 
 def unexpected() -> Refusal:
-    """Return what a client reads of an error that is a mistake in cascade: nothing of what went wrong."""
-    said = "The gateway failed. Its log says how."
+    """Return the response to an unexpected error, which is a bug in cascade; it tells nothing about the error."""
+    said = "The gateway failed. See its log."
     return _refusal(_Meaning(500, "server_error", "internal_error"), said, None, None)
 
 
 def _refusal(meaning: _Meaning, message: str, param: str | None, retry_after_s: float | None) -> Refusal:
-    """Put an error together. `x-should-retry` is what OpenAI's client libraries obey before the status."""
+    """Build an error response. OpenAI's client libraries obey `x-should-retry` before the status."""
     error = {"message": redact(message), "type": meaning.kind, "param": param, "code": meaning.code or None}
     headers: list[tuple[str, str]] = []
     if retry_after_s is not None:

@@ -1,4 +1,4 @@
-"""Run the server: listen, serve until it is told to stop, let requests under way end, and close."""
+"""Runs the server: listens, serves until it is told to stop, lets requests under way end, and closes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "jinja2")
 
 
 def refuse_missing() -> None:
-    """Raise MissingExtraError where a package of the extra `server` is not installed."""
+    """Raise MissingExtraError if a package of the extra `server` is not installed."""
     from importlib.util import find_spec
 
     for package in _PACKAGES:
@@ -36,12 +36,12 @@ def refuse_missing() -> None:
 
 
 def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: None) -> None:
-    """Serve a configuration, which is read at the start alone, until SIGINT, SIGTERM or SIGHUP comes.
+    """Serve a configuration until SIGINT, SIGTERM or SIGHUP comes. The configuration is read only at the start.
 
-    `listening` is told the port once requests are taken.
+    `listening` is called with the port once the server takes requests.
 
-    The first signal stops listening; requests under way have `server.drain_s` to end, and what is left is cancelled.
-    Where the process manager listens (systemd's socket units), what comes meanwhile waits for the next process.
+    The first signal stops listening; requests under way have `server.drain_s` to end, and the rest are cancelled. If
+    the process manager listens (systemd's socket units), new requests wait for the next process.
 
     Raises:
         MissingExtraError: a package of the extra `server` is missing.
@@ -64,10 +64,11 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
     # wait for up to 0.1 s.
     gc.collect()
     gc.freeze()
-    # uvicorn raises the signal again once all is closed: a drained server has ended well.
+    # uvicorn raises the signal again once all is closed, although a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     if (hang_up := getattr(signal, "SIGHUP", None)) is not None and signal.getsignal(hang_up) is signal.SIG_DFL:
-        before[hang_up] = signal.signal(hang_up, lambda *_: signal.raise_signal(signal.SIGTERM))  # else requests drop
+        before[hang_up] = signal.signal(hang_up, lambda *_: signal.raise_signal(signal.SIGTERM))  # otherwise requests
+        # are dropped
     try:
         asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, given, listening))
     finally:
@@ -76,7 +77,7 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
 
 
 def load_providers(orchestrator: Orchestrator) -> None:
-    """Load what the first call of a provider would load, so that nobody waits for it once `/readyz` says ready."""
+    """Load what a provider's first call would load, so that no request waits for it once `/readyz` says ready."""
     for guard in orchestrator._guards.values():  # noqa: SLF001 - as `whole_of` does
         if isinstance(guard.provider, Loads):
             guard.provider.load()
@@ -99,10 +100,10 @@ _FIRST_GIVEN = 3
 
 
 def _given_socket() -> socket.socket | None:
-    """Return the socket that a process manager listens on for this process (sd_listen_fds), None without one.
+    """Return the socket that a process manager listens on for this process (sd_listen_fds), or None.
 
     Raises:
-        ConfigError: there are several, or it is not one of TCP.
+        ConfigError: there are several, or it is not a TCP socket.
     """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None

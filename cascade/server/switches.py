@@ -1,4 +1,4 @@
-"""`/v1/cascades`: the state of the cascade, and what changes it. Changes need a key with the scope `admin`."""
+"""`/v1/cascades`: shows and changes the state of the cascade. Changes need a key with the scope `admin`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 Act = Callable[["Modes", Mapping[str, Any], str], Awaitable[dict[str, Any]]]
 _NEWEST = 200
-"""Audits whose evidence is shown."""
+"""The most audits whose evidence is shown."""
 
 
 class Switch:
-    """Changes something of the cascade: reads a JSON object, acts, and returns the state.
+    """An endpoint that changes the cascade: it reads a JSON object, acts, and returns the state.
 
     Args:
-        modes: of the cascade.
-        act: what it does, with what is asked for and by whom.
+        modes: the cascade's modes.
+        act: makes the change, given the request's object and the name of its key.
     """
 
     def __init__(self, modes: Modes, act: Act) -> None:
         self._modes, self._act = modes, act
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Act once."""
+        """Answer one request."""
         exchange: Exchange = scope["exchange"]
         settings = self._modes.server
         access.refuse_without(settings, exchange.key, "admin")
@@ -65,7 +65,7 @@ def cascade_routes(modes: Modes) -> list[Route]:
 
 
 async def shown(modes: Modes) -> dict[str, Any]:
-    """Return what is known of the cascade, as plain JSON values."""
+    """Return the state of the cascade as plain JSON values."""
     state = await modes.refreshed()
     return await asyncio.to_thread(_document, modes, state)
 

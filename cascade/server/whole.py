@@ -1,4 +1,4 @@
-"""The whole of a request that was served in part: the calls that were left out are made after the response."""
+"""Makes the calls that an answer left out, after the response."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cascade.types import Answer, Completion, Question, Request
 async def whole_of(
     orchestrator: Orchestrator, request: ChatRequest, served: Answer, *, audit: bool, trace_id: str, key: str | None
 ) -> Answer:
-    """Make the calls that an answer left out, and put the whole on record. What was asked already is not asked again.
+    """Make the calls that an answer left out, and record all calls. No call is made twice.
 
     Args:
-        orchestrator: who answered.
-        request: what was asked.
-        served: what was answered; it is not on record yet.
-        audit: whether the policy in service decided; otherwise every step is run and kept.
+        orchestrator: gave the answer.
+        request: the request.
+        served: the answer, not recorded yet.
+        audit: whether the policy in service decided; if not, every step is run and kept.
         trace_id: the id of the episode in the traces.
         key: the name of the server's key whose budget the calls count for.
 
@@ -52,6 +52,6 @@ async def whole_of(
 
 
 def lost_traces(orchestrator: Orchestrator) -> int:
-    """Return how many answers could not be put on record since the orchestrator was made."""
+    """Return how many answers could not be recorded since the orchestrator was made."""
     traces = orchestrator._traces  # noqa: SLF001 - the same
     return 0 if traces is None else traces.counts.lost

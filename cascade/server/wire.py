@@ -1,6 +1,6 @@
-"""uvicorn's connection with what it lacks: a request's head has a size, a time to come in, and one meaning.
+"""Adds limits to uvicorn's connection: on the size of a request's head, on its time, and against ambiguous heads.
 
-What a proxy in front could read in another way is refused.
+It refuses a head that a proxy in front could read differently.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _LINGER_S = 1.0
-"""How long a server that stops waits for a request that may be on its way over a connection without one."""
+"""Seconds for which a stopping server waits for a request on an idle connection."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -19,10 +19,10 @@ class LimitedConnection(HttpToolsProtocol):
     """A connection that is closed when the head of a request is too large, too slow or ambiguous.
 
     Args:
-        max_head_bytes: the most that may come while a head is not complete, and the most that its headers may have.
-        patience_s: how long a head may take, from the connection or from its first byte, and how long a client may read
-            nothing of what it is sent.
-        others: what uvicorn gives a connection.
+        max_head_bytes: the most bytes before a head is complete, and the most bytes of its headers.
+        patience_s: how long a head may take, from the connection or from its first byte, and how long a client may
+            pause reading.
+        others: uvicorn's own arguments.
     """
 
     def __init__(self, max_head_bytes: int, patience_s: float, **others: Any) -> None:
@@ -34,7 +34,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a first head."""
+        """Start the clock for the first head."""
         super().connection_made(transport)
         self._clock = self.loop.call_later(self._patience_s, transport.close)
 
@@ -45,7 +45,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Wait for the client to read, and not for ever."""
+        """Wait for the client to read, for a limited time."""
         super().pause_writing()
         self._unread = self.loop.call_later(self._patience_s, self.transport.abort)
 
@@ -55,7 +55,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Take a piece in; close the connection where the head becomes too large."""
+        """Take a piece of data; close the connection if the head becomes too large."""
         self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
         if not self._in_head or not self._head_bytes or self.transport.is_closing():
@@ -66,14 +66,14 @@ class LimitedConnection(HttpToolsProtocol):
             self._clock = self.loop.call_later(self._patience_s, self.transport.close)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header of the head; what comes after the body (RFC 9110, 6.5) was not there when the request began."""
+        """Take a header of the head; ignore trailers (RFC 9110, 6.5), which come after the body."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Note that the head is complete. A ValueError makes the parser give up, and uvicorn answer 400."""
         self._stop_clock()
-        # The piece that completes a head may have a body, or other requests, behind it.
+        # The piece that completes a head may also hold a body, or further requests.
         if self._head_bytes > self._max_head_bytes and _size(self.headers) > self._max_head_bytes:
             self._too_large = True
             raise ValueError
@@ -85,16 +85,16 @@ class LimitedConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """Close after the request that is under way, or the next one if it comes at once: none is dropped."""
+        """Close after the running request, or after the next one if it comes at once, so that none is dropped."""
         self._last = True
         cycle: Any = self.cycle  # None before the first request
         if cycle is None or cycle.response_complete:
             self._linger()
         elif not cycle.response_started:
-            cycle.keep_alive = False  # the response says so; one that has begun cannot any more
+            cycle.keep_alive = False  # the response's headers say so, unless it has begun
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; where the server stops, not for long."""
+        """Wait for the next request; only briefly if the server is stopping."""
         super().on_response_complete()
         if self._last and not self.transport.is_closing():
             self._linger()
@@ -104,7 +104,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._clock = self.loop.call_later(_LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
-        """Note that what comes next is another head."""
+        """Note that the next data are another head."""
         super().on_message_complete()
         self._in_head = True
 
@@ -134,7 +134,7 @@ _ONCE = frozenset({b"host", b"authorization", b"x-api-key", b"content-type", b"t
 
 
 def _ambiguous(headers: list[tuple[bytes, bytes]], version: str) -> bool:
-    """Whether two readers of a head may take different things from it (RFC 9112, 3.2, 6.1 and 11.2)."""
+    """Whether two readers may understand a head differently (RFC 9112, 3.2, 6.1 and 11.2)."""
     names = [name for name, _ in headers if name in _ONCE]
     codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
     return (

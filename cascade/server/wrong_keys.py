@@ -1,7 +1,7 @@
-"""How often an address may send a wrong key before it is told to wait: bounded memory, the same work for each request.
+"""Limits how often an address may send a wrong key, in bounded memory and constant time.
 
-A right key always passes, so one client cannot lock out others behind the same proxy. What the
-limit saves is the log and the network; a key of 256 bits is not guessed.
+A right key always passes, so one client cannot lock out others behind the same proxy. The limit protects the log and
+the network; nobody can guess a key of 256 bits.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Callable
 MOST = 20
 """Wrong keys at once."""
 PER_S = MOST / 60.0
-"""How fast that many are forgiven."""
+"""Seconds in which so many wrong keys are forgiven."""
 _PLACES = 4_096
 _IPV6_PREFIX = 64
-"""Whoever has one IPv6 address has all of its network."""
+"""The owner of one IPv6 address has its whole network."""
 
 
 class WrongKeys:
-    """Counts wrong keys by address, in a table of fixed size: a leaky bucket each, shared by addresses that collide.
+    """Counts wrong keys by address, in a table of leaky buckets of fixed size; colliding addresses share a bucket.
 
     Args:
-        clock: seconds, from any start.
+        clock: returns seconds, from any start.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +34,7 @@ class WrongKeys:
         self._level, self._at_s = array("d", bytes(8 * _PLACES)), array("d", bytes(8 * _PLACES))
 
     def wait_s(self, address: str) -> float | None:
-        """Take note of a wrong key; return how long its address is to wait, None where it need not.
+        """Count a wrong key; return how long its address has to wait, None if it does not.
 
         >>> keys = WrongKeys(lambda: 0.0)
         >>> [keys.wait_s("10.0.0.1") for _ in range(MOST)] == [None] * MOST, keys.wait_s("10.0.0.1")
@@ -52,7 +52,7 @@ class WrongKeys:
 
 
 def _network(address: str) -> str:
-    """Return an IPv4 address, or the network of an IPv6 one; what is neither as it is."""
+    """Return an IPv4 address, or the network of an IPv6 address; any other text unchanged."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

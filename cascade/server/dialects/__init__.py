@@ -1,1 +1,1 @@
-"""The forms in which clients ask and are answered: one translator each. The cascade knows none of them."""
+"""Translators of the APIs that clients speak, one for each. The cascade itself knows none of them."""

@@ -1,6 +1,6 @@
-"""What a dialect is: a translator between a client library's form and a chat request, for one path of the API.
+"""The base of a dialect: a translator between a client library's form and a chat request, for one path of the API.
 
-JSON has no line end, so no text of a model adds a server-sent event.
+JSON contains no line end, so no text of a model can add a server-sent event.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Writer(Protocol):
     counts: bool
 
     def text(self, text: str, model: str) -> bytes:
-        """Return the events of the next piece of the text; before the first, those that begin the stream."""
+        """Return the events of the next piece of the text; the first call also returns those that begin the stream."""
         ...
 
     def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
-        """Yield what is left of an answer: its text if none was written yet, its tool calls, why it ended.
+        """Yield the rest of an answer: its text if none was written yet, its tool calls, why it ended.
 
         Raises:
             UsageError: nothing is served.
@@ -44,16 +44,16 @@ class Dialect(Protocol):
     """The form of one path of the API.
 
     Attributes:
-        path: where it is spoken.
+        path: the path of the API.
     """
 
     path: str
 
     def request(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a body asks for as the body of a chat completion. Fields without a counterpart are handed on.
+        """Translate a body into that of a chat completion. Fields without a counterpart are passed on.
 
         Raises:
-            Refused: it cannot be read, or asks for what a cascade cannot do.
+            Refused: the body cannot be read, or asks for something that a cascade cannot do.
         """
         ...
 
@@ -63,10 +63,10 @@ class Dialect(Protocol):
         """Return an answer as one response.
 
         Args:
-            answer: what is served.
-            body: what the client sent: some responses repeat it.
-            trace_id: what ids are made from.
-            extension: the response's field `cascade`, if it is to have one.
+            answer: the answer served.
+            body: what the client sent; some responses repeat it.
+            trace_id: the ids in the response are made from it.
+            extension: the response's field `cascade`, if any.
 
         Raises:
             UsageError: nothing is served.
@@ -74,7 +74,7 @@ class Dialect(Protocol):
         ...
 
     def writer(self, body: Mapping[str, Any], trace_id: str) -> Writer:
-        """Return what writes one answer as a stream."""
+        """Return a writer of one answer as a stream."""
         ...
 
     def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Dialect(Protocol):
 
 
 def encoded(value: object) -> bytes:
-    """Return a value as JSON; what is not finite becomes null."""
+    """Return a value as JSON; numbers that are not finite become null."""
     import orjson
 
     return orjson.dumps(value)
@@ -102,13 +102,13 @@ def event(value: object, name: str | None = None) -> bytes:
 
 
 class Said:
-    """What a served message says, in the parts that every dialect needs.
+    """The content of a served message, in the parts that every dialect needs.
 
     Attributes:
         completion: the answer as a chat completion.
-        text: the message's text, "" where it has none.
-        refusal: why the model refused, "" where it did not.
-        thoughts: what it thought before, "" where the server does not say.
+        text: the message's text, "" if it has none.
+        refusal: why the model refused, "" if it did not.
+        thoughts: the model's thoughts before it, "" if the server does not send them.
         calls: its tool calls: id, name, arguments as they were written.
         finish: why the message ended, as chat completions have it.
     """
@@ -132,9 +132,9 @@ class Said:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens read, of these from a cache and new to it; written, of these reasoning.
+        """Tokens read, how many of them from a cache and new to it; tokens written, how many of them reasoning.
 
-        0 where unknown: the forms need a number.
+        Unknown counts are 0, since the forms need a number.
         """
         usage = self.completion["usage"] or {}
         return {
@@ -157,10 +157,10 @@ def _call(place: int, call: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """Return a call's arguments as an object, for a form that has no place for others.
+    """Return a call's arguments as an object, for a form that allows nothing else.
 
     Raises:
-        BadResponseError: they are none.
+        BadResponseError: they are not an object.
     """
     try:
         found = parsed(arguments) if arguments.strip() else {}
@@ -179,7 +179,7 @@ def objects(value: object, where: str) -> list[Mapping[str, Any]]:
 
 
 def text_field(holder: Mapping[str, Any], name: str, where: str) -> str:
-    """Return a text in an object. Raises Refused (400) where there is none."""
+    """Return a text field of an object. Raises Refused (400) if it is not a text."""
     value = holder.get(name)
     if not isinstance(value, str):
         raise Refused(400, f"{where}.{name} must be a text.", param=f"{where}.{name}")
@@ -187,7 +187,7 @@ def text_field(holder: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
-    """Return parts as a message's content: the text itself where it is the only part, None where there is none."""
+    """Return parts as a message's content: the text itself if it is the only part, None if there are no parts."""
     if len(parts) == 1 and parts[0]["type"] == "text":
         return str(parts[0]["text"])
     return parts or None

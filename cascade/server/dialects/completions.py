@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: the form that a chat request has by itself."""
+"""OpenAI's chat completions: the form that a chat request already has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def completion_id(trace_id: str) -> str:
-    """Return the id that a response bears: it leads back to the trace."""
+    """Return the id of a response, from which one finds its trace."""
     return f"chatcmpl-{trace_id}"
 
 
@@ -40,7 +40,7 @@ class ChatCompletions:
         return completion if extension is None else completion | {"cascade": extension}
 
     def writer(self, body: Mapping[str, Any], trace_id: str) -> Chunks:
-        """Return what writes the chunks of one answer."""
+        """Return a writer of the chunks of one answer."""
         return Chunks(trace_id, usage=bool((body.get("stream_options") or {}).get("include_usage")))
 
     def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:  # noqa: ARG002 - it is in a header
@@ -52,7 +52,7 @@ class Chunks:
     """One answer as chunks.
 
     Args:
-        trace_id: what the chunks' id is made from.
+        trace_id: the chunks' id is made from it.
         usage: whether the client asked for a last chunk with the usage.
     """
 
@@ -60,7 +60,8 @@ class Chunks:
         self._trace_id, self.counts = trace_id, usage
         self._created = int(datetime.now(UTC).timestamp())
         self._said = False
-        self._model: str | None = None  # the name in the first chunk stays: the model tells its own with its last
+        self._model: str | None = None  # all chunks keep the name in the first one: the model reports its own name only
+        # in its last chunk
         self._told: dict[str, Any] = {}
 
     def text(self, text: str, model: str) -> bytes:
@@ -68,7 +69,7 @@ class Chunks:
         return self._chunk({"content": text}, model)
 
     def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
-        """Yield what is left of an answer."""
+        """Yield the rest of an answer."""
         completion = answer.to_openai()
         choice, model = completion["choices"][0], completion["model"]
         self._told = {name: completion[name] for name in ("system_fingerprint", "service_tier") if name in completion}

@@ -1,7 +1,7 @@
 """Anthropic's messages: system prompts, blocks and tools that the application runs.
 
-Three things of the form have no counterpart in a chat completion and are left out: `cache_control`, which changes a
-price and no answer, and blocks of earlier thinking, which only the model that wrote them can read, and citations.
+Three things have no counterpart in a chat completion and are left out: `cache_control`, which changes only prices;
+blocks of earlier thinking, which only the model that wrote them can read; and citations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ = frozenset(
     }
 )
 _EFFORTS = ((4_096, "high"), (2_048, "medium"), (0, "low"))
-"""The effort that stands for a budget of thinking of at least so many tokens, as LiteLLM has it."""
+"""The reasoning effort for a thinking budget of at least so many tokens, as in LiteLLM."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _KINDS = {
@@ -51,7 +51,7 @@ class Messages:
     path = "/v1/messages"
 
     def request(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a body asks for as the body of a chat completion."""
+        """Translate a body into that of a chat completion."""
         found = {name: value for name, value in body.items() if name not in _READ}
         found["messages"] = [*_system(body.get("system")), *_turns(body.get("messages"))]
         if body.get("stop_sequences"):
@@ -81,7 +81,7 @@ class Messages:
         return message if extension is None else message | {"cascade": extension}
 
     def writer(self, body: Mapping[str, Any], trace_id: str) -> Events:
-        """Return what writes the events of one answer."""
+        """Return a writer of the events of one answer."""
         return Events(trace_id, thinks=_thinks(body))
 
     def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:
@@ -95,8 +95,8 @@ class Events:
     """One answer as events.
 
     Args:
-        trace_id: what its id is made from.
-        thinks: whether the client asked for the model's thoughts. Where its text was streamed they follow the text.
+        trace_id: the answer's id is made from it.
+        thinks: whether the client asked for the model's thoughts. If the text was streamed, they follow it.
     """
 
     counts = True
@@ -106,7 +106,7 @@ class Events:
         self._said = False
 
     def text(self, text: str, model: str) -> bytes:
-        """Return the next piece of the text; how much was read is not known before the end."""
+        """Return the next piece of the text; the number of tokens read is unknown before the end."""
         begun = b""
         if not self._said:
             self._said = True
@@ -115,7 +115,7 @@ class Events:
         return begun + _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
 
     def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
-        """Yield what is left of an answer."""
+        """Yield the rest of an answer."""
         said = Said(answer)
         blocks = _blocks(said, self._thinks)
         if self._said:
@@ -169,7 +169,7 @@ def _thinks(body: Mapping[str, Any]) -> bool:
 
 
 def _blocks(said: Said, thinks: bool) -> list[dict[str, Any]]:
-    """Return a message's blocks. No signature is known of thoughts that came through a chat completion."""
+    """Return a message's blocks. Thoughts that came through a chat completion have no known signature."""
     thoughts = [{"type": "thinking", "thinking": said.thoughts, "signature": ""}] if thinks and said.thoughts else []
     texts = [{"type": "text", "text": text} for text in (said.text, said.refusal) if text]
     return [
@@ -187,7 +187,7 @@ def _end(said: Said) -> dict[str, Any]:
 
 
 def _usage(said: Said) -> dict[str, int]:
-    """Return token counts; Anthropic counts apart what was read from a cache and what was written to it."""
+    """Return token counts; Anthropic counts separately the tokens read from a cache and written to it."""
     usage = said.usage
     return {
         "input_tokens": usage["read"] - usage["cached"] - usage["cache_write"],
@@ -251,7 +251,7 @@ def _parts(blocks: object, where: str) -> list[dict[str, Any]]:
             continue
         reads = _PARTS.get(str(kind))
         if reads is None:
-            raise Refused(400, f"{where}: a block of type {str(kind)[:100]!r} cannot be handed on.", param=where)
+            raise Refused(400, f"{where}: a block of type {str(kind)[:100]!r} cannot be passed on.", param=where)
         found += reads(block, where)
     return found
 
@@ -328,7 +328,7 @@ def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema that the reply has to follow, if any; the rest of `output_config` is handed on."""
+    """Return the JSON schema that the reply has to follow, if any; the rest of `output_config` is passed on."""
     config = body.get("output_config")
     config = dict(config) if isinstance(config, Mapping) else {}
     wanted = config.pop("format", None) or body.get("output_format")

@@ -41,12 +41,12 @@ class Responses:
     path = "/v1/responses"
 
     def request(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a body asks for as the body of a chat completion."""
+        """Translate a body into that of a chat completion."""
         for name in _STATE:
             if body.get(name) is not None:
                 raise Refused(400, f"{name}: nothing is kept between requests. Send the conversation.", param=name)
         if body.get("background"):
-            raise Refused(400, "background: requests are answered at once only.", param="background")
+            raise Refused(400, "background: every request is answered in its own response.", param="background")
         found = {name: value for name, value in body.items() if name not in _READ}
         found["messages"] = [*_instructions(body), *_turns(body.get("input"))]
         if body.get("max_output_tokens") is not None:
@@ -66,7 +66,7 @@ class Responses:
         return _Response(body, trace_id).ended(Said(answer), extension)
 
     def writer(self, body: Mapping[str, Any], trace_id: str) -> Events:
-        """Return what writes the events of one answer."""
+        """Return a writer of the events of one answer."""
         return Events(_Response(body, trace_id))
 
     def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:  # noqa: ARG002 - it is in a header
@@ -167,7 +167,7 @@ class Events:
         return begun + self._delta(text, [])
 
     def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
-        """Yield what is left of an answer."""
+        """Yield the rest of an answer."""
         said = Said(answer)
         if not self._said:
             yield self._begin(said.model)
@@ -180,7 +180,7 @@ class Events:
         yield self._event(f"response.{ended['status']}", response=ended)
 
     def broken(self, refusal: Refusal) -> bytes:
-        """Return the event of an error, in both of the places in which client libraries look for it."""
+        """Return the event of an error, with the error in both places where client libraries look for it."""
         error = refusal.body["error"]
         fields = {name: error[name] for name in ("code", "message", "param")}
         return self._event("error", **fields, error=error)
@@ -195,7 +195,7 @@ class Events:
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
     def _open_text(self) -> bytes:
-        """Begin a message, and the text in it, before it is known what else it holds."""
+        """Begin a message and its text, before the rest of the message is known."""
         item = {"id": self._response.item_id(0), "type": "message", "role": "assistant", "content": []}
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return self._event(
@@ -270,7 +270,7 @@ def _turns(given: object) -> list[dict[str, Any]]:
             content = said if isinstance(said, str) else _content(said, where)
             turns.append({"role": "tool", "tool_call_id": text_field(item, "call_id", where), "content": content})
         elif kind != "reasoning":
-            raise Refused(400, f"{where}: an item of type {str(kind)[:100]!r} cannot be handed on.", param=where)
+            raise Refused(400, f"{where}: an item of type {str(kind)[:100]!r} cannot be passed on.", param=where)
     return turns
 
 
@@ -298,7 +298,7 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
     if kind == "input_audio":
         return dict(part)
-    raise Refused(400, f"{where}: a part of type {str(kind)[:100]!r} cannot be handed on in this form.", param=where)
+    raise Refused(400, f"{where}: a part of type {str(kind)[:100]!r} cannot be passed on in this form.", param=where)
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def _choice(choice: Any) -> Any:
 
 
 def _text(text: object) -> dict[str, Any]:
-    """Return how long and in which form the reply is to be."""
+    """Return the wanted length and format of the reply."""
     given = text if isinstance(text, Mapping) else {}
     found = {name: value for name, value in given.items() if name == "verbosity" and value is not None}
     wanted = given.get("format")

@@ -1,1 +1,1 @@
-"""The server's pages for people: `/ui` says what was saved and whether the promise holds, `/ui/review` asks people."""
+"""The server's pages: `/ui` shows savings and whether the promise holds; on `/ui/review` people judge outputs."""

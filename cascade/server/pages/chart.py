@@ -1,4 +1,4 @@
-"""Lines and bars of a page as numbers: where each lies, in percent of a drawing that any width stretches."""
+"""Positions of the lines and bars of a page, in percent of a drawing that scales to any width."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cascade.server.pages.traffic import Day
 
 _ALARM_Y, _NOTHING_Y = 20.0, 60.0
-"""Where the alarm's level and "no evidence" (1) lie, from the top: fixed, so that their names stand beside them."""
+"""The distance of the alarm's level and of "no evidence" (1) from the top; fixed, since labels stand beside them."""
 _MOST_POINTS = 400
 
 
@@ -17,10 +17,10 @@ class Line(NamedTuple):
     """The evidence against a promise, audit by audit.
 
     Attributes:
-        points: of an SVG polyline, x and y in percent.
+        points: the points of an SVG polyline, x and y in percent.
         audits: how many it covers.
         last: the evidence now.
-        alarm_at: the evidence at which there is an alarm.
+        alarm_at: the evidence at which the alarm is raised.
     """
 
     points: str
@@ -44,13 +44,13 @@ def _polyline(values: Sequence[float], alarm_at: float) -> str:
     places = sorted({*range(0, len(values), step), len(values) - 1})
     wide = max(1, len(values) - 1)
     points = [(100 * place / wide, _height(values[place], alarm_at)) for place in places]
-    if len(points) == 1:  # no audit yet: the line lies where it starts
+    if len(points) == 1:  # no audit yet: the line is at its start
         points.append((100.0, points[0][1]))
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
 
 
 def _height(value: float, alarm_at: float) -> float:
-    """Return how far from the top a value lies.
+    """Return the distance of a value from the top.
 
     >>> _height(1.0, 20.0), _height(20.0, 20.0), _height(0.0, 20.0)
     (60.0, 20.0, 98.0)
@@ -62,7 +62,7 @@ def _height(value: float, alarm_at: float) -> float:
 
 
 class Bar(NamedTuple):
-    """One day: where its bars begin and how high they are, in percent."""
+    """One day: the start and the height of its bars, in percent."""
 
     day: Day
     x: float

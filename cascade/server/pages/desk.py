@@ -27,22 +27,22 @@ from cascade.review.shown import output_lines, request_lines
 from cascade.server.refusals import Refused
 
 _STALE_S = 60.0
-"""A log that was read longer ago is read again when a page is opened."""
+"""Seconds after which a log is read again when a page is opened."""
 _DELTA = 0.1
 
 
 class Card(NamedTuple):
-    """A pair as it is shown: texts alone, and nothing that tells whose output is whose.
+    """A pair as shown: only texts, and nothing that tells whose output is whose.
 
     Attributes:
         token: its name in a request.
-        number: which it is of the pairs that this reviewer sees.
-        asked: what was asked.
+        number: its number among the pairs that this reviewer sees.
+        asked: the question.
         request: the whole request, line by line.
         outputs: both outputs.
         question: what the reviewer is asked.
-        choices: what each key says.
-        moves: what the other keys do.
+        choices: the judgement of each key.
+        moves: the effect of the other keys.
     """
 
     token: str
@@ -56,22 +56,22 @@ class Card(NamedTuple):
 
 
 class View(NamedTuple):
-    """What the page of a review shows.
+    """The contents of a review's page.
 
     Attributes:
-        reviewer: who.
-        card: the pair; None where no more are needed.
-        keys: what was pressed since the last judgement.
-        unknown: the key that means nothing, if one was pressed.
+        reviewer: the reviewer's name.
+        card: the pair; None if no more are needed.
+        keys: the keys pressed since the last judgement.
+        unknown: an unknown key, if one was pressed.
         total: how many pairs were drawn.
         done: how many of them this reviewer has judged or skipped.
         settled: whether no further judgement changes what can be certified.
         ask: "preference" or "regret".
-        people: what each reviewer said.
-        agreement: how far each two agree.
-        shown: what all judgements show.
+        people: the judgements of each reviewer.
+        agreement: the agreement of each two reviewers.
+        shown: the conclusions from all judgements.
         path: the file.
-        notes: what must be known of the log.
+        notes: notes on the log.
     """
 
     reviewer: str
@@ -90,7 +90,7 @@ class View(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A log as it was read, and when."""
+    """A log, and when it was read."""
 
     compared: Compared
     notes: tuple[str, ...]
@@ -101,7 +101,7 @@ class Desk:
     """Where people judge pairs of outputs.
 
     Args:
-        config: says what is judged (`server.review`), and where the traces are.
+        config: names the log to judge (`server.review`) and the traces.
     """
 
     def __init__(self, config: CascadeConfig) -> None:
@@ -111,7 +111,7 @@ class Desk:
         self._made: tuple[Compared, str, Room] | None = None
 
     def view(self, reviewer: str) -> View:
-        """Return what a reviewer sees. Raises UsageError where there is nothing to judge, with what to do."""
+        """Return what a reviewer sees. Raises UsageError, with advice, if there is nothing to judge."""
         with self._lock:
             judging = self._judging()
             log = self._read(judging, again=True)
@@ -123,15 +123,15 @@ class Desk:
             return _view(room, room.session(reviewer, reviews.by(reviewer)), reviews, (reviewer, "", ""), judging, log)
 
     def press(self, reviewer: str, pair: str, keys: str) -> View:
-        """Take the last of the keys that were pressed since the last judgement; write the judgement that it makes.
+        """Apply the last of the keys pressed since the last judgement; write the judgement, if it makes one.
 
         Args:
-            reviewer: who.
+            reviewer: the reviewer's name.
             pair: the token of the pair that was on the screen.
             keys: all keys since the last judgement.
 
         Raises:
-            Refused: (409) another pair is on the screen by now.
+            Refused: (409) by now another pair is next.
             UsageError: as `view`, or another process is writing the file.
         """
         with self._lock:
@@ -154,7 +154,7 @@ class Desk:
             return _view(room, session, reviews, (reviewer, left, unknown), judging, log)
 
     def _judging(self) -> Judging:
-        """Return what is to be judged, as the configuration says it."""
+        """Return what to judge, from the configuration."""
         wanted = self._config.server.review
         log, where, file = wanted.log, None, review_place(self._config)
         if log is None:
@@ -167,7 +167,7 @@ class Desk:
         return Judging(log, file, wanted.ask, policy, alpha, delta, rate, where=where)
 
     def _read(self, judging: Judging, *, again: bool) -> _Read:
-        """Return the log; read it where that was not done, or not lately and it may be done `again`."""
+        """Return the log; read it if it has not been read, or if it is old and `again` is true."""
         now = time.monotonic()
         if self._log is None or (again and now - self._log.at_s > _STALE_S):
             notes = list[str]()
@@ -183,7 +183,7 @@ class Desk:
 
 
 def _refuse_unaudited(url: str) -> None:
-    """Refuse traces in which nothing was audited. Raises UsageError, with what to do."""
+    """Refuse traces without audits. Raises UsageError, with advice."""
     try:
         with Store.open(url, read_only=True) as store:
             audited = store.count({"split": "audit"})
@@ -191,8 +191,8 @@ def _refuse_unaudited(url: str) -> None:
         audited = 0
     if not audited:
         raise UsageError(
-            "No request was audited yet, and people judge where an audit found a difference. "
-            "Audits are drawn where the configuration has a section modes, or guarantee: {audit: {probability: 0.1}}."
+            "No request has been audited yet, and people judge the differences that audits find. To draw audits, "
+            "give the configuration a section modes, or guarantee: {audit: {probability: 0.1}}."
         )
 
 

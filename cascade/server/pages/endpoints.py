@@ -1,7 +1,7 @@
-"""`/ui` and `/ui/review`: who may see them, and what a request to them does.
+"""`/ui` and `/ui/review`: who may see them, and the requests that they make.
 
-Keys are sent as a header by the page's own script, never as a cookie. So no other site can make a browser act with a
-key. Where the server has no keys, a change must be JSON and must not come from another site.
+The page's own script sends keys as a header, never as a cookie, so no other site can make a browser act with a key. If
+the server has no keys, a change must be JSON and must not come from another site.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _SHELLS = frozenset({"/ui", "/ui/", "/ui/review"})
 _LONGEST_NAME = 60
 _MOST_KEYS = 50
-"""Keys since the last judgement: going back that often, and the answers."""
+"""The most keys since the last judgement: those that go back, and the answers."""
 _DEFAULT_DAYS = 30
 
 
 def needs_no_key(method: str, path: str, *, has_key: bool) -> bool:
-    """Whether a request may pass without a key: the files of a page, and a page itself, which then asks for one."""
+    """Whether a request needs no key: the files of a page, and the page itself, which then asks for a key."""
     return method in {"GET", "HEAD"} and (path.startswith(STATIC) or (path in _SHELLS and not has_key))
 
 
@@ -44,9 +44,9 @@ class Pages:
     """The pages of a server.
 
     Args:
-        orchestrator: what serves.
+        orchestrator: the orchestrator that serves.
         catalog: the models that clients see.
-        metrics: counts of this process.
+        metrics: the counts of this process.
     """
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
@@ -56,13 +56,14 @@ class Pages:
 
     @cached_property
     def _desk(self) -> Desk:
-        from cascade.server.pages.desk import Desk  # numpy and all that reads a log: not before somebody looks
+        from cascade.server.pages.desk import Desk  # loads numpy and the readers of logs, so only when somebody opens a
+        # page
 
         return Desk(self._orchestrator.config)
 
     @property
     def routes(self) -> list[Route]:
-        """What answers each path."""
+        """The routes of the pages."""
         return [
             Route("/ui", self._overview),
             Route("/ui/", self._slash),
@@ -90,7 +91,7 @@ class Pages:
         days = known.get(asked, _DEFAULT_DAYS)
         served, guide, now = self._orchestrator, self._catalog.guide, datetime.now(UTC)
         try:
-            async with self._reading:  # one at a time, however many look
+            async with self._reading:  # one at a time, however many people look
                 shown = await asyncio.to_thread(overview, served, guide, days, now)
         except CascadeError as error:
             return self._page("problem.html", "overview", 503, heading="The traces cannot be read", said=_said(error))
@@ -124,7 +125,7 @@ class Pages:
         return self._page("review.html", "review", view=view, along=self._settings.review.policy is not None)
 
     def _locked(self, request: Request) -> bool:
-        """Whether a page is to ask for a key. Raises Refused (403) for a key that may not look."""
+        """Whether a page has to ask for a key. Raises Refused (403) for a key that may not look."""
         key = _key_of(request)
         if self._settings.keys and key is None:
             return True
@@ -136,10 +137,10 @@ class Pages:
 
 
 def refuse_other_sites(request: Request) -> None:
-    """Refuse a change that a page of another site asks for. Raises Refused (403).
+    """Refuse a change requested by a page of another site. Raises Refused (403).
 
-    A browser says in `Sec-Fetch-Site` who asks, and no page can change that. What is no browser has no authority that
-    another could borrow.
+    A browser tells the origin in `Sec-Fetch-Site`, and no page can change that header. A client that is not a browser
+    has no credentials that another site could use.
     """
     if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         raise Refused(403, "Another site asked for this.", code="cross_site")
@@ -151,7 +152,7 @@ def _key_of(request: Request) -> str | None:
 
 
 def _name(text: str) -> str | None:
-    """Return a reviewer's name; None for what is none."""
+    """Return a reviewer's name; None for an invalid one."""
     said = " ".join(text.split())
     return said if said.isprintable() and 0 < len(said) <= _LONGEST_NAME else None
 

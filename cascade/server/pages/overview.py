@@ -1,4 +1,4 @@
-"""What `/ui` says: read from the traces and from what serves, as plain values that a template shows."""
+"""The contents of `/ui`, read from the traces and the orchestrator, as plain values for a template."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cascade.text import capital, counted
 from cascade.types import Certificate
 
 MOST_CALLS = 20_000
-"""Calls that a page looks at: the latest ones. Reading them takes about 0.4 s of one core."""
+"""The most calls that a page reads, the latest ones. Reading them takes about 0.4 s of one core."""
 _LATEST_CALLS, _LATEST = 120, 25
 _MOST_TEXT = 4_000
 PERIODS = ((1, "24 hours"), (7, "7 days"), (30, "30 days"), (365, "a year"))
@@ -34,12 +34,12 @@ _EXAMPLE = """curl http://{host}:{port}/v1/chat/completions -H "Content-Type: ap
 
 
 class Traffic(NamedTuple):
-    """What was read of the traces.
+    """What the page read from the traces.
 
     Attributes:
         requests: those within the period, the earliest first.
-        latest: the latest calls, with what was said.
-        cut: how many calls were read, where there are more.
+        latest: the latest calls, with their texts.
+        cut: how many calls were read, if there are more.
         earlier: whether there are requests before the period.
     """
 
@@ -50,7 +50,7 @@ class Traffic(NamedTuple):
 
 
 def read_traffic(config: CascadeConfig, guide: str, since: datetime, observed: frozenset[str]) -> Traffic:
-    """Read the traces of a period. Without a store there are none. Raises StoreError."""
+    """Read the traces of a period; there are none without a store. Raises StoreError."""
     url = traces_url(config.traces)
     if url is None:
         return Traffic()
@@ -86,16 +86,16 @@ class Promise(NamedTuple):
     """A certificate in service, as a page shows it.
 
     Attributes:
-        title: what it speaks of.
+        title: what it covers.
         statement: its promise in words.
         id: the certificate's.
         n: requests that it was made from.
         created, expires: dates, ISO 8601.
-        days_left: until it ends.
-        problems: why it does not hold here today.
-        audits, missed: what audits told of it.
-        alpha: what was promised; None where it is no share of requests.
-        line: the evidence against it, audit by audit; None where only its last value is known.
+        days_left: days until it expires.
+        problems: the reasons why it does not hold here today.
+        audits, missed: how many audits were counted, and how many were missed.
+        alpha: the promised share; None if the promise is not about a share of requests.
+        line: the evidence against it, audit by audit; None if only the last value is known.
         delta: the share of calibrations that may give a certificate which does not hold; None for a promise on average.
     """
 
@@ -117,7 +117,7 @@ class Promise(NamedTuple):
 
     @property
     def audited(self) -> str:
-        """What audits told, in a sentence."""
+        """The result of the audits, in a sentence."""
         if not self.audits:
             return "No audit yet."
         said = f"{self.missed} of {counted(self.audits, 'audit')} differed ({share(self.missed / self.audits)})."
@@ -162,9 +162,9 @@ def _promise(
 
 
 def at_once(found: Sequence[Promise]) -> str | None:
-    """Return how likely several certificates all hold, in a sentence; None where there is one at most.
+    """Return, in a sentence, how likely several certificates all hold; None if there is at most one.
 
-    Each may fail with its own δ, and the same questions may have certified them, so that only the sum bounds it.
+    Each may fail with its own δ, and the same questions may have certified them, so only the sum of the δ bounds it.
     """
     if len(found) < 2:
         return None
@@ -218,7 +218,7 @@ class Audits(NamedTuple):
 
 
 def audits_of(found: Sequence[Promise]) -> Audits:
-    """Return the audits of all certificates together; the share that was promised where all promise the same."""
+    """Return the audits of all certificates together, and the promised share if all promise the same."""
     n, missed = sum(one.audits for one in found), sum(one.missed for one in found)
     if not n:
         return Audits()
@@ -231,7 +231,7 @@ def audits_of(found: Sequence[Promise]) -> Audits:
 
 
 def headline(requests: Sequence[Seen], total: Saving, audits: Audits) -> str:
-    """Return what happened, in a sentence for somebody who has no time."""
+    """Return a one-sentence summary of the period."""
     if not requests:
         return "No requests in this period"
     said = f"Since {day(requests[0].at)}: {counted(len(requests), 'request')}"
@@ -247,7 +247,7 @@ def headline(requests: Sequence[Seen], total: Saving, audits: Audits) -> str:
 
 
 class Empty(NamedTuple):
-    """What to do next where there is nothing to show."""
+    """Advice for a page that has nothing to show."""
 
     heading: str
     said: str
@@ -255,11 +255,9 @@ class Empty(NamedTuple):
 
 
 def empty(config: CascadeConfig, *, any_earlier: bool) -> Empty:
-    """Return what to do where no request is in the period."""
+    """Return advice if the period has no request."""
     if traces_url(config.traces) is None:
-        said = (
-            "This page reads the traces, and they are off. Set traces in the configuration, then start the server anew."
-        )
+        said = "This page reads the traces, and they are off. Set traces in the configuration, then restart the server."
         return Empty("Traces are off", said)
     if any_earlier:
         return Empty("Nothing in this period", "Choose a longer one above.")
@@ -298,7 +296,7 @@ def latest_of(traffic: Traffic, *, texts: bool) -> list[Told]:
 
     Args:
         traffic: what was read.
-        texts: whether the traces keep what was asked and answered.
+        texts: whether the traces keep questions and answers.
     """
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in traffic.latest:
@@ -346,12 +344,12 @@ def _parsed(text: Any) -> Any:
 
 
 def overview(orchestrator: Orchestrator, guide: str, days: int, now: datetime) -> dict[str, Any]:
-    """Return all that the page shows, by the names of its template.
+    """Return all values of the page, by the names in its template.
 
     Args:
-        orchestrator: what serves.
+        orchestrator: the orchestrator that serves.
         guide: the model that a saving is counted against.
-        days: how far it looks back.
+        days: the length of the period.
         now: the time.
 
     Raises:

@@ -1,7 +1,7 @@
-"""How a page leaves the server: templates with every value escaped, and headers that let nothing else in.
+"""Sends a page: templates with every value escaped, and headers that forbid all other sources.
 
-A page runs one script and one style sheet of this package. Its policy allows no other source, no inline code and no
-frame, so that what a log holds can be shown and can never act.
+A page loads one script and one style sheet of this package. Its security policy allows no other source, no inline code
+and no frame, so text from a log can never run as code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STATIC = "/ui/static/"
 
 
 class _File(NamedTuple):
-    """A file that a page loads, and a hash of it, which its address bears."""
+    """A file that a page loads, with its hash, which is part of its address."""
 
     data: bytes
     version: str
@@ -49,7 +49,7 @@ def _static() -> dict[str, _File]:
 
 
 def static(name: str) -> Response | None:
-    """Return a file of the package; None for any other name: no path is ever made of it."""
+    """Return a file of the package; None for any other name. The name is never used as a path."""
     found = _static().get(name)
     if found is None:
         return None
@@ -63,7 +63,7 @@ def _address(name: str) -> str:
 
 @cache
 def _templates() -> Any:
-    """Return the templates; every value in them is escaped, and control characters are spelt out."""
+    """Return the templates; they escape every value and write control characters as escapes."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -80,7 +80,7 @@ def _templates() -> Any:
 
 
 def _spelled(value: Any) -> Any:
-    """Spell out control characters of plain text: what is markup already was made by a template."""
+    """Write control characters of plain text as escapes; markup comes from a template and stays."""
     return spelled(value) if type(value) is str else value
 
 
@@ -90,7 +90,7 @@ def page(template: str, status: int = 200, **values: Any) -> Response:
     Args:
         template: its name in `templates`.
         status: HTTP's.
-        values: what the template shows; plain values.
+        values: the plain values that the template shows.
     """
     text = _templates().get_template(template).render(**values)
     return Response(text, status, headers=HEADERS, media_type="text/html; charset=utf-8")

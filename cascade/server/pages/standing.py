@@ -1,4 +1,4 @@
-"""How a cascade with modes stands: who serves, what was looked at and spent, and what audits told, audit by audit."""
+"""The state of a cascade with modes: who serves, the looks and what they spent, and the evidence, audit by audit."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from cascade.server.pages import chart
 from cascade.text import capital
 
 _NEWEST = 5_000
-"""Drawn rows that are read: the newest."""
+"""The most drawn rows that are read, the newest ones."""
 _CHANGES = 8
 
 
 class Evidence(NamedTuple):
-    """What audits told of the certificate in force.
+    """The evidence of audits about the certificate in force.
 
     Attributes:
         certificate: its id.
         look: the look that issued it.
-        created: when, ISO 8601; "" where that is unknown.
+        created: when, ISO 8601; "" if unknown.
         n: conversations that certified it.
         alpha: the share that may differ.
         statement: its promise in words.
@@ -50,13 +50,13 @@ class Evidence(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What it takes until a promotion is likely; None where a figure is not known yet.
+    """What a promotion still takes; None for a figure that is not known yet.
 
     Attributes:
-        said: in a sentence.
+        said: the forecast in a sentence.
         requests, labels: how many more.
-        nano_usd: what they cost beside what is served.
-        days: at the traffic so far.
+        nano_usd: the cost of their extra calls.
+        days: the days until then, at the traffic so far.
         at: when it was planned, ISO 8601.
         unlikely: whether the plan says that no number of conversations makes a promotion likely.
     """
@@ -71,7 +71,7 @@ class Forecast(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How a cascade stands.
+    """The state of a cascade, for the page.
 
     Attributes:
         state: its state.
@@ -81,9 +81,9 @@ class Standing(NamedTuple):
         changes: the latest changes, the latest first.
         delta, spent, next_look: the error probability of all certificates together, what looks have spent of it, and
             what the next one would spend.
-        evidence: of the certificate in force; None where there is none.
+        evidence: the evidence about the certificate in force; None if there is none.
         observed: the traces of requests that were drawn while observing.
-        forecast: what it takes until a promotion is likely; None while a policy is in force.
+        forecast: what a promotion still takes; None while a policy is in force.
         automatic: whether the server promotes by itself.
     """
 
@@ -102,7 +102,7 @@ class Standing(NamedTuple):
 
 
 def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
-    """Return how the cascade of a configuration stands; None where it has no modes. Raises StoreError."""
+    """Return the state of a configuration's cascade; None if it has no modes. Raises StoreError."""
     modes, url = config.modes, modes_url(config)
     if modes is None or url is None:
         return None
@@ -133,7 +133,7 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
 
 
 def forecast(state: CascadeState, counts: Counts, kept: KeptPlan | None) -> Forecast:
-    """Return what a page says of the next promotion: what is not known is None, and the sentence says why."""
+    """Return the page's forecast of the next promotion; unknown figures are None, and the sentence says why."""
     if counts.fit < LEAST_FIT:
         return Forecast(f"Unknown so far: {counts.fit} requests may fit, and it takes {LEAST_FIT} to tell.")
     if kept is None or not kept.plan.is_about(state):
@@ -151,7 +151,7 @@ def _said(state: CascadeState, guide: str) -> str:
     if state.killed:
         return f"The kill switch is on: {guide} answers everything."
     if state.mode == "observe":
-        return f"{guide} answers everything; what a cascade would have done is observed beside it."
+        return f"{guide} answers everything; the server observes what a cascade would have done."
     if state.mode == "fallback":
         return f"After an alarm, {guide} answers everything until there is a new certificate."
     share = "" if state.canary >= 1 else f" for {percent(state.canary)} of the keys"
@@ -159,7 +159,7 @@ def _said(state: CascadeState, guide: str) -> str:
 
 
 def _broken(held: InForce, guide: str) -> str:
-    """Return what the promise bounds, in words."""
+    """Return the event that the promise bounds, in words."""
     if held.by_people:
         return (
             f"answered wrongly where {guide} is right, as people judge; answers equal by {held.comparator} lose nothing"

@@ -1,4 +1,4 @@
-"""What the traces say of the requests served: who answered, what it cost, and what the guide alone would have cost."""
+"""Figures of the served requests, from the traces: who answered, the cost, and what the guide alone would have cost."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ COLUMNS = (
     "latency_ms",
     "created_at",
 )
-"""What is read of each call: nothing that spells out what was asked or answered."""
+"""The columns that are read of each call; none has a question or an answer."""
 LEAST_MEASURED = 20
-"""From so many audits on an interval is given: below, the normal law is no law for a mean of costs."""
+"""The least number of audits for an interval: with fewer, a mean of costs is not close to normal."""
 _Z95 = 1.959964
 AUDIT = "audit"
 Row = Mapping[str, Any]
 
 
 class Seen(NamedTuple):
-    """One request, as its trace tells.
+    """One request, from its trace.
 
     Attributes:
-        id: of its trace.
+        id: the id of its trace.
         at: when, ISO 8601, UTC.
         path: the models that were asked until it was served, in order.
-        served: the model whose answer was served; None where nothing was.
-        walk: how it was walked, where no policy decided: one model alone.
+        served: the model whose answer was served; None if none was.
+        walk: the walk, if no policy decided: one model alone.
         audited: whether it was drawn for an audit.
         observed: whether the guide served it, and the others were asked afterwards.
-        cost: of all its calls, nano-dollars; None where one is unknown.
-        audit_cost: of the calls that only the audit made, or only observing.
-        guide: what the guide's answer cost, where it was asked; None where it was not, or that is unknown.
+        cost: the cost of all its calls, nano-dollars; None if one is unknown.
+        audit_cost: the cost of the calls made only for the audit, or only to observe.
+        guide: the cost of the guide's answer; None if it was not asked, or if the cost is unknown.
         likely: an estimate of what the guide would have cost, if it had read and written as many tokens as the served
             model.
         latency_ms: of the calls until it was served.
@@ -69,7 +69,7 @@ class Seen(NamedTuple):
 
     @property
     def cascaded(self) -> bool:
-        """Whether the cascade answered, or the guide in its place: not another model that the client named."""
+        """Whether the cascade answered, or the guide instead of it, and not another model that the client named."""
         return self.walk is None or self.walk in ALONE or self.guide is not None
 
     @property
@@ -79,18 +79,19 @@ class Seen(NamedTuple):
 
     @property
     def saved(self) -> int | None:
-        """What it saved against the guide alone, as far as that is known of one request."""
+        """What it saved against the guide alone, as far as one request can tell."""
         alone = self.likely if self.guide is None else self.guide
         return None if alone is None or self.cost is None or not self.cascaded else alone - self.cost
 
 
 def seen(rows: Iterable[Row], guide: str, price: Price | None, observed: frozenset[str] = frozenset()) -> list[Seen]:
-    """Return the requests behind rows, in the order of their first rows.
+    """Return the requests that rows belong to, in the order of their first rows.
 
     Args:
-        rows: of the columns `COLUMNS`, in the order they were written; a request's need not stand together.
+        rows: rows with the columns `COLUMNS`, in the order they were written; those of one request need not be
+            adjacent.
         guide: the model that a saving is counted against.
-        price: its price; None where it is not known.
+        price: its price; None if it is unknown.
         observed: the requests that the guide served while the others were only observed.
     """
     found: dict[str, list[Row]] = {}
@@ -131,17 +132,17 @@ def _usage(row: Row) -> Usage:
 
 
 class Saving(NamedTuple):
-    """What the cascade cost, beside what the guide alone would have cost. Nano-dollars.
+    """The cost of the cascade and what the guide alone would have cost. Nano-dollars.
 
     Attributes:
-        requests: those that the cascade answered, and whose cost is known.
-        unknown: those left out, since a cost is not known.
-        spent: on all calls, audits too.
-        audits: of that, on calls that only audits made.
-        alone: what the guide alone would have cost: measured where it was asked, estimated elsewhere.
-        margin: half the width of a 95 % interval of `alone`; None where too few audits measured it.
-        estimated: on how many requests the guide was not asked, so that its cost is estimated.
-        measured: how many requests that the guide did not answer were audited, so that its cost is known there.
+        requests: how many the cascade answered at a known cost.
+        unknown: how many were left out, because a cost is unknown.
+        spent: the cost of all calls, including audits.
+        audits: the part of it for calls that only audits made.
+        alone: what the guide alone would have cost: measured if it was asked, otherwise estimated.
+        margin: half the width of a 95 % interval of `alone`; None if too few audits measured it.
+        estimated: for how many requests the guide was not asked, so that its cost is estimated.
+        measured: how many requests that the guide did not answer were audited, so that its cost is known.
     """
 
     requests: int
@@ -155,21 +156,21 @@ class Saving(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """What was saved; below 0 where the cascade cost more."""
+        """The saving; below 0 if the cascade cost more."""
         return self.alone - self.spent
 
     @property
     def share(self) -> float | None:
-        """The same as a share of what the guide alone would have cost; None where that is nothing."""
+        """The saving as a share of what the guide alone would have cost; None if that is 0."""
         return self.saved / self.alone if self.alone else None
 
 
 def saving(requests: Iterable[Seen]) -> Saving:
-    """Return what requests saved.
+    """Return the saving of requests.
 
-    Where the guide was asked its cost is known. Elsewhere it is estimated from what it would have cost with the tokens
-    of the model that was served (x), corrected by the ratio of both on the audited requests (y to x), which are drawn
-    at random: a ratio estimator, with the error of prediction.
+    If the guide was asked, its cost is known (y). Otherwise it is estimated from its cost with the served model's
+    tokens (x), corrected by the ratio of y to x on the audited requests, which are drawn at random: a ratio estimator,
+    with the error of prediction.
 
     Reference: Cochran, Sampling Techniques (1977), chapter 6.
     """
@@ -196,7 +197,7 @@ def saving(requests: Iterable[Seen]) -> Saving:
 
 
 def _ratio(pairs: Sequence[tuple[int, int]], without: Sequence[int]) -> tuple[float, int | None]:
-    """Return the ratio of y to x on pairs (x, y), and the 95 % margin of the sum of y where x alone is known."""
+    """Return the ratio of y to x on pairs (x, y), and the 95 % margin of the sum of y where only x is known."""
     n, x = len(pairs), sum(x for x, _ in pairs)
     if not without:
         return 1.0, 0
@@ -209,7 +210,7 @@ def _ratio(pairs: Sequence[tuple[int, int]], without: Sequence[int]) -> tuple[fl
 
 
 class Day(NamedTuple):
-    """One day's requests: what they cost, and what the guide alone would have cost, nano-dollars."""
+    """One day's requests: their cost, and what the guide alone would have cost, nano-dollars."""
 
     day: str
     requests: int
@@ -226,7 +227,7 @@ def by_day(requests: Iterable[Seen]) -> list[Day]:
 
 
 class Outcome(NamedTuple):
-    """How requests ended, and how many did so."""
+    """A way in which requests ended, and how many did."""
 
     said: str
     many: int

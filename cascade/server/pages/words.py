@@ -1,4 +1,4 @@
-"""How amounts, shares and times are written on a page."""
+"""Formats amounts, shares and times for a page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def share(value: float | None) -> str:
 
 
 def day(text: str) -> str:
-    """Return the day of an ISO time as people write it.
+    """Return the day of an ISO time in words.
 
     >>> day("2026-11-12T10:00:00+00:00"), day("")
     ('12 Nov 2026', 'unknown')
@@ -64,7 +64,7 @@ def time_of(text: str) -> str:
 
 
 def seconds(ms: float) -> str:
-    """Return milliseconds so that they can be read.
+    """Return milliseconds in readable units.
 
     >>> seconds(7.4), seconds(1234.5)
     ('7 ms', '1.23 s')
@@ -73,7 +73,7 @@ def seconds(ms: float) -> str:
 
 
 def whole(count: int) -> str:
-    """Return a count with marks between thousands."""
+    """Return a count with separators between thousands."""
     return f"{count:,}"
 
 

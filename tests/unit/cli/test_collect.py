@@ -136,7 +136,7 @@ def test_questions_without_an_answer_are_logged_and_it_is_no_error(cli: Cli, tmp
     ran = cli("collect", "open.jsonl", "-o", "log.jsonl")
     assert ran.code == 0, ran.err
     assert "5 rows in log.jsonl" in ran.out
-    assert "Nothing to judge" in ran.out
+    assert "The log does not say for any question" in ran.out
     assert {row["correct"] for row in rows()} == {None}
 
 

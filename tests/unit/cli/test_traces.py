@@ -137,7 +137,7 @@ def test_purge_asks_first(cli: Cli, filled: str, monkeypatch: pytest.MonkeyPatch
     ran = cli("traces", "purge", "--store", filled, "--older-than", "12h")
     assert (ran.code, len(left(filled))) == (2, 3)
     assert "Remove all of 3 rows from before" in ran.err
-    assert "say --yes" in ran.err
+    assert "give --yes" in ran.err
     for said, code, rows in (("n\n", 1, 3), ("y\n", 0, 0)):
         monkeypatch.setattr(sys, "stdin", Person(said))
         ran = cli("traces", "purge", "--store", filled, "--older-than", "12h")
@@ -242,7 +242,7 @@ def test_the_store_is_that_of_the_configuration_or_ones_own(
 ) -> None:
     ran = cli("traces", "stats")
     assert (ran.code, ran.out) == (2, "")
-    assert "Traces are off" in ran.err
+    assert "traces: off" in ran.err
     fake_config.write_text(fake_config.read_text() + "traces: sqlite:///mine.db\n")
     assert "There is no trace store sqlite:///mine.db" in cli("traces", "stats").err
     assert cli("ask", "what?").code == 0

@@ -199,7 +199,7 @@ async def test_no_other_site_and_no_lesser_key_changes_a_mode(tmp_path: Path, wh
 async def test_without_traces_or_requests_it_says_what_to_do(tmp_path: Path) -> None:
     async with filled(tmp_path, 0) as client:
         assert "Send a first request" in (await client.get("/ui")).text
-        assert "No request was audited yet" in (await client.get("/ui/review?as=ann")).text
+        assert "No request has been audited yet" in (await client.get("/ui/review?as=ann")).text
     async with filled(tmp_path, 0, traces="off") as client:
         assert "Traces are off" in (await client.get("/ui")).text
         assert "traces are off" in (await client.get("/ui/review?as=ann")).text
