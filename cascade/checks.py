@@ -170,7 +170,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("treshold", ("fixed", "threshold"))
     '; did you mean threshold? Known: fixed, threshold'
     """
-    names = sorted(known)
+    names = sorted(set(known))
     hint = hint_at(word, names)
     if len(names) > _LIST_AT_MOST:
         return hint

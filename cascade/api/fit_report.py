@@ -15,6 +15,7 @@ from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.output import Result, plain_text
 from cascade.api.page import Column, figures, per_thousand
 from cascade.api.unserved import next_step
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
 from cascade.evaluation.report import plots
@@ -168,8 +169,21 @@ def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
     yield from written(
         found.output,
         f"what it is and how it was chosen in {plain_text(output)}/README.md.{undrawn}",
-        warning=worth_of(fitted.calibrated).describe(_reference(found)),
+        warning=_not_worth(found),
         following=next_step(fitted.policy.reads, fitted.policy.sources, path_of(output)),
+    )
+
+
+def _not_worth(found: PolicyFit) -> str | None:
+    """Return why the policy should not be served, or saves nothing, and what else to try; None if it does."""
+    worth, table = worth_of(found.fitted.calibrated), found.fitted.training
+    said = worth.describe(_reference(found))
+    rounds = {"base", "guide"} >= {*table.sources} and GUIDE_ONLY in table.walks
+    if said is None or worth.saves or not rounds or worth.times_reference is None:
+        return said
+    return (
+        f"{said} Here each round pays for a verdict of the guide. Without that more may be saved: fit the same log call "
+        "by call, offers:LOG, or as a ladder, ladder:LOG."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.collecting import collect
-from cascade.api.logs import LogAsked, read_log
+from cascade.api.logs import LogAsked, Where, read_log
 from cascade.api.output import Result, Tell, warn
 from cascade.calibration.remarks import reference_cost
 from cascade.calibration.scores import play, sample_of
@@ -97,7 +98,9 @@ class OnboardingResult(Result):
         yield table
         if (refused := self.bought[-1].refused) is not None:
             yield Text(refused)
-        yield Text(f"Both models' answers: {self.output}. To serve it: cascade fit {self.output} --guarantee regret")
+        yield Text(f"Both models' answers: {self.output}. To serve it:")
+        asked = f"--guarantee regret --alpha {self.alpha:g} --delta {self.delta:g}"
+        yield Text(f"cascade fit {shlex.quote(str(self.output))} {asked} -o policy")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `onboard --json`."""
@@ -114,6 +117,7 @@ def onboard(
     config: str | Path | CascadeConfig = "cascade.yaml",
     alpha: float = 0.05,
     delta: float = 0.1,
+    where: Where = None,
     matcher: str | None = None,
     concurrency: int = 8,
     seed: int = 0,
@@ -132,24 +136,27 @@ def onboard(
         config: the configuration.
         alpha: the regret to certify, at most.
         delta: the share of draws of the probes for which the certificate may not hold.
+        where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
         concurrency: questions at a time.
         seed: seed of the random draws. More probes with the same seed ask the same questions and some more.
         tell: is called with each notice about the log or the call.
 
     Raises:
-        UsageError: the model is not configured, or the log lacks gold answers or the reference's.
+        UsageError: the model is not configured, or is the reference, or the log lacks gold answers or the reference's.
         ProviderError: the new model failed.
     """
     settings = config if isinstance(config, CascadeConfig) else load(Path(config))
     place = _place(settings, model)
-    opened = read_log(LogAsked(str(log), matcher=matcher), tell)
+    opened = read_log(LogAsked(str(log), where, matcher), tell)
     if len(opened.tables) > 1:
-        raise UsageError(f"{log} holds {len(opened.tables)} data sets; choose one with where: dataset=NAME.")
+        raise UsageError(f"{log} holds {len(opened.tables)} data sets; choose one: --where dataset=NAME.")
     old, last = opened.tables[0], _reference(opened.rows())
     asked = _asked(last, probes, seed)
-    told = _answers(settings, place, asked, Path(output), matcher, concurrency, tell)
     name, reference = settings.models[place].model, str(last[asked[0].id]["model"])
+    if name == reference:
+        raise UsageError(f"{name} is the log's reference already: onboard a model that is to answer before it.")
+    told = _answers(settings, place, asked, Path(output), matcher, concurrency, tell)
     rows = [
         row for one in asked if one.id in told for row in _pair(told[one.id], last[one.id], f"{name} > {reference}")
     ]

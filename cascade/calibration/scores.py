@@ -171,7 +171,10 @@ def _check_fitted(fitted: FittedOn, asks: Sequence[str], table: EpisodeTable) ->
     """Refuse a log of other steps or other candidates than a policy was fitted on."""
     rounds = fitted.sources == (SHARED_PLACE,) and sorted(table.sources) == ["base", "guide"]
     advice = (
-        " It is for a ladder, and these are rounds of two models: of the demo log, take demo-ladder." if rounds else ""
+        " It is for single calls, and these are rounds of two models: read the log as a ladder, ladder:LOG, or call by "
+        "call, offers:LOG; of the demo log, take demo-ladder."
+        if rounds
+        else ""
     )
     if table.arrays.horizon > fitted.horizon:
         raise UsageError(

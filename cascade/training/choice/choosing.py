@@ -529,6 +529,16 @@ def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
     return replace(known, difference=Difference(low / found.objective.divisor, high / found.objective.divisor))
 
 
+def _more(share: float) -> str:
+    """Return by how much a figure is larger, in two digits.
+
+    >>> _more(0.0312), _more(1.24), _more(22.4)
+    ('3.1 % more', '120 % more', '2,200 % more')
+    """
+    percents = float(f"{100 * share:.2g}")
+    return f"{percents:,.0f} % more" if percents >= 10 else f"{percents:g} % more"
+
+
 def _why(one: Candidate, found: _Findings) -> str:
     """Return in words why a candidate was chosen, or not."""
     best, chosen = found.best, found.chosen
@@ -537,7 +547,7 @@ def _why(one: Candidate, found: _Findings) -> str:
     if one is best:
         return f"the least, but no more than chance ahead of {chosen.name}, which is simpler"
     least, figure = found.figures[best.name], found.figures[one.name]
-    more = f"{100 * (figure / least - 1):.2g} % more" if least > 0 else "more"
+    more = _more(figure / least - 1) if least > 0 else "more"
     sure = float((found.gaps[one.name] <= 0).mean()) <= found.rule.level
     if not sure and one.complexity >= chosen.complexity and figure <= least * (1 + found.rule.margin):
         return f"as good within noise, and not as simple as {chosen.name}"

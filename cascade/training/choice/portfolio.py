@@ -158,6 +158,8 @@ def portfolio(
         networks = networks or Networks()
         require_torch(networks.config.device)
     found = [one for one in _all(table, objective, seed, init, networks, tried) if one.method in tried]
+    if not found and method == "purchases" and sees_something(table) and not _buys(table, objective):
+        raise UsageError(_cannot_buy(table))
     if not found:
         raise UsageError(f"{table.dataset} has no signal that a policy of the method {method} can use.")
     return found
@@ -270,6 +272,18 @@ def _buys(table: EpisodeTable, objective: Objective) -> bool:
 
     guarantee = objective.guarantee
     return not guarantee.abstain and offers_of(table) is not None and guarantee.rules.last_is_safe(table)
+
+
+def _cannot_buy(table: EpisodeTable) -> str:
+    """Return why no policy that decides before each call can be fitted to a log."""
+    from cascade.training.stopping.purchases import MOST_OFFERS, offers_of
+
+    says = "A policy of the method purchases decides before each call, and"
+    if {"base", "guide"} >= {*table.sources}:
+        return f"{says} {table.dataset} has rounds of two calls: read it call by call, offers:LOG, or as ladder:LOG."
+    if offers_of(table) is None:
+        return f"{says} {table.dataset} is no list of 2 to {MOST_OFFERS} calls with one answer each."
+    return f"{says} it is for a promise that the last call keeps: regret, agreement or preference, without --abstain."
 
 
 def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Networks) -> Iterator[Candidate]:

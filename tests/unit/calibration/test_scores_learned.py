@@ -174,7 +174,8 @@ def test_a_log_that_is_deeper_than_the_policy_does_not_fit() -> None:
 
 def test_a_log_of_rounds_does_not_fit_what_was_fitted_on_a_ladder() -> None:
     rule = StepRule(FeatureSet(("p_yes",), made.LADDER), None, (None,), (None,))
-    with pytest.raises(UsageError, match=r"logged to 4\. It is for a ladder, .*: of the demo log, take demo-ladder\.$"):
+    said = r"logged to 4\. It is for single calls, .* ladder:LOG, or call by call, offers:LOG; .*, take demo-ladder\.$"
+    with pytest.raises(UsageError, match=said):
         check_fits(LearnedPolicy("threshold", (rule, rule)), log())
 
 

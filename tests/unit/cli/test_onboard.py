@@ -71,6 +71,7 @@ def test_only_the_new_model_is_asked_and_once(cli: Cli, tmp_path: Path, asked: F
     assert more.code == 0, more.err
     assert len(asked.requests) == 80
     assert "new before large" in more.out
+    assert "cascade fit probes.jsonl --guarantee regret --alpha 0.2 --delta 0.1 -o policy" in more.out
 
 
 def test_a_model_that_is_not_configured_is_2(cli: Cli, tmp_path: Path) -> None:
@@ -78,7 +79,32 @@ def test_a_model_that_is_not_configured_is_2(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text("models: {base: small, guide: large}\nprovider: fake\n")
     ran = cli("onboard", "smal", "old.jsonl", "-o", "probes.jsonl")
     assert ran.code == 2
-    assert "did you mean small?" in " ".join(ran.err.split())
+    assert "did you mean small? Known: base, guide, large, small;" in " ".join(ran.err.split())
+
+
+def test_the_reference_is_not_asked_again(cli: Cli, tmp_path: Path, asked: FakeProvider) -> None:
+    write_rows(tmp_path / "old.jsonl", old_rows())
+    (tmp_path / "cascade.yaml").write_text("models: {base: new, guide: large}\nprovider: fake\n")
+    ran = cli("onboard", "guide", "old.jsonl", "-o", "probes.jsonl")
+    assert ran.code == 2
+    assert "large is the log's reference already" in " ".join(ran.err.split())
+    assert not asked.requests
+
+
+def test_one_of_several_data_sets_is_chosen(cli: Cli, tmp_path: Path, asked: FakeProvider) -> None:
+    both = [
+        {**row, "dataset": name, "episode_id": f"{name}-{row['episode_id']}"} for name in "ab" for row in old_rows()
+    ]
+    write_rows(tmp_path / "old.jsonl", both)
+    price = "price: {input: 0.1, output: 0.4}"
+    (tmp_path / "cascade.yaml").write_text(
+        f"models:\n  base: {{model: new, {price}}}\n  guide: large\nprovider: fake\n"
+    )
+    command = ("onboard", "new", "old.jsonl", "-o", "probes.jsonl", "--alpha", "0.2", "--probes", "4")
+    ran = cli(*command)
+    assert (ran.code, "holds 2 data sets; choose one: --where dataset=NAME." in " ".join(ran.err.split())) == (2, True)
+    assert cli(*command, "--where", "dataset=b").code == 0
+    assert len(asked.requests) == 4
 
 
 def test_the_old_models_tell_how_hard_the_probes_were() -> None:

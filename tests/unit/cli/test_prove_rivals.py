@@ -121,3 +121,20 @@ def test_a_ladder_of_no_file_is_2(cli: Cli) -> None:
     ran = cli("prove", "ladder:nowhere")
     assert ran.code == 2
     assert "There is no file nowhere" in ran.err
+
+
+def test_fit_on_rounds_that_save_nothing_names_the_ways_without_a_verdict(
+    cli: Cli, written: Callable[..., str]
+) -> None:
+    log = written(**LADDER_PAYS)
+    asked = ("--guarantee", "regret", "--alpha", "0.1", "-o", "policy")
+    ran = cli("fit", log, "--policy", "threshold", *asked)
+    assert ran.code == 0, ran.err
+    assert "fit the same log call by call, offers:LOG, or as a ladder, ladder:LOG." in " ".join(ran.out.split())
+    ladder = cli("fit", f"ladder:{log}", "--policy", "threshold", *asked)
+    assert "ladder:LOG" not in ladder.out
+    refused = cli("fit", log, "--policy", "purchases", *asked)
+    assert refused.code == 2
+    assert "has rounds of two calls: read it call by call, offers:LOG, or as ladder:LOG." in " ".join(
+        refused.err.split()
+    )
