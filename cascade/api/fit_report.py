@@ -182,8 +182,8 @@ def _not_worth(found: PolicyFit) -> str | None:
     if said is None or worth.saves or not rounds or worth.times_reference is None:
         return said
     return (
-        f"{said} Here each round pays for a verdict of the guide. Without that more may be saved: fit the same log call "
-        "by call, offers:LOG, or as a ladder, ladder:LOG."
+        f"{said} Here each round pays for a verdict of the guide. Without that more may be saved: fit the same log "
+        "call by call, offers:LOG, or as a ladder, ladder:LOG."
     )
 
 

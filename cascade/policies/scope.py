@@ -144,7 +144,7 @@ class Scope:
         held = self.shown[step.number - 1].get(str(many)) if step.number <= len(self.shown) else None
         if held is None:
             brought = {0: "no answer", 1: "one answer"}.get(many, f"{many} answers")
-            yield f"step {step.number} brought {brought}, as it did for no calibration question"
+            yield f"step {step.number} brought {brought}, and at calibration it never did"
             return
         for name in missing:
             if held["signals"].get(name, 0) == held["of"]:

@@ -251,6 +251,10 @@ class _Reader:
         return bool(self._stack) and self._stack[-1] in ":["
 
 
+_OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
+"""What is read from the log-probs of a verdict: a step that judges has no others."""
+
+
 def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
     """Return a warning for each model whose reply lacks log-probs that the policy decides by.
 
@@ -258,7 +262,12 @@ def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
         step: the step that is decided, with its calls.
         reads: the signals that the policy looks at.
     """
-    missing = [name for name in reads if "logprob" in name and step.signals.get(name) is None]
+    judged = bool(step.calls) and all(call.request.purpose == "judge" for call in step.calls)
+    missing = [
+        name
+        for name in reads
+        if (name in _OF_VERDICTS if judged else "logprob" in name) and step.signals.get(name) is None
+    ]
     if not missing:
         return ()
     silent = dict.fromkeys(call.request.model for call in step.calls if call.lacks_logprobs)

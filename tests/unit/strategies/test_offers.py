@@ -16,6 +16,7 @@ from cascade.errors import ConfigError, ProviderError, ProviderUnavailableError,
 from cascade.factory import build_strategy
 from cascade.policies.base import Takes
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.signals import missing_logprobs
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.ladder import Ladder
@@ -299,3 +300,19 @@ def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no() -> None:
         answer = drive(run(Question(text), strategy=strategy, policy=policy, prices=made.prices()), said)
         assert (len(answer.steps), answer.text) == (steps, "Danube")
         assert answer.cost is not None
+
+
+def test_a_judge_without_log_probs_is_warned_of_by_what_its_verdict_lacks() -> None:
+    """Until 0.6 the warning named the log-probs of answers, which a verdict never has."""
+    reads = ("answer_mean_logprob", "p_yes", "verdict_mass")
+    made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
+    answer = drive(
+        run(RIVER, strategy=build_strategy(made), policy=FixedPolicy("both", 2), prices=made.prices()),
+        lambda request: completion("Yes" if request.purpose == "judge" else "Answer: Danube"),
+    )
+    judged = answer.steps[1]
+    assert judged.calls[0].lacks_logprobs
+    assert judged.signals["p_yes"] is not None
+    said = "judge sent no log-probs at step 2, so the policy decided without verdict_mass"
+    assert missing_logprobs(judged, reads) == (said,)
+    assert missing_logprobs(judged, ("answer_mean_logprob", "p_yes")) == ()
