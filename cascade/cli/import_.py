@@ -17,6 +17,7 @@ from cascade.api.output import plain
 from cascade.cli.output import console, notes, print_json
 from cascade.episodes.files import Dropped, is_there, write_rows
 from cascade.episodes.importers import IMPORTERS, import_rows, known
+from cascade.episodes.importers.values import nano_usd
 from cascade.errors import UsageError
 from cascade.text import counted
 
@@ -30,7 +31,7 @@ def import_log(
         typer.Argument(
             metavar="SOURCE...",
             help="The log: JSON, lines of JSON, CSV or Parquet, compressed with gzip or not. For a batch: the file "
-            "of requests and the files of results.",
+            "of requests and the files of results. Of lm-eval: the samples of each model, the cheapest first.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .jsonl, .jsonl.gz or .parquet.")],
@@ -49,6 +50,10 @@ def import_log(
         list[str] | None,
         typer.Option("--role", help="MODEL=base, guide or judge. Without it, each call is a step of a ladder."),
     ] = None,
+    cost: Annotated[
+        list[str] | None,
+        typer.Option("--cost", help="MODEL=USD: what a call of this model costs where the log does not say."),
+    ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="The name of the questions in the log.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -57,6 +62,7 @@ def import_log(
 
     Example: cascade import spend.csv -o episodes.parquet --role gpt-4o-mini=base --role gpt-4o=guide
     Example: cascade import requests.jsonl results-mini.jsonl results-4o.jsonl -o episodes.parquet
+    Example: cascade import small/samples_arc.jsonl large/samples_arc.jsonl -o episodes.jsonl --cost small=0.0001
     """
     source, *also = sources
     if output.resolve() in {Path(one).resolve() for one in sources}:
@@ -67,6 +73,7 @@ def import_log(
         parse_pairs("--role", "MODEL=base", role),
         parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
     )
+    costs = _costs(parse_pairs("--cost", "MODEL=USD, as small=0.0001", cost))
     name = kind or known(source) or "table"
     tally = Tally()
     chosen = [one.strip() for one in (models or "").split(",") if one.strip()]
@@ -84,11 +91,37 @@ def import_log(
     first = next(rows, None)
     if first is None:
         raise UsageError(f"Nothing in {source} can be imported. {tally.dropped.describe()}".strip())
-    write_rows(output, _shown(tally.counted(itertools.chain([first], rows))))
+    write_rows(output, _shown(tally.counted(_priced(itertools.chain([first], rows), costs, tally.dropped))))
     if as_json:
         print_json({"source": source, "from": name, "output": str(output), **tally.document()})
         return
     _print(tally, source, name, output)
+
+
+def _costs(given: Mapping[str, str]) -> dict[str, int]:
+    """Return the cost of a call by its model, in nano-USD.
+
+    >>> _costs({"small": "0.0001"})
+    {'small': 100000}
+    """
+    found = {model: nano_usd(amount) for model, amount in given.items()}
+    bad = [f"{model}={given[model]}" for model, amount in found.items() if amount is None]
+    if bad:
+        raise UsageError(f"--cost takes MODEL=USD, an amount of 0 or more; not {', '.join(bad)}.")
+    return {model: amount for model, amount in found.items() if amount is not None}
+
+
+def _priced(rows: Iterable[dict[str, Any]], costs: Mapping[str, int], dropped: Dropped) -> Iterator[dict[str, Any]]:
+    """Yield the rows with the costs that were given for calls whose cost is not known."""
+    unused = dict.fromkeys(costs)
+    for row in rows:
+        if row["cost_nano_usd"] is None and row["model"] in costs:
+            unused.pop(row["model"], None)
+            yield {**row, "cost_nano_usd": costs[row["model"]], "cost_source": "given by hand"}
+        else:
+            yield row
+    for model in unused:
+        dropped.note("a --cost of no call: the log has no such model, or knows what its calls cost", model)
 
 
 def _say_read(lines: Iterable[str]) -> None:

@@ -34,6 +34,7 @@ _IMPORTERS = {
     "pairs": _Importer("pairs"),
     "requests": _Importer("requests", _REQUESTS, _OF_REQUESTS),
     "batch": _Importer("batch", _REQUESTS | {"also"}, _OF_REQUESTS),
+    "harness": _Importer("harness", _CALLS | {"also"}),
     "litellm": _Importer("litellm_spend", _CALLS),
     "otel": _Importer("otel", _CALLS),
     "langfuse": _Importer("langfuse", _CALLS),
@@ -92,7 +93,7 @@ def import_rows(
 
     One of our own logs is read as it is, so that this turns any form into any other. `told` is called with how the
     columns of a wide table are read, in lines, before its first row. `models` are the steps of a ladder, the cheapest
-    first, out of a log of chat requests with many models. `also` are the other files of a batch.
+    first, out of a log of chat requests with many models. `also` are the other files of a batch, or of an evaluation.
 
     Raises:
         UsageError: the file is of no known kind, or an option does not go with its kind.
@@ -108,7 +109,8 @@ def import_rows(
     importer = _IMPORTERS.get(chosen, _Importer("files"))
     if also and "also" not in importer.takes:
         raise UsageError(
-            f"Only a batch is read from several files, and {path} is not part of one. Import the files one by one."
+            f"Only a batch and samples of the evaluation harness are read from several files, and {path} is neither. "
+            "Import the files one by one."
         )
     if models and "models" not in importer.takes:
         raise UsageError(f"--models picks models of a log of chat requests; {path} is not one. See --role and --map.")

@@ -35,6 +35,7 @@ _KNOWN_BY: Mapping[str, tuple[frozenset[str], ...]] = {
     "pairs": (PAIR_NAMES, ANSWER_NAMES),
     "requests": (frozenset({"request_id", "model", "run", "messages_json", "output_text", "tool_calls_json"}),),
     "batch": (RESULT_NAMES, frozenset({"custom_id", "body"})),
+    "harness": (frozenset({"doc_id", "doc", "target", "filtered_resps"}),),
     "litellm": (frozenset({"request_id", "call_type", "spend", "startTime"}),),
     "otel": (frozenset({"resourceSpans"}), frozenset({"resource_spans"})),
 }

@@ -44,6 +44,25 @@ def test_roles_and_a_mapping_are_taken(cli: Cli, tmp_path: Path) -> None:
     assert [(row["source"], row["gold"]) for row in rows] == [("base", ["success"]), ("guide", ["success"])]
 
 
+def test_a_cost_by_hand_fills_in_what_the_log_does_not_know(cli: Cli, tmp_path: Path) -> None:
+    columns = "prompt,small_answer,small_correct,small_cost,large_answer,large_correct\n"
+    lines = "2 + 2?,4,true,,4,true\n3 + 3?,5,false,0.5,6,true\n"
+    (tmp_path / "mine.csv").write_text(columns + lines)
+    given = ["--cost", "small=0.0001", "--cost", "large=0.002", "--cost", "huge=1"]
+    ran = cli("import", "mine.csv", "-o", "log.jsonl", *given, "--json")
+    assert ran.code == 0
+    assert json.loads(ran.out)["rows_without_cost"] == 0
+    assert list(json.loads(ran.out)["dropped"]["notes"]) == [
+        "a --cost of no call: the log has no such model, or knows what its calls cost"
+    ]
+    rows = [(row["cost_nano_usd"], row["cost_source"]) for row in read_rows(tmp_path / "log.jsonl")]
+    assert rows[:2] == [(100_000, "given by hand"), (2_000_000, "given by hand")]
+    assert rows[2:] == [(500_000_000, "the table"), (2_000_000, "given by hand")]
+    for wrong in ("small=free", "small=-1", "small=nan", "small=1e999"):
+        ran = cli("import", "mine.csv", "-o", "other.jsonl", "--cost", wrong)
+        assert (ran.code, f"not {wrong}" in ran.err) == (2, True), wrong
+
+
 def test_many_data_sets_are_a_table(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path / "pairs.jsonl", *[pair(pair=f"m{i}>large") for i in range(25)])
     ran = cli("import", "pairs.jsonl", "-o", "log.jsonl")

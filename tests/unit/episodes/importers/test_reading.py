@@ -95,7 +95,7 @@ def test_importers_that_there_are_not_and_options_that_do_not_go(tmp_path: Path)
     for options in ({"roles": {"a": "base"}}, {"columns": {"gold": "x"}}, {"dataset": "x"}):
         with pytest.raises(UsageError, match="takes no roles, mapping or name"):
             import_rows(path, **options)  # type: ignore[arg-type]
-    assert {*KNOWN, "requests", "batch", "table"} == set(IMPORTERS)
+    assert {*KNOWN, "requests", "batch", "harness", "table"} == set(IMPORTERS)
 
 
 def test_a_missing_log_is_said(tmp_path: Path) -> None:
