@@ -47,7 +47,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference
 from cascade.evaluation.splits import Split, splits
 from cascade.guarantees.base import Guarantee
-from cascade.policies.calibrated import Threshold
+from cascade.policies.artifact import Threshold
 from cascade.training.dividing import divided
 from cascade.training.fitting import Fitted, fit_policy
 

@@ -26,8 +26,7 @@ import numpy as np
 from frontier import CANDIDATES, STEPS, exponent, made, timed
 
 from cascade.conformal import binomial
-from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.rollout import levels
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels
 from cascade.conformal.split import Calibration, calibrate, calibrate_segments, critical_kappa, critical_values
 
 ALPHA, DELTA, GROUPS = 0.1, 0.1, 1_000

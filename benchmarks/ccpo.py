@@ -36,15 +36,13 @@ from fitted.splitting import parts
 from literal.config import LiteralConfig
 from literal.training import train_literal
 
-from cascade.calibration.doubt import doubt_of
-from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import ScoreArrays, levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
+from cascade.training.choice.simple import doubt_of
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread
 from cascade.training.networks.fitting import fit_network

@@ -22,8 +22,7 @@ from ccpo import CALIBRATION, CENTS_OF_200, TRAIN, WORLD, Judged, Made, fresh_of
 from fitted.methods import scores_of
 from fitted.report import head, table
 
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread

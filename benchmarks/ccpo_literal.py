@@ -31,10 +31,9 @@ from fitted.report import head, table
 from literal.config import LiteralConfig
 from literal.training import train_literal
 
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.fitting import fit_network
 from cascade.training.networks.problem import Row
 from cascade.training.stopping.stages import FitTarget

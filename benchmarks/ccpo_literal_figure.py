@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cascade.evaluation.report.plots import save
+from cascade.evaluation.plots import save
 
 FLOOR = 1e-4
 """κ below it is drawn there: 0 has no place on a logarithmic axis."""

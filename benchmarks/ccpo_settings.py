@@ -19,8 +19,7 @@ from ccpo import ALPHA, CALIBRATION, TRAIN, WORLD, fresh_of, judged, limit_of, n
 from fitted.report import head, table
 from literal.config import LiteralConfig
 
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.estimators import one_thread
 
 EXACT: Mapping[str, Mapping[str, object]] = {

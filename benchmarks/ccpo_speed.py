@@ -44,8 +44,7 @@ from torch.distributions import Categorical
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.fitting import fit_network
 from cascade.training.networks.problem import BatchEvaluation, TrainingProblem, drawn, start
 from cascade.training.networks.training import Trained

@@ -29,8 +29,7 @@ from cascade.config import policy_section
 from cascade.conformal.binomial import lower_tail, misses_p_value
 from cascade.conformal.split import calibrate
 from cascade.errors import ConfigError
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.laws import LEVEL

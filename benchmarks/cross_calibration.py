@@ -23,12 +23,10 @@ from cascade.calibration.scores import play, sample_of
 from cascade.conformal.frontier import frontier
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.artifact import PolicyArtifact, Threshold
 from cascade.policies.base import Policy
-from cascade.policies.calibrated import Threshold
 from cascade.training.crossing import fit_crossed
 from cascade.training.fitting import fit_policy
 

@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays, levels, rollout
 from cascade.conformal.audits import AuditPlan
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.online import OnlineThreshold
-from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import calibrate, covered_at, critical_kappa
-from cascade.evaluation.report.plots import save
+from cascade.evaluation.plots import save
 
 ALPHA, DELTA, LEVEL = 0.1, 0.1, 0.05
 BEFORE, AFTER = 0.10, 0.25

@@ -29,10 +29,8 @@ from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression
 
 from cascade.conformal.arrays import Floats
-from cascade.training.estimators import one_thread
-from cascade.training.estimators.design import make_design
-from cascade.training.estimators.linear import Ridge, logistic, platt, probabilities
-from cascade.training.estimators.trees import boosted
+from cascade.training.estimators import Ridge, logistic, make_design, one_thread, platt, probabilities
+from cascade.training.trees import boosted
 
 COLUMNS, PENALTY = 20, 10.0
 TREES, LEAVES = 60, 8

@@ -37,7 +37,7 @@ from fitted.splitting import Part, parts
 
 from cascade.calibration.samples import joined
 from cascade.calibration.scores import sample_of
-from cascade.conformal.rollout import rollout
+from cascade.conformal.arrays import rollout
 from cascade.evaluation.splits import Interval, corrected_interval
 from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy

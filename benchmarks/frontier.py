@@ -25,9 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from cascade.conformal.arrays import ScoreArrays, StepArrays
+from cascade.conformal.arrays import Levels, ScoreArrays, StepArrays, levels
 from cascade.conformal.frontier import Frontier, frontier
-from cascade.conformal.rollout import Levels, levels
 from cascade.conformal.split import critical_kappa
 
 STEPS, CANDIDATES, EPISODES = 4, 2, 100_000

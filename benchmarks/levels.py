@@ -25,10 +25,9 @@ import numpy as np
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import among
 from cascade.calibration.scores import scored
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import levels, rollout
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted
 from cascade.training.levels import fit_levels, level_notes

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascade.conformal.online import OnlineThreshold
-from cascade.evaluation.report.plots import save
+from cascade.evaluation.plots import save
 
 ALPHA, STEP, UPDATES = 0.1, 0.05, 50_000
 STARTS = (0.05, 0.1, 0.2, 0.3)

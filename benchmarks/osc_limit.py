@@ -32,17 +32,16 @@ from fitted.opponents import clairvoyant_cost, matched, mixture_cost
 from fitted.report import head, table
 from fitted.trial import Scorer
 
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import hopeless
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.base import Policy
 from cascade.policies.estimators import Scorer as Form
 from cascade.training.estimators import one_thread
-from cascade.training.estimators.trees import boosted
 from cascade.training.stopping.net_benefit import induce
 from cascade.training.stopping.problem import build, policy_of
 from cascade.training.stopping.stages import FitTarget
+from cascade.training.trees import boosted
 
 ALPHAS = (0.1, 0.05)
 USUAL = ("hotpotqa/llama-2-7b", "mmlu/llama-2-7b")

@@ -29,8 +29,7 @@ from fitted.splitting import parts
 
 from cascade.conformal.arrays import Floats
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.estimators import one_thread
 from cascade.training.stopping import problem, stages
 from cascade.training.stopping.net_benefit import PENALTY, fit_net_benefit

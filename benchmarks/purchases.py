@@ -49,7 +49,6 @@ from simple.cells import WORTH, read, saves, with_walks
 from simple.opponents import WAYS, Rows, Served, exact, rows_of, serve
 from simple_ways import DELTA, SIMPLE, ours_on
 
-from cascade.calibration.doubt import only_unknown
 from cascade.calibration.samples import one_a_group
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import StepArrays
@@ -66,6 +65,7 @@ from cascade.guarantees.reference import reference_right
 from cascade.policies.base import Observation
 from cascade.strategies.base import NOTHING_BOUGHT
 from cascade.training.choice.objective import cost_at_loss, curve_of, prices_of
+from cascade.training.choice.simple import only_unknown
 from cascade.training.fitting import fit_policy
 from cascade.training.stopping.problem import build
 from cascade.training.stopping.purchases import fit_purchases

@@ -28,10 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
+from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays, levels
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.ltt import learn_then_test, order_path
-from cascade.conformal.rollout import levels
 from cascade.conformal.served import PathPoint, Served, ServedPath, served
 
 QUESTIONS, STEPS, CANDIDATES, POINTS = 100_000, 4, 2, 200

@@ -28,7 +28,7 @@ from known_risk import coverage, means, single
 from known_risk.cells import ALPHAS, DELTA, SIMULATIONS, SIZES, Cell
 from known_risk.populations import Population, cut_short, population
 
-from cascade.evaluation.report.plots import save
+from cascade.evaluation.plots import save
 
 QUICK = 1_000
 Guarantee: TypeAlias = Callable[[Population, int, int], list[Cell]]

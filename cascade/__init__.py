@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from cascade.api.collecting import collect
     from cascade.api.comparing import compare
     from cascade.api.evaluating import evaluate
-    from cascade.api.fit_networks import NetworkOptions
-    from cascade.api.fitting import fit
+    from cascade.api.fitting import NetworkOptions, fit
     from cascade.api.logs import open_log
     from cascade.api.monitoring import monitor
     from cascade.api.onboarding import onboard
@@ -70,7 +69,7 @@ _HOMES = {
     "Policy": "api.policy",
     "Guarantee": "guarantees.base",
     "FakeProvider": "providers.fake",
-    "NetworkOptions": "api.fit_networks",
+    "NetworkOptions": "api.fitting",
     "Answer": "types",
     "BatchError": "errors",
     "BudgetExceededError": "errors",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -53,19 +55,58 @@ def renamed(old: str, method: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-def moved_attribute(old: str, new: str, name: str) -> Any:
-    """Return what the `__getattr__` of a module that has moved is asked for, with a warning.
+MOVED: Mapping[str, str] = {
+    "cascade.building": "cascade.factory",
+    "cascade.conformal.certificate": "cascade.guarantees.certificate",
+    "cascade.conformal.guarantee": "cascade.guarantees.base",
+    "cascade.episodes.matching": "cascade.matching",
+    "cascade.evaluation.report": "cascade.evaluation",
+    "cascade.evaluation.report.card": "cascade.evaluation.card",
+    "cascade.guarantees.audit": "cascade.guarantees.base",
+    "cascade.sections": "cascade.config.schema",
+}
+"""Modules that were public and have another name now, by the old one."""
+_MOVED_NAMES: Mapping[str, str] = {
+    "cascade.sections.BaseGuideConfig": "cascade.strategies.base_guide",
+    "cascade.sections.LadderConfig": "cascade.strategies.ladder",
+    "cascade.sections.ExitConfig": "cascade.strategies.exit",
+    "cascade.sections.FixedConfig": "cascade.policies.fixed",
+    "cascade.sections.RandomConfig": "cascade.policies.fixed",
+    "cascade.sections.ThresholdConfig": "cascade.policies.threshold",
+    "cascade.sections.PromptedConfig": "cascade.policies.prompted",
+    "cascade.sections.DirectoryConfig": "cascade.policies.config",
+}
+"""Names that did not go where the rest of their module went."""
 
-    Args:
-        old: the module's old name.
-        new: its new name.
-        name: the attribute.
+
+class OldModules:
+    """Finds a module under its old name (`MOVED`). It is asked last, so that no other import costs more for it."""
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return what makes the module; None where the name is no old one."""
+        held = any(one.startswith(f"{name}.") for one in MOVED)
+        return ModuleSpec(name, self, is_package=held) if name in MOVED else None  # type: ignore[arg-type]
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Leave it to the import system."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let the module pass on what it is asked for."""
+        vars(module)["__getattr__"] = partial(moved_attribute, module.__name__)
+
+
+def moved_attribute(old: str, name: str) -> Any:
+    """Return what a module is asked for under its old name, with a warning.
 
     Raises:
-        AttributeError: the new module has no such attribute.
+        AttributeError: the module under its new name has no such attribute.
     """
     if name.startswith("__"):
         raise AttributeError(f"module {old!r} has no attribute {name!r}")
+    new = _MOVED_NAMES.get(f"{old}.{name}", MOVED[old])
     found = getattr(import_module(new), name)
-    warn_renamed(f"{old}.{name}", f"{new}.{name}", stacklevel=3)
+    warn_renamed(f"{old}.{name}", f"{new}.{name}", stacklevel=2)
     return found
+
+
+sys.meta_path.append(OldModules())

@@ -28,8 +28,8 @@ from cascade.strategies.base import ModelUse, Standins, Strategy
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
-    from cascade.policies.embedding import Embedder
     from cascade.policies.levels import Levels
+    from cascade.policies.question_features import Embedder
 
 
 def build_strategy(config: CascadeConfig) -> Strategy:

@@ -46,6 +46,16 @@ def usd_or_none(nano_usd: int | None) -> Decimal | None:
     return None if nano_usd is None else usd(nano_usd)
 
 
+def dollars(nano: int | None) -> str:
+    """Return an amount in words, without trailing zeros.
+
+    >>> dollars(1_500_000), dollars(None)
+    ('0.0015 USD', 'nothing')
+    """
+    amount = usd_or_none(nano)
+    return "nothing" if amount is None else f"{amount.normalize():f} USD"
+
+
 def nano_usd(amount_usd: Decimal | float | str) -> int:
     """Return a USD amount in nano-dollars, rounded down: a cap is never widened by rounding."""
     return int(Decimal(str(amount_usd)).scaleb(9))

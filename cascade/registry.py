@@ -2,12 +2,13 @@
 
 A `Registry` serves one sort of plug-in: strategies, policies, providers, matchers, guarantees, agents. It maps a name
 to an object and imports the object when it is first asked for, so that a program imports what it uses and nothing else.
+A member that a plug-in's Protocol computes, and that a plug-in may replace by a field, is a `default`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -15,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
@@ -50,10 +51,10 @@ class Registry(Generic[T]):
         """Every name that is known, the built-in ones first. Nothing is imported."""
         return tuple(dict.fromkeys([*self.built_in, *(point.name for point in entry_points(group=self.group))]))
 
-    def usable(self) -> dict[str, T]:
-        """Return all of them by name, those left out of which `find` says that they cannot be used."""
+    def usable(self, names: Iterable[str] | None = None) -> dict[str, T]:
+        """Return those of these names, or all, by name; those are left out that `find` says cannot be used."""
         found = {}
-        for name in self.names:
+        for name in self.names if names is None else names:
             with suppress(UsageError):
                 found[name] = self.find(name)
         return {name: one for name, one in found.items() if one is not None}
@@ -164,3 +165,26 @@ def file_of(place: str) -> Path | None:
     except (ImportError, ValueError):
         return None
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin is not None else None
+
+
+if TYPE_CHECKING:
+    default = property
+else:
+
+    class default:  # noqa: N801 - a decorator, as `property` is
+        """A computed attribute, as `property`, that a dataclass may replace by a field of the same name.
+
+        A dataclass takes what it finds on its base class for the default of a field, and cannot set a field where the
+        base class has a property. So this shows nothing on the class, and gives way to what is set on the object.
+        """
+
+        def __init__(self, function: Any) -> None:
+            self.function, self.__doc__ = function, function.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self.name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                raise AttributeError(self.name)
+            return self.function(instance)

@@ -6,6 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
 from json.encoder import encode_basestring
@@ -97,6 +98,16 @@ def counted(many: int, noun: str) -> str:
     ('1 question', '1,299 steps')
     """
     return f"{many:,} {noun}" if many == 1 else f"{many:,} {noun}s"
+
+
+def percent(share: float, *, rest: bool = False) -> str:
+    """Return a share, or what it leaves, as a percentage, exactly as it is written: 0.1 is 10 %.
+
+    >>> percent(0.1), percent(0.025), percent(0.1, rest=True)
+    ('10 %', '2.5 %', '90 %')
+    """
+    exact = Decimal(repr(float(share)))
+    return f"{((1 - exact if rest else exact) * 100).normalize():f} %"
 
 
 def capital(text: str) -> str:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Ints, StepArrays
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import Ints, StepArrays, hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, Ints, ScoreArrays, StepArrays
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays, StepArrays, hopeless, levels
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
 
 MIXTURE, TUNED, CLAIRVOYANT = "depth mixture", "tuned threshold", "clairvoyant"

@@ -9,11 +9,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from cascade.calibration.doubt import doubt_of
-from cascade.conformal.arrays import Floats, ScoreArrays
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import Floats, ScoreArrays, levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
 from cascade.episodes.table import EpisodeTable
+from cascade.training.choice.simple import doubt_of
 
 from .cells import Cell
 from .figures import Coverage, coverage

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.ltt import PathResult, learn_then_test, order_path
-from cascade.conformal.rollout import Levels
 from cascade.conformal.served import PathPoint, Served, ServedPath, served
 from cascade.conformal.split import allowed_misses
 from known_risk.cells import ALPHAS, DELTA, Cell, samples, violation_cell

@@ -17,18 +17,16 @@ from fitted.opponents import clairvoyant_cost
 from literal.config import LiteralConfig
 from literal.training import LiteralNetworks
 
-from cascade.calibration.doubt import doubt_of
 from cascade.calibration.scores import scored
-from cascade.conformal.arrays import ScoreArrays
+from cascade.conformal.arrays import ScoreArrays, levels
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.methods import Chance, Depth, Logged, Method, Ready, Threshold, Uala, calibrated, played_at
 from cascade.evaluation.network_methods import PolicyNetwork
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
+from cascade.training.choice.simple import doubt_of
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig

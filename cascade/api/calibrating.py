@@ -15,18 +15,21 @@ from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.fit_levels import certified_levels, refuse_foreign
 from cascade.api.guarantee_options import GuaranteeOptions, nano_of, wanted_guarantee
 from cascade.api.logs import (
+    Files,
     LogAsked,
     LogGiven,
     Models,
+    ReviewOptions,
     Where,
+    read_reviewed,
     refuse_other_prices,
     tables_for,
     tell_pooled,
     tell_questions,
+    without_training,
 )
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import GivenPolicy, PolicyAsked, check_target, given_policy
-from cascade.api.reviewing import Files, ReviewOptions, read_reviewed, without_training
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import unknown
 from cascade.config import CascadeConfig, load
@@ -34,8 +37,7 @@ from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.evaluation.logs import Log
 from cascade.factory import HeldLevels, read_levels
 from cascade.guarantees.base import Guarantee, get
-from cascade.guarantees.words import dollars
-from cascade.money import Price
+from cascade.money import Price, dollars
 from cascade.policies import levels as level_files
 from cascade.policies.artifact import LEVELS_FOLDER, PolicyArtifact, read, write
 from cascade.text import counted

@@ -11,11 +11,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, LogGiven, Models, Where
+from cascade.api.logs import Files, LogAsked, LogGiven, Models, ReviewOptions, Where, read_judged
 from cascade.api.other_prices import other_prices_said
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import PolicyAsked, given_policy
-from cascade.api.reviewing import Files, ReviewOptions, read_judged
 from cascade.api.tables import compare_table, legend, rounds_table
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -73,7 +72,7 @@ class ComparisonResult(Result):
             UsageError: the log has several data sets or no costs, or the file cannot be written.
             MissingExtraError: matplotlib is not installed.
         """
-        from cascade.evaluation.report.plots import plot
+        from cascade.evaluation.plots import plot
 
         _check_plot(self.tables, Path(path))
         plot(self.datasets[0], Path(path))
@@ -198,7 +197,7 @@ def _at_other_prices(found: Comparison) -> Iterator[str]:
 
 def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:
     """Refuse a plot that cannot be drawn before anything is computed."""
-    from cascade.evaluation.report.plots import check
+    from cascade.evaluation.plots import check
 
     if len(tables) > 1:
         names = ", ".join(one.dataset for one in tables)

@@ -10,10 +10,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, LogGiven, Models, Where, tables_for
+from cascade.api.logs import Files, LogAsked, LogGiven, Models, ReviewOptions, Where, read_judged, tables_for
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import PolicyAsked, given_policy
-from cascade.api.reviewing import Files, ReviewOptions, read_judged
 from cascade.api.tables import evaluation_notes, evaluation_table
 from cascade.evaluation import evaluate as evaluating
 from cascade.evaluation.evaluate import Evaluation

@@ -16,8 +16,8 @@ from cascade.api.fit_report import path_of, written
 from cascade.api.output import Result, plain_text
 from cascade.api.page import table
 from cascade.calibration.crossing import bound
-from cascade.evaluation.report.card import crossed_files
-from cascade.evaluation.report.worth import worth_of
+from cascade.evaluation.baselines import worth_of
+from cascade.evaluation.card import crossed_files
 from cascade.policies.artifact import write
 from cascade.text import counted
 from cascade.training.crossing import Crossed

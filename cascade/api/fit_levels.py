@@ -12,12 +12,12 @@ from rich.text import Text
 
 from cascade.api.fit_report import PolicyFit, path_of, written
 from cascade.api.guarantee_options import GuaranteeOptions
+from cascade.api.logs import Problems
 from cascade.api.output import Result, plain_text
 from cascade.api.page import per_thousand, table
-from cascade.api.problems import Problems
 from cascade.calibration.calibrating import Calibrated
 from cascade.errors import UsageError
-from cascade.evaluation.report.worth import worth_of
+from cascade.evaluation.baselines import worth_of
 from cascade.guarantees.base import default_kind, get, is_known
 from cascade.guarantees.certificate import statement
 from cascade.policies.levels import foreign, in_order, write

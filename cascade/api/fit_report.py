@@ -1,35 +1,41 @@
-"""What `fit` prints: how the questions were divided, the candidates, what was chosen and why, and the certificate."""
+"""What `fit` prints: how the questions were divided, the candidates, what was chosen and why, and the certificate.
+
+And whether it can serve: a policy that reads a signal that no strategy gives can be fitted on a log, and not serve.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from cascade.api.certificates import calibrated_document, calibrated_report
-from cascade.api.output import Result, plain_text
+from cascade.api.output import Result, Tell, plain_text
 from cascade.api.page import Column, figures, per_thousand
-from cascade.api.unserved import next_step
 from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import install_command
-from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
-from cascade.evaluation.report import plots
-from cascade.evaluation.report.card import Facts, card_files, facts_of
-from cascade.evaluation.report.worth import worth_of
+from cascade.evaluation import plots
+from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label, worth_of
+from cascade.evaluation.card import Facts, card_files, facts_of
 from cascade.policies.artifact import PLOT_FILE, write
 from cascade.policies.base import Policy
+from cascade.strategies.config import gives_for
 from cascade.text import capital, counted
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
 from cascade.training.notes import ended_early
 from cascade.types import Certificate
 
-if TYPE_CHECKING:  # loaded only for networks
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
     from cascade.training.networks.progress import Training
 
 _WIDE, _MIDDLE = 118, 100
@@ -99,7 +105,7 @@ def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
     plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and drawn else None
     learning = None
     if facts.learning is not None and drawn:
-        from cascade.evaluation.report.learning_plot import plot_learning
+        from cascade.evaluation.learning_plot import plot_learning
 
         learning = plot_learning(facts.learning)
     return PolicyFit(fitted, facts, card_files(facts, plot, learning))
@@ -445,3 +451,68 @@ def _judged_document(one: Judged, unit: str) -> dict[str, Any]:
         "chosen": one.chosen,
         "why": one.why,
     }
+
+
+def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig | None) -> list[str]:
+    """Return, sorted, the signals that no strategy with candidates of these sources gives.
+
+    Args:
+        names: names of signals.
+        sources: the places of a step's candidates, as a table has them.
+        config: the cascade that will serve; without it, every strategy that has such candidates is considered.
+
+    >>> unserved(["logprob", "reply_mean_logprob"], ("answer",), None)
+    ['logprob']
+    """
+    return sorted(set(names) - _given(sources, config))
+
+
+def tell_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None, tell: Tell) -> None:
+    """Tell which signals of a log no strategy gives, each with the most similar name of a signal that one gives."""
+    for table in tables:
+        there = [name for name, values in table.signals.items() if not np.isnan(values).all()]
+        for name in unserved(there, table.sources, config):
+            tell(
+                f"{table.dataset}: no strategy gives the signal {name}, so a policy that looks at it cannot be served. "
+                f"{_advice(name, _given(table.sources, config))}"
+            )
+
+
+def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
+    """Return a line that says how to serve a fitted policy, with which strategies, or why it cannot be served.
+
+    >>> next_step(["p_yes"], ("answer",), "./policy")
+    'next: policy: ./policy in cascade.yaml serves it, with a strategy of kind offers or verified'
+    >>> next_step(["logprob"], ("answer",), "./policy")[:59]
+    'It cannot be served: it looks at logprob, which no strategy'
+    """
+    names = set(reads)
+    missing = unserved(names, sources, None)
+    if missing:
+        return (
+            f"It cannot be served: it looks at {', '.join(missing)}, which no strategy gives. It can be evaluated on "
+            "logs that have it."
+        )
+    there = gives_for(sources)
+    kinds = [kind for kind, one in there.items() if names <= one.signals]
+    if not kinds:
+        return f"It cannot be served: it looks at {', '.join(sorted(names))}, and no strategy gives all of them."
+    served = f"next: policy: {path} in cascade.yaml serves it"
+    return served if len(kinds) == len(there) else f"{served}, with a strategy of kind {' or '.join(kinds)}"
+
+
+def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[str]:
+    if config is not None:
+        return config.strategy.signals
+    return frozenset(name for one in gives_for(sources).values() for name in one.signals)
+
+
+def _advice(name: str, given: Iterable[str]) -> str:
+    """Return advice: the signal whose name is most similar, or all signals if none is similar."""
+    near, one = max((SequenceMatcher(None, name, one).ratio() + (name in one), one) for one in sorted(given))
+    if near < _NEAR:
+        return f"Strategies give: {', '.join(sorted(given))}."
+    return f"The most similar signal that a strategy gives is {one}: if it is the same, rename it in the log."
+
+
+_NEAR = 0.6

@@ -14,9 +14,9 @@ from rich.text import Text
 from cascade.api.certificates import realised_document
 from cascade.api.fit_report import training_document, written
 from cascade.api.output import Result, plain_text
-from cascade.evaluation.report import plots
-from cascade.evaluation.report.card import found_in_words, uncertified_files
-from cascade.evaluation.report.learning_plot import plot_learning
+from cascade.evaluation import plots
+from cascade.evaluation.card import found_in_words, uncertified_files
+from cascade.evaluation.learning_plot import plot_learning
 from cascade.policies.artifact import write
 from cascade.text import capital
 from cascade.training.notes import ended_early

@@ -1,26 +1,32 @@
-"""Opens a log for all functions that read one, and tells what was left out."""
+"""Opens a log for all functions that read one, with people's judgements as its labels if there are any.
+
+It tells what was left out, and collects every problem of a call (`Problems`), so that one error can list all of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cascade.api.output import Tell, warn
 from cascade.calibration.remarks import about_questions, about_reference, mispriced
+from cascade.calibration.samples import unseen
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import UNJUDGED
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import UsageError
+from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation import logs
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import get
 from cascade.money import Price
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.text import capital
+from cascade.text import capital, counted
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
 """The rows to read: values by column, or COLUMN=VALUE pairs."""
@@ -210,3 +216,159 @@ def parse_where(where: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     if twice:
         raise UsageError(f"--where takes one value a column; {', '.join(twice)} has several, which no row can have.")
     return {column: value for column, _, value in pairs}
+
+
+_T = TypeVar("_T")
+_WRONG_CALL = UsageError.exit_code
+
+
+class Problems:
+    """The problems of a call found so far; `refuse` ends the check."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, CascadeError] = {}
+
+    def add(self, said: str) -> None:
+        """Note a problem, a sentence."""
+        self._found.setdefault(said, UsageError(said))
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error of the call instead of raising it; other errors, such as `NotCertifiedError`, are raised."""
+        try:
+            yield
+        except CascadeError as error:
+            self._note(error)
+
+    def of(self, make: Callable[[], _T]) -> _T | None:
+        """Return what `make` returns; if it raises, note the error and return None."""
+        try:
+            return make()
+        except CascadeError as error:
+            self._note(error)
+        return None
+
+    def _note(self, error: CascadeError) -> None:
+        if error.exit_code != _WRONG_CALL:
+            raise error
+        self._found.setdefault(str(error), error)
+
+    def refuse(self) -> None:
+        """Raise the noted problems, if any: one as it is, several as a list."""
+        found = list(self._found.values())
+        if len(found) == 1:
+            raise found[0]
+        if found:
+            raise UsageError(f"{len(found)} problems:" + "".join(f"\n  - {_set_in(one)}" for one in found))
+
+
+def _set_in(error: CascadeError) -> str:
+    """Return an error's message as an item of a list; a nested list is indented, one with a single entry is inlined."""
+    if isinstance(error, ConfigError) and len(error.problems) == 1 and str(error) == str(ConfigError(error.problems)):
+        return error.problems[0]
+    return str(error).replace("\n", "\n  ")
+
+
+def checked_log(problems: Problems, asked: LogAsked, tell: Tell) -> Log | None:
+    """Return a log; if it cannot be read, note the problems and return None."""
+    log, matcher = problems.of(lambda: read_log(asked, tell)), asked.matcher
+    if log is None and any(asked[1:]):
+        problems.of(lambda: read_log(LogAsked(asked.source), tell))
+        if matcher is not None:
+            from cascade.matching import get_matcher
+
+            problems.of(lambda: get_matcher(matcher))
+    return log
+
+
+Files: TypeAlias = str | Path | Iterable[str | Path] | None
+"""One file of reviews, several, or none."""
+
+
+class ReviewOptions(NamedTuple):
+    """The reviews that serve as labels, and the rate at which those that count were drawn; None: all."""
+
+    files: Sequence[Path] = ()
+    rate: float | None = None
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """The same options, as written on the command line."""
+        rate = [] if self.rate is None else [("--label-rate", f"{self.rate:g}")]
+        return [*(("--reviews", str(path)) for path in self.files), *rate]
+
+    @classmethod
+    def of(cls, files: Files, rate: float | None) -> ReviewOptions:
+        """Return the options.
+
+        Raises:
+            UsageError: a rate is given without reviews.
+        """
+        listed = () if files is None else (files,) if isinstance(files, str | Path) else files
+        found = cls(tuple(map(Path, listed)), rate)
+        if not found.files and rate is not None:
+            raise UsageError("--label-rate goes with --reviews FILE.")
+        return found
+
+
+def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
+    """Read a log; if there are reviews, they are its labels.
+
+    Args:
+        asked: the log.
+        reviews: the judgements.
+        kind: the kind of guarantee; None: the kind that the reviews asked about.
+        tell: is called with each notice about the log.
+
+    Raises:
+        UsageError: the log or the reviews cannot be read, or do not suit the kind.
+    """
+    if not reviews.files:
+        return read_log(asked, tell)
+    from cascade.review.labels import labelled_by_reviews
+    from cascade.review.pairs import compare
+    from cascade.review.reviews import read_reviews
+
+    held = [read_reviews(path) for path in reviews.files]
+    log = read_log(compared(asked), tell)
+    found, said = compare(log.rows, asked.matcher or held[0].terms.matcher), kind or held[0].terms.ask
+    tables = labelled_by_reviews(found, held, said, reviews.rate)
+    for table in tables:
+        missing = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
+        if missing:
+            lack = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
+            tell(f"{table.dataset}: {lack}")
+    return replace(log, tables=tuple(tables))
+
+
+def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
+    """Read a log as `read_reviewed`; with reviews only the drawn questions, since the loss of the others is unknown.
+
+    Raises:
+        UsageError: as there; or none was drawn.
+    """
+    log = read_reviewed(asked, reviews, kind, tell)
+    drawn = [one if one.labels is None else one.take(one.labels.drawn) for one in log.tables]
+    if not all(one.n for one in drawn):
+        raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
+    return replace(log, tables=tuple(drawn))
+
+
+def compared(asked: LogAsked) -> LogAsked:
+    """Return the options that read a log without its labels: an output is right if it equals the reference's."""
+    if isinstance(asked.source, Log) or asked.reference is not None:
+        return asked
+    from cascade.episodes.truth import GUIDE
+
+    return asked._replace(reference=asked.named[-1] if asked.named else GUIDE)
+
+
+def without_training(log: Log, held: PolicyArtifact | None, tell: Tell) -> Log:
+    """Return a log without the questions that made a policy, and tell how many were left out."""
+    if held is None:
+        return log
+    left = tuple([unseen(table, held) for table in log.tables])
+    gone = sum(table.n for table in log.tables) - sum(table.n for table in left)
+    if gone:
+        tell(f"{counted(gone, 'question')} of the log made the policy, and are left out: the others certify")
+    return replace(log, tables=left)

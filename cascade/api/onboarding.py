@@ -31,7 +31,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.policies.calibrated import Threshold
+from cascade.policies.artifact import Threshold
 from cascade.strategies import config as strategies
 from cascade.training.fitting import fit_policy
 from cascade.types import Question

@@ -15,7 +15,7 @@ from cascade.evaluation.proof.prices import (
     OtherPrices,
 )
 from cascade.evaluation.proof.reasons import share
-from cascade.guarantees.words import percent
+from cascade.text import percent
 
 
 def other_prices_said(found: Sequence[OtherPrices], last: str) -> Iterator[str]:

@@ -17,8 +17,7 @@ from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone
 from cascade.evaluation.proof.split_results import Way
 from cascade.evaluation.splits import Interval
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.words import percent
-from cascade.text import counted
+from cascade.text import counted, percent
 from cascade.training.choice.simple import PER_RUNG
 
 _WIDE, _MIDDLE = 110, 94

@@ -13,12 +13,21 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import RenderableType
 
-from cascade.api.logs import LogAsked, LogGiven, Models, Where, tell_questions
+from cascade.api.logs import (
+    Files,
+    LogAsked,
+    LogGiven,
+    Models,
+    Problems,
+    ReviewOptions,
+    Where,
+    checked_log,
+    read_reviewed,
+    tell_questions,
+)
 from cascade.api.output import Result, Tell, warn
 from cascade.api.page import markdown, rendered
-from cascade.api.problems import Problems, checked_log
 from cascade.api.prove_page import AsLadder, Cascade, cascade_document, page
-from cascade.api.reviewing import Files, ReviewOptions, read_reviewed
 from cascade.episodes.ladders import ladder_dataset
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable

@@ -11,11 +11,21 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, LogGiven, Models, Where, other_prices, tables_for, tell_pooled
+from cascade.api.logs import (
+    Files,
+    LogAsked,
+    LogGiven,
+    Models,
+    ReviewOptions,
+    Where,
+    other_prices,
+    read_reviewed,
+    tables_for,
+    tell_pooled,
+)
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.page import table
 from cascade.api.policies import policy_directory
-from cascade.api.reviewing import Files, ReviewOptions, read_reviewed
 from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
 from cascade.config import CascadeConfig, load
 from cascade.errors import ConfigError

@@ -11,7 +11,7 @@ from cascade.calibration.scores import play, sample_of
 from cascade.conformal.arrays import Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.reference import ends_in_reference, reference_walk
-from cascade.policies.calibrated import Threshold
+from cascade.policies.artifact import Threshold
 from cascade.training.fitting import Fitted
 
 _NANO = 1_000_000_000

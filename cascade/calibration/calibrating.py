@@ -27,15 +27,15 @@ from cascade.calibration.scores import (
     sample_of,
     taken,
 )
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import hopeless
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import expiry, make
-from cascade.guarantees.identity import check_told, untold
 from cascade.guarantees.questions import Found, Truth
-from cascade.guarantees.words import dollars
+from cascade.guarantees.reference import check_told, untold
+from cascade.money import dollars
 from cascade.policies.artifact import PolicyArtifact, Seen
 from cascade.policies.base import Policy
 from cascade.policies.config import HELD

@@ -12,17 +12,16 @@ import numpy as np
 
 from cascade.calibration.samples import FOLDS, among, folds
 from cascade.calibration.scores import Sample, sample_of
-from cascade.conformal.arrays import Floats, Ints, ScoreArrays
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays, levels, rollout
 from cascade.conformal.binomial import as_written
-from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Kind, get, kinds_that
 from cascade.guarantees.questions import Found
-from cascade.guarantees.words import percent
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.cross import CrossPolicy, ranks
 from cascade.policies.learned import LearnedPolicy
+from cascade.text import percent
 
 
 def critical_values(

@@ -20,20 +20,18 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
-from cascade.guarantees.words import dollars
-from cascade.money import Price, nano_usd
+from cascade.money import Price, dollars, nano_usd
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.requests import seen
 from cascade.safety.files import read_bounded
 from cascade.safety.keys import redact
-from cascade.strategies import prompts
-from cascade.strategies.prompts import Prompts
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.config.schema import GuaranteeConfig, ModelConfig
     from cascade.policies.scope import Scope
+    from cascade.strategies.prompts import Prompts
 
 # --- Count how many answers and which signals the questions of a log had at each step. `policies.scope` reads it ---
 
@@ -115,7 +113,7 @@ MadeFor: TypeAlias = Mapping[str, Any]
 _SETTINGS = ("max_tokens", "temperature", "seed")
 
 
-def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | None = None) -> MadeFor:
+def made_for(source: CascadeConfig | EpisodeTable, templates: Prompts | None = None) -> MadeFor:
     """Return the identity of a cascade as plain JSON values: all of a configuration, or the part that a log records.
 
     Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed),
@@ -136,7 +134,7 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | 
     return _of_table(source) if isinstance(source, EpisodeTable) else _of_config(source, templates)
 
 
-def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> MadeFor:
+def _of_config(config: CascadeConfig, templates: Prompts | None) -> MadeFor:
     strategy, prices, cap = config.strategy, config.prices(), config.budget.per_question
     roles = [strategy.role(place, config.models[place].model) for place in strategy.places]
     used = {role: config.models[place] for place, role in zip(strategy.places, roles, strict=True)}
@@ -181,9 +179,11 @@ def _file_digest(path: Path | None) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _prompts_digest(config: CascadeConfig, templates: prompts.Prompts | None) -> str:
+def _prompts_digest(config: CascadeConfig, templates: Prompts | None) -> str:
     """Return the digest of the prompts, and of how much of a context they hold where that is limited."""
-    texts, limit = asdict(templates or prompts.load(config.strategy.prompts)), config.limits.context_chars
+    from cascade.strategies.prompts import load
+
+    texts, limit = asdict(templates or load(config.strategy.prompts)), config.limits.context_chars
     if digest(texts["judge_chat"])[:16] == _FIRST_JUDGE_CHAT:
         del texts["judge_chat"]
     return digest(texts if limit is None else {**texts, "context_chars": limit})

@@ -18,10 +18,9 @@ from cascade.calibration.fingerprint import differences, made_for, odd, outside
 from cascade.calibration.samples import among, as_promised, joined, places
 from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.calibration.scores import taken as walked_by
-from cascade.conformal.arrays import Bools, Ints
+from cascade.conformal.arrays import Bools, Ints, hopeless
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.monitor import Monitor
-from cascade.conformal.rollout import hopeless
 from cascade.episodes.rowcheck import instant
 from cascade.episodes.schema import has_failed
 from cascade.episodes.table import EpisodeTable

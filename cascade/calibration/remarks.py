@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.episodes.identity import identity
-from cascade.episodes.schema import LAST_ONLY
+from cascade.episodes.schema import LAST_ONLY, identity
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.reference import (
     MOSTLY,

@@ -13,16 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.samples import places
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
-from cascade.conformal.rollout import Levels, levels, passed, rollout
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, ScoreArrays, levels, passed, rollout
 from cascade.conformal.served import last_resort, serves, single
 from cascade.conformal.split import critical_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.questions import Found
 from cascade.guarantees.reference import reference_walk
+from cascade.policies.artifact import EVERYTHING, Threshold
 from cascade.policies.base import SHARED_PLACE, FittedOn, Observation, Policy, Takes
-from cascade.policies.calibrated import EVERYTHING, Threshold
 from cascade.policies.history import History
 from cascade.types import Candidate, Question, Step
 
@@ -274,7 +273,7 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
 
     If everything is kept, the scores do not matter. If the cascade is less sure of the best answer than the bar asks,
     nothing is served (`single.serves`). If nothing is kept, the best of all answers is served (`single.last_resort`).
-    For an incomplete record the outcomes are the certain part (`rollout`).
+    For an incomplete record the outcomes are the certain part (`arrays`).
 
     Raises:
         UsageError: a threshold is no number, or there are not as many as questions.

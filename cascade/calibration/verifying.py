@@ -21,8 +21,7 @@ from cascade.calibration.fingerprint import differences, made_for, models_said, 
 from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group, places
 from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.config import CascadeConfig
-from cascade.conformal.arrays import Bools
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import Bools, hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError
 from cascade.factory import HeldPolicy, read_policy

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade.api.fitting import FitResult, fit
 from cascade.cli.command import KIND, command, flag
-from cascade.cli.output import say
-from cascade.cli.progress import Shown
+from cascade.cli.output import Shown, say
 from cascade.training.choice.portfolio import METHODS, method_named, method_written
 
 if TYPE_CHECKING:  # loaded where a network is trained

@@ -8,8 +8,7 @@ from typing import Any
 from cascade.api.output import plain
 from cascade.api.proving import FAST, MANY, ProofResult, prove
 from cascade.cli.command import command, flag
-from cascade.cli.output import notes, say
-from cascade.cli.progress import Shown
+from cascade.cli.output import Shown, notes, say
 from cascade.policies.learned import BARE
 from cascade.training.choice.portfolio import AUTO, METHODS, method_named, method_written
 

@@ -17,7 +17,7 @@ from warnings import warn
 from cascade._names import loaded_on_use
 
 if TYPE_CHECKING:
-    from cascade.conformal.arrays import ScoreArrays, StepArrays
+    from cascade.conformal.arrays import Levels, ScoreArrays, StepArrays, levels
     from cascade.conformal.audits import AuditPlan
     from cascade.conformal.binomial import needed_n
     from cascade.conformal.ltt import PathResult, learn_then_test
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         cost_levels,
         loss_levels,
     )
-    from cascade.conformal.rollout import Levels, levels
     from cascade.conformal.served import PathPoint, served_losses
     from cascade.conformal.split import (
         Calibration,
@@ -47,7 +46,7 @@ _HOMES = {
     "AuditPlan": "audits",
     "BudgetCalibration": "risk",
     "Calibration": "split",
-    "Levels": "rollout",
+    "Levels": "arrays",
     "Monitor": "monitor",
     "OnlineThreshold": "online",
     "PathPoint": "served",
@@ -65,7 +64,7 @@ _HOMES = {
     "critical_kappa": "split",
     "critical_values": "split",
     "learn_then_test": "ltt",
-    "levels": "rollout",
+    "levels": "arrays",
     "loss_levels": "risk",
     "needed_n": "binomial",
     "served_losses": "served",

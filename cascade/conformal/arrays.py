@@ -1,11 +1,30 @@
-"""The input of the conformal layer: logged steps and a policy's scores, as arrays.
+"""Logged steps and a policy's scores as arrays, and what the policy would have done on them at every threshold.
 
 n questions, at most T steps each, at most m candidates a step. Absent steps and candidates are marked, not guessed.
+
+Only the action "next" leads to another step, and a step's content does not depend on the policy. So a policy's scores
+on the log determine, for every kappa at once, how far it goes and which answers it keeps (`design/rollout.md`):
+
+    reach   v_1 = +∞,  v_t = min over s < t of s̃_s(next)        step t is paid      ⇔ v_t ≥ kappa
+    leaf    m_t(a) = min(v_t, s̃_t(a))                           answer a is kept    ⇔ m_t(a) ≥ kappa
+
+where s̃ is the score, +∞ for the argmax of a step, −∞ where the action is impossible. A level of −∞ is reached at no
+kappa, not even at −∞. The result agrees with `policies.base.actions` followed step by step.
+
+So much for a chain. Where steps name their parents, step t is paid where all its parents are and its own score is at
+least kappa: v_t = min over its parents p of v_p, and s̃(t), and v_t = +∞ without parents. A step is decided on at its
+last parent, the one with the highest number, and the argmax there is among the answers of that parent and the steps
+decided on there. Which step that is does not depend on kappa, so each level is a minimum of numbers that do not either.
+A step with several parents may be the argmax where another parent is not paid: then nothing is kept there.
+
+Where a record ends before the question does (`open_end`), the walk might have gone on from there, and whether
+an answer there is the argmax is unknown. So it is kept for its score alone, s̃ = s: nothing is taken for kept, and no
+question for covered, that would not be were the record complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -173,3 +192,251 @@ class ScoreArrays(NamedTuple):
     def take(self, rows: Ints | Bools | slice) -> ScoreArrays:
         """Return the chosen questions; of a slice without copying."""
         return ScoreArrays(self.candidates[rows], self.next[rows])
+
+
+# Questions per chunk: each takes some hundred bytes of working memory, which should fit into a processor's cache.
+_CHUNK = 1 << 14
+
+
+class Levels(NamedTuple):
+    """The highest kappa at which each thing happens: +∞ always, −∞ never.
+
+    Attributes:
+        reach: float64 (n, T), v_t: step t is paid where reach ≥ kappa and reach > −∞.
+        leaf: float64 (n, T, m), m_t(a): the answer is kept where leaf ≥ kappa and leaf > −∞.
+        first: bool (n, T, m), the one leaf that brings its answer into the set as kappa falls: the highest leaf with
+            that answer, the earliest of several. False if the leaf is kept at no kappa.
+    """
+
+    reach: Floats
+    leaf: Floats
+    first: Bools
+
+    def take(self, rows: Ints | Bools) -> Levels:
+        """Return the chosen questions."""
+        return Levels(self.reach[rows], self.leaf[rows], self.first[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The outcomes of the walks of n questions at one threshold, as far as the log records them.
+
+    The figures are exact for complete questions. For an incomplete question every figure is a lower bound: the part of
+    its outcome that is certain.
+
+    Attributes:
+        length: int64 (n,), steps paid.
+        cost: int64 (n,), nano-USD.
+        leaves: int64 (n,), answers kept, repetitions counted.
+        distinct: int64 (n,), different answers kept: the size of the prediction set.
+        correct_leaves: int64 (n,), N, right answers kept, repetitions counted.
+        in_set: bool (n,), whether a right answer is kept.
+        covered: bool (n,), in_set, or no step has a right answer. An incomplete question without a right answer on
+            record is not covered: a later step might have had one.
+    """
+
+    length: Ints
+    cost: Ints
+    leaves: Ints
+    distinct: Ints
+    correct_leaves: Ints
+    in_set: Bools
+    covered: Bools
+
+
+def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
+    """Return the levels of n questions, in O(nTm).
+
+    Args:
+        steps: the log. "next" is impossible at a complete question's last step. At an open end of an incomplete
+            question it leads off the record, and no answer is kept as the last resort, whatever the scores are.
+        scores: the policy's scores on it. Those of absent candidates and of steps beyond the record are ignored; NaN
+            excludes a candidate and includes "next".
+
+    Raises:
+        UsageError: the shapes do not fit, or answers are not numbered within their question.
+
+    >>> one = StepArrays(
+    ...     answer=np.array([[[0, 1], [1, 1]]]), correct=np.array([[[False, True], [True, True]]]),
+    ...     cost=np.array([[10, 20]]), steps=np.array([2]), complete=np.array([True]))
+    >>> found = levels(one, ScoreArrays(np.array([[[0.2, 0.5], [0.1, 0.6]]]), np.array([[0.3, 0.0]])))
+    >>> found.reach.tolist(), found.leaf.tolist()
+    ([[inf, 0.3]], [[[0.2, inf], [0.1, 0.3]]])
+    """
+    check_arrays(steps, scores)
+    shape = steps.answer.shape
+    found = Levels(np.empty(shape[:2]), np.empty(shape), np.zeros(shape, dtype=np.bool_))
+    for some in chunks(steps.n):
+        fill_levels(found.reach[some], found.leaf[some], steps.take(some), scores.take(some))
+        _mark_first(found.first[some], steps.answer[some], found.leaf[some])
+    return found
+
+
+def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcomes:
+    """Return the outcomes at a threshold.
+
+    Args:
+        steps: the log.
+        levels: its levels under a policy.
+        kappa: one threshold, or float64 (n,), one for each question.
+
+    Raises:
+        UsageError: kappa is not a number, or has the wrong number of entries.
+    """
+    paid = passed(levels.reach, kappa)
+    kept = passed(levels.leaf, kappa)
+    right = kept & steps.correct
+    correct_leaves = _count(right)
+    in_set = correct_leaves > 0
+    return Outcomes(
+        length=_count(paid),
+        cost=np.where(paid, steps.cost, 0).sum(axis=1, dtype=np.int64),
+        leaves=_count(kept),
+        distinct=_count(kept & levels.first),
+        correct_leaves=correct_leaves,
+        in_set=in_set,
+        covered=in_set | hopeless(steps),
+    )
+
+
+def passed(heights: Floats, kappa: float | Floats) -> Bools:
+    """Return which levels, (n, …), are reached at kappa: level ≥ kappa, and level > −∞."""
+    bar = np.asarray(kappa, dtype=np.float64)
+    if bar.shape not in {(), heights.shape[:1]} or np.isnan(bar).any():
+        raise UsageError(
+            f"kappa must be one number, or one for each of {heights.shape[0]} questions, and no NaN;"
+            f" it has shape {bar.shape}"
+        )
+    lowest = np.maximum(bar, -np.finfo(np.float64).max)  # −∞ is reached by every finite level, and by no −∞
+    return np.asarray(heights >= lowest.reshape(lowest.shape + (1,) * (heights.ndim - 1) * lowest.ndim))
+
+
+def hopeless(steps: StepArrays) -> Bools:
+    """Return which questions count as covered at every kappa: complete, and never answered rightly."""
+    return steps.complete & ~steps.solvable
+
+
+def open_end(steps: StepArrays) -> Bools:
+    """Mark where a record ends before the question does, bool (n, T); nowhere where it is complete.
+
+    In a chain that is the last step on record. Otherwise it is every step at which the policy would decide on a missing
+    step whose parents are all on record (the first step, for one without parents); if all T steps are on record, it is
+    every step. What comes after an open end is unknown, whatever a policy does there.
+    """
+    on_record = np.arange(steps.horizon) < steps.steps[:, None]
+    if steps.parents is None:
+        ends = on_record & (np.arange(steps.horizon) == steps.steps[:, None] - 1)
+    else:
+        ends = on_record & (steps.steps == steps.horizon)[:, None]
+        for child, parents in enumerate(steps.parents):
+            last = max(parents, default=1) - 1
+            ends[:, last] |= (child >= steps.steps) & on_record[:, last]
+    return np.asarray(ends & ~steps.complete[:, None], dtype=np.bool_)
+
+
+def _count(marks: Bools) -> Ints:
+    return np.asarray(np.count_nonzero(marks, axis=tuple(range(1, marks.ndim))), dtype=np.int64)
+
+
+def chunks(n: int) -> Iterator[slice]:
+    """Cut n questions into runs that fit a processor's cache."""
+    return (slice(start, start + _CHUNK) for start in range(0, n, _CHUNK))
+
+
+def fill_levels(reach: Floats, leaf: Floats, steps: StepArrays, scores: ScoreArrays) -> None:
+    """Write the levels of some questions into `reach` and `leaf`."""
+    leaf[:], onward = _effective(steps, scores)
+    for step, parents in enumerate(steps.nodes):
+        if not parents:
+            reach[:, step] = np.inf if not step else np.where(step < steps.steps, np.inf, -np.inf)
+            continue
+        np.minimum(reach[:, parents[0] - 1], onward[:, step - 1], out=reach[:, step])
+        for parent in parents[1:]:
+            np.minimum(reach[:, step], reach[:, parent - 1], out=reach[:, step])
+    for a in range(leaf.shape[2]):  # a handful: long strided columns are faster than many short rows
+        np.minimum(leaf[:, :, a], reach, out=leaf[:, :, a])
+
+
+def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
+    """Return s̃ of the candidates (n, T, m) and the steps after the first (n, T), as `policies.base.actions` does."""
+    present = steps.present
+    height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
+    best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none
+    highest = np.full(scores.next.shape, -np.inf)
+    told = np.full(scores.next.shape, -np.inf)  # its score as given: a NaN never keeps "next" from being the argmax
+    for a in range(height.shape[2]):
+        better = present[:, :, a] & ((best < 0) | (height[:, :, a] > highest))
+        np.copyto(best, a, where=better)
+        np.copyto(highest, height[:, :, a], where=better)
+        np.copyto(told, scores.candidates[:, :, a], where=better)
+    off_record = np.arange(steps.horizon) >= steps.steps[:, None] - 1
+    onward = np.where(np.isnan(scores.next), np.inf, scores.next)
+    if steps.parents is None:
+        next_is_argmax = ~off_record & ((best < 0) | ~(onward <= told))
+        onward[next_is_argmax] = np.inf
+    else:
+        next_is_argmax = _raise_the_argmax(onward, steps, best, told)
+    onward[off_record] = -np.inf
+    best[next_is_argmax | open_end(steps)] = -1
+    for a in range(height.shape[2]):
+        height[:, :, a][best == a] = np.inf
+    return height, onward
+
+
+def _raise_the_argmax(onward: Floats, steps: StepArrays, best: Ints, told: Floats) -> Bools:
+    """Raise the scores of steps that are the argmax where they are decided on; return where one is, bool (n, T).
+
+    At an open end none is raised: what is not on record might have been the argmax.
+    """
+    found, ends = np.zeros(best.shape, dtype=np.bool_), open_end(steps)
+    for at in range(steps.horizon):
+        there = [step for step, parents in enumerate(steps.nodes) if parents and parents[-1] == at + 1]
+        chosen, highest = np.full(steps.n, -1), np.full(steps.n, -np.inf)
+        for step in there:  # of equals the first
+            better = (step < steps.steps) & ((chosen < 0) | (onward[:, step - 1] > highest))
+            np.copyto(chosen, step, where=better)
+            np.copyto(highest, onward[:, step - 1], where=better)
+        found[:, at] = (chosen >= 0) & ((best[:, at] < 0) | ~(highest <= told[:, at]))
+        for step in there:
+            onward[found[:, at] & ~ends[:, at] & (chosen == step), step - 1] = np.inf
+    return found
+
+
+def _mark_first(first: Bools, answer: Ints, leaf: Floats) -> None:
+    """Mark, of the leaves with the same answer, the one with the highest level, the earliest of several."""
+    n, width = leaf.shape[0], leaf.shape[1] * leaf.shape[2]
+    slot = answer + width * np.arange(n)[:, None, None]  # one place in a flat table for each answer
+    place = np.flatnonzero(leaf > -np.inf)
+    slots, heights = slot.ravel()[place], leaf.ravel()[place]
+    highest = np.full(n * width, -np.inf)
+    np.maximum.at(highest, slots, heights)
+    top = np.flatnonzero(heights == highest[slots])[::-1]
+    holder = np.empty(n * width, dtype=np.int64)
+    holder[slots[top]] = place[top]  # the last write, so the earliest leaf, stays
+    first.reshape(-1)[holder[slots[top]]] = True
+
+
+def check_arrays(steps: StepArrays, scores: ScoreArrays) -> None:
+    """Refuse arrays that do not belong together."""
+    shape = steps.answer.shape
+    if len(shape) != 3 or not shape[1] or not shape[2]:
+        raise UsageError(f"answer must have the shape (n, T, m) with T, m ≥ 1, not {shape}; see episodes.table")
+    wanted = {
+        "correct": (steps.correct, shape),
+        "cost": (steps.cost, shape[:2]),
+        "steps": (steps.steps, shape[:1]),
+        "complete": (steps.complete, shape[:1]),
+        "scores.candidates": (scores.candidates, shape),
+        "scores.next": (scores.next, shape[:2]),
+    }
+    problems = [
+        f"{name} must have the shape {fit}, not {a.shape}" for name, (a, fit) in wanted.items() if a.shape != fit
+    ]
+    if not problems and shape[0]:
+        if steps.steps.min() < 1 or steps.steps.max() > shape[1]:
+            problems.append(f"steps must lie in 1..{shape[1]}")
+        if steps.answer.max(initial=-1) >= shape[1] * shape[2] or steps.answer.min(initial=-1) < -1:
+            problems.append(f"answers must be numbered 0..{shape[1] * shape[2] - 1} within their question, −1 = none")
+    problems += [] if steps.parents is None else parents_problems(steps.parents, shape[1])
+    if problems:
+        raise UsageError("; ".join(problems) + ". Score the same questions that the steps are of.")

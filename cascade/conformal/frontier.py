@@ -1,6 +1,6 @@
 """The whole frontier of a policy: coverage, cost, length and set size at every possible threshold.
 
-Each is a step function of kappa that changes only at the levels of `rollout`. So the levels of all questions are sorted
+Each is a step function of kappa that changes only at the levels of `arrays`. So the levels of all questions are sorted
 once, and each curve is a running sum of integers: O(nT log nT), exact, no grid. As kappa falls none of them falls
 (`design/rollout.md`). The two bounds that a frontier is read against stand at the end of the file.
 """
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, ancestors
-from cascade.conformal.rollout import Levels, hopeless, passed
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, ancestors, hopeless, passed
 from cascade.errors import UsageError
 
 # A share such as 1 − 0.4 is off by at most one unit in the last place (1e-16); one question of 10⁷ is 1e-7.
@@ -36,7 +35,7 @@ class Point:
 
     Attributes:
         kappa: the threshold; for a mixture the lower (more careful) of the two.
-        coverage: share of questions covered, in the sense of `rollout.Outcomes.covered`.
+        coverage: share of questions covered, in the sense of `arrays.Outcomes.covered`.
         in_set: share of questions with a right answer kept.
         cost: nano-USD a question.
         length: steps paid a question.
@@ -156,7 +155,7 @@ def frontier(steps: StepArrays, levels: Levels) -> Frontier:
 
     Args:
         steps: the log.
-        levels: its levels under the policy, by `rollout.levels`.
+        levels: its levels under the policy, by `arrays.levels`.
 
     Raises:
         UsageError: there is no question.
@@ -282,7 +281,7 @@ class Clairvoyant(NamedTuple):
 
     Attributes:
         cost: nano-USD a question.
-        coverage: share of questions covered, in the sense of `rollout.Outcomes.covered`.
+        coverage: share of questions covered, in the sense of `arrays.Outcomes.covered`.
         given_up: questions that have a right answer but stop after the steps without parents.
     """
 
@@ -341,7 +340,7 @@ def _need_questions(steps: StepArrays) -> None:
 
 
 # --- Step functions of kappa, one a question, and their sum at every threshold, in integers ---
-# A quantity of a question (its cost, its loss) changes only at the levels of `rollout`. So n of them are n·J jumps, and
+# A quantity of a question (its cost, its loss) changes only at the levels of `arrays`. So n of them are n·J jumps, and
 # their sum is a sort and a running sum: exact, no grid. Numbers that are no integers are counted in units of 2⁻³⁰,
 # rounded to the unfavourable side by who makes them.
 

@@ -23,12 +23,11 @@ from fractions import Fraction
 import numpy as np
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Floats, Ints, StepArrays
+from cascade.conformal.arrays import Floats, Ints, Levels, StepArrays, chunks, open_end
 from cascade.conformal.binomial import as_written
 from cascade.conformal.frontier import UNITS, Curve, StepFunctions
 from cascade.conformal.ltt import first_where, least_enough, needed_for_cost
 from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_p_value
-from cascade.conformal.rollout import Levels, chunks, open_end
 from cascade.errors import UsageError
 from cascade.money import exact_dollars
 
@@ -102,7 +101,7 @@ def loss_levels(steps: StepArrays, levels: Levels, quality: Floats, *, relative:
     Guarantee: never below the true loss; above it by less than 2·2⁻³⁰ where all is known, and exact for multiples of
     2⁻³⁰, 0 and 1 among them. An unknown quality counts as the worst: 0 for a kept answer, 1 for the best on record. So
     do the missing steps of an incomplete question; of its answers only those count as kept that are kept for certain
-    (`rollout.open_end`).
+    (`arrays.open_end`).
 
     Raises:
         UsageError: the shapes differ, or a quality lies outside 0..1.

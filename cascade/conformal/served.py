@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, open_end, passed
 from cascade.conformal.frontier import StepFunctions
-from cascade.conformal.rollout import Levels, open_end, passed
 from cascade.errors import UsageError
 
 # --- One answer out of the set: what a caller gets who asks for one text, and how often it is wrong ---
@@ -347,7 +346,7 @@ def served(
 
     Args:
         steps: the log.
-        levels: its levels under a policy, by `rollout.levels`.
+        levels: its levels under a policy, by `arrays.levels`.
         confidence: float64 (n, T, m), how sure the strategy is of a candidate, which ranks them; NaN = unknown.
         sure: float64 (n, T, m), how sure the cascade is of a candidate, for abstaining; the confidence by default.
         reference_right: bool (n,), whether the reference (the guide alone) is right. Given, a loss is a *regret*: what
@@ -524,7 +523,7 @@ def votes_decide(
     The function reads no truth and no answer, only which candidates are kept at each threshold and their confidences.
 
     Args:
-        levels: the levels under a policy, by `rollout.levels`.
+        levels: the levels under a policy, by `arrays.levels`.
         confidence: float64 (n, T, m), what ranks the candidates; NaN = unknown.
         sure: float64 (n, T, m), given where the cascade may abstain: then how sure it is of the answer served, the
             highest figure of all that equal it, must not depend on that either.

@@ -38,9 +38,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
+from cascade.conformal.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Levels,
+    ScoreArrays,
+    StepArrays,
+    check_arrays,
+    chunks,
+    fill_levels,
+    passed,
+)
 from cascade.conformal.binomial import as_written, most_losses, needed_n
-from cascade.conformal.rollout import Levels, check_arrays, chunks, fill_levels, passed
 from cascade.errors import UsageError
 
 
@@ -120,7 +130,7 @@ def critical_kappa(steps: StepArrays, levels: Levels) -> Floats:
     `covered_at` decides it for every kappa.
 
     If a record ends before the question does, kappa* is never above its value for the complete record: an answer of the
-    last step is kept only by its score. `rollout.levels` ensures this, so the levels must come from there.
+    last step is kept only by its score. `arrays.levels` ensures this, so the levels must come from there.
 
     >>> steps = StepArrays(
     ...     answer=np.array([[[0], [1]]]), correct=np.array([[[False], [True]]]),

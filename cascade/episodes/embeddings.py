@@ -11,7 +11,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats
 from cascade.episodes.schema import question_id
 from cascade.episodes.table import EpisodeTable
-from cascade.policies.embedding import PREFIX, Directions, Embedder
+from cascade.policies.question_features import PREFIX, Directions, Embedder
 
 Vectors: TypeAlias = Mapping[str, Floats]
 """Each question's embedding, float64 (d,), by `schema.question_id`."""

@@ -80,7 +80,7 @@ class EpisodeTable:
         signals: float64 (n, T) by name; NaN = unknown.
         walks: other ways to answer the same questions, by name.
         cost_known: False where any cost is unknown; then only the costs of `priced` questions may be shown.
-        questions: the same for near-duplicates of one question (`identity.identity` of text and context); an episode's
+        questions: the same for near-duplicates of one question (`schema.identity` of text and context); an episode's
             id where its text is not known, or where none are given.
         models: the names of the models that were asked in each role ("base", "guide", a rung), sorted; a role of which
             the log does not say it is left out.

@@ -17,7 +17,6 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
 from cascade.episodes.asked import Asker, by_role, by_step, is_ladder, kind_asked, numbers_asked
-from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import (
     BASE_ONLY,
@@ -28,6 +27,7 @@ from cascade.episodes.schema import (
     answers,
     chat_of,
     has_failed,
+    identity,
     is_hashed,
     is_told,
     question_id,

@@ -18,8 +18,7 @@ from logging import getLogger
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from cascade.episodes.identity import identity
-from cascade.episodes.schema import CONTENT_COLUMNS, hashed, rows, said_text
+from cascade.episodes.schema import CONTENT_COLUMNS, hashed, identity, rows, said_text
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import CascadeError

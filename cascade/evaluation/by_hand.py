@@ -14,14 +14,13 @@ from typing import TypeAlias
 import numpy as np
 
 from cascade.calibration.scores import Played, played_of
-from cascade.conformal.arrays import Bools, Floats, ScoreArrays
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import Bools, Floats, ScoreArrays, hopeless
 from cascade.conformal.split import allowed_misses
 from cascade.episodes.schema import BASE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.methods import Method, Ready, Unprepared, played_at
 from cascade.guarantees.reference import has_reference, reference_walk
-from cascade.training.estimators.linear import logistic, probabilities
+from cascade.training.estimators import logistic, probabilities
 
 NEIGHBOURS = 25
 """How many training questions a router of neighbours looks at: the share of them that the first model got right."""

@@ -19,9 +19,8 @@ import numpy as np
 from cascade.calibration.remarks import unpriced_said
 from cascade.calibration.samples import once, tied
 from cascade.calibration.scores import Played
-from cascade.conformal.arrays import Bools, Ints
+from cascade.conformal.arrays import Bools, Ints, hopeless, levels
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError

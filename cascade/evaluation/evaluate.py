@@ -10,17 +10,15 @@ import numpy as np
 from cascade.calibration.remarks import priced_said
 from cascade.calibration.samples import among, clusters
 from cascade.calibration.scores import Played, check_fits, play, scored
-from cascade.conformal.arrays import Bools, Floats, Ints
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import Bools, Floats, Ints, hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import walked
 from cascade.evaluation.methods import Means, means
 from cascade.evaluation.splits import CONFIDENCE, LEAST_QUESTIONS, numbered
 from cascade.guarantees.base import get
 from cascade.guarantees.reference import REFERENCES, reference_right
-from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.artifact import PolicyArtifact, Threshold
 from cascade.policies.base import Policy
-from cascade.policies.calibrated import Threshold
 
 # --- How often a policy breaks its own promise on a log, and what it costs beside the reference ---
 

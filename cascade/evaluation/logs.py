@@ -286,8 +286,7 @@ def _check_there(given: str) -> None:
 
 def _simulated(given: str) -> Log:
     """Return a simulated world: simulated:hotpotqa/llama-2-7b, or with a number of questions behind a comma."""
-    from cascade.evaluation.simulate import simulate
-    from cascade.evaluation.worlds import WORLDS
+    from cascade.evaluation.simulate import WORLDS, simulate
 
     name, _, count = given.partition(",")
     if count and not (count.isdecimal() and 10 <= int(count) <= 10_000_000):

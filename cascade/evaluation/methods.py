@@ -14,19 +14,17 @@ from zlib import crc32
 
 import numpy as np
 
-from cascade.calibration.doubt import Doubt, doubt_of, why_no_doubt
 from cascade.calibration.scores import Played, play, played_of, scored
-from cascade.conformal.arrays import Bools, Floats, ScoreArrays, StepArrays
-from cascade.conformal.rollout import hopeless, levels
+from cascade.conformal.arrays import Bools, Floats, ScoreArrays, StepArrays, hopeless, levels
 from cascade.conformal.split import allowed_misses, critical_kappa, split_kappa
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.guarantees.base import Guarantee
+from cascade.policies.artifact import Threshold as KappaRule
 from cascade.policies.base import Policy
-from cascade.policies.calibrated import Threshold as KappaRule
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import sees_something
-from cascade.training.choice.simple import PER_RUNG, rung_doubt, threshold_per_rung
+from cascade.training.choice.simple import PER_RUNG, Doubt, doubt_of, rung_doubt, threshold_per_rung, why_no_doubt
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
 from cascade.training.stopping.net_benefit import fit_net_benefit

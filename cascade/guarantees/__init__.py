@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 from cascade._names import loaded_on_use
 
 if TYPE_CHECKING:
-    from cascade.guarantees.audit import Audit
-    from cascade.guarantees.base import Guarantee, Kind, get
+    from cascade.guarantees.base import Audit, Guarantee, Kind, get
     from cascade.guarantees.certificate import statement
     from cascade.guarantees.kept_answers import KeptAnswers
     from cascade.guarantees.questions import Questions, Scored
     from cascade.guarantees.served_answer import ServedAnswer
 
 _HOMES = {
-    "Audit": "audit",
+    "Audit": "base",
     "Guarantee": "base",
     "KeptAnswers": "kept_answers",
     "Kind": "base",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cascade.guarantees.base import one_question
 from cascade.guarantees.served_answer import BesideReference
-from cascade.guarantees.words import one_question, percent
+from cascade.text import percent
 from cascade.types import Certificate
 
 

@@ -18,21 +18,40 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
 from cascade.checks import did_you_mean, shown_name
 from cascade.errors import UsageError
-from cascade.guarantees.words import dollars, one_question, percent
-from cascade.money import exact_dollars
+from cascade.money import dollars, exact_dollars
 from cascade.registry import Registry, subclass_of
+from cascade.text import percent
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import Bools, Floats
     from cascade.conformal.frontier import StepFunctions
-    from cascade.guarantees.audit import Audit
     from cascade.guarantees.laws import Told
     from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored
     from cascade.types import Answer, Certificate
+
+
+Judge: TypeAlias = Callable[[str], bool | None]
+"""Says whether a text is right; None where that cannot be told."""
+
+
+class Audit(NamedTuple):
+    """The facts about an audited answer that the answer itself does not hold.
+
+    Attributes:
+        right: the truth.
+        complete: whether all steps were run that the strategy has.
+        reference_right: whether the reference alone would have been right; None if unknown.
+        last_step: the number of the step that asks the reference, as a ladder's last does; None where no step does.
+    """
+
+    right: Judge
+    complete: bool
+    reference_right: bool | None = None
+    last_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,3 +509,15 @@ def get(name: str) -> Kind:
     if found.name != name:
         raise UsageError(f"The guarantee {name!r} calls itself {found.name!r}: its class must have name = {name!r}.")
     return found()
+
+
+def one_question(certificate: Certificate) -> str:
+    """Return, in words, over what a certificate's probability is taken."""
+    one = "a random question of a random fresh group" if certificate.unit == "group" else "a fresh question"
+    return one if certificate.delta is not None else f"the calibration and {one}"
+
+
+def many_questions(certificate: Certificate) -> str:
+    """Return, in words, over what a certificate's mean is taken."""
+    many = "random questions of random fresh groups" if certificate.unit == "group" else "fresh questions"
+    return many if certificate.delta is not None else one_question(certificate)

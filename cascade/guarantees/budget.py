@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from cascade.conformal.risk import calibrate_budget, cost_levels
-from cascade.guarantees.base import Guarantee
+from cascade.guarantees.base import Guarantee, many_questions
 from cascade.guarantees.kept_answers import KeptAnswers
 from cascade.guarantees.questions import Found, Path, Scored, everywhere
-from cascade.guarantees.words import dollars, many_questions
+from cascade.money import dollars
 from cascade.types import Certificate
 
 

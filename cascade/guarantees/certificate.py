@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from cascade.errors import ConfigError, UsageError
 from cascade.guarantees.base import KINDS, Guarantee, get, is_known
-from cascade.guarantees.words import dollars, percent
+from cascade.money import dollars
+from cascade.text import percent
 from cascade.types import Certificate
 
 _T = TypeVar("_T")

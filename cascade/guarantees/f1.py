@@ -11,10 +11,9 @@ from cascade.conformal.arrays import Floats
 from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.risk import calibrate_risk, loss_levels
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee, Kind
+from cascade.guarantees.base import Guarantee, Kind, many_questions
 from cascade.guarantees.laws import Told, on_losses
 from cascade.guarantees.questions import Found, Path, Questions, Scored, everywhere
-from cascade.guarantees.words import many_questions
 from cascade.types import Certificate
 
 

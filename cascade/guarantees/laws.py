@@ -23,12 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, ScoreArrays
+from cascade.conformal.arrays import Floats, Outcomes, ScoreArrays, levels, rollout
 from cascade.conformal.binomial import as_written, lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.monitor import mean_below_p_value
-from cascade.conformal.rollout import Outcomes, levels, rollout
 from cascade.guarantees.questions import Misses, Scored
-from cascade.guarantees.words import dollars
+from cascade.money import dollars
 from cascade.types import Certificate
 
 LEVEL = 0.05

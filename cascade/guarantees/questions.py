@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
-from cascade.conformal.rollout import Levels
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays
 from cascade.conformal.served import PathPoint
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
-from cascade.guarantees.audit import Audit
+from cascade.guarantees.base import Audit
 from cascade.guarantees.questions import Questions, everywhere
 from cascade.guarantees.reference import ends_in_reference, reference_known, reference_right
 from cascade.guarantees.served_answer import ServedAnswer

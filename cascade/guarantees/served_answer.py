@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats
+from cascade.conformal.arrays import Bools, Floats, Levels
 from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.ltt import Forecast, chance_said, forecast, learn_then_test, order_path
-from cascade.conformal.rollout import Levels
 from cascade.conformal.served import PathPoint, Served, served, served_right
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, Kind
-from cascade.guarantees.identity import check_identity
 from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored, everywhere
-from cascade.guarantees.reference import ends_in_reference
+from cascade.guarantees.reference import check_identity, ends_in_reference
 from cascade.text import counted
 from cascade.types import Answer, Certificate
 
@@ -30,7 +28,7 @@ _EARLY = "their record ends before the last step, and what comes there is not kn
 
 
 if TYPE_CHECKING:
-    from cascade.guarantees.audit import Audit
+    from cascade.guarantees.base import Audit
 
 
 class ServedAnswer(Kind):

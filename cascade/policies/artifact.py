@@ -1,4 +1,6 @@
-"""A policy directory: what decides, and what is certified about it, as two JSON files and a learned policy's numbers.
+"""A policy at a certified threshold, and a policy directory: what decides, and what is certified about it.
+
+The directory has two JSON files and a learned policy's numbers.
 
 `policy.json` holds the policy's settings, the questions that it has seen (training, selection) and, for a guarantee on
 the single answer, the path of thresholds that was ordered before calibration. `certificate.json` holds what was asked
@@ -11,11 +13,12 @@ everything before anything is used, and names every problem; nothing in these fi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.conformal.served import PathPoint
 from cascade.errors import ConfigError, UsageError
@@ -25,15 +28,134 @@ from cascade.guarantees.certificate import (
     asked_of,
     digest,
     from_document,
+    known_as,
     number,
     number_of,
+    of_segment,
     to_document,
 )
-from cascade.policies.base import Policy
-from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
+from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
 from cascade.policies.config import HELD
 from cascade.policies.files import content, damaged, json_of, there, unwritten, write_whole
 from cascade.types import Certificate
+
+if TYPE_CHECKING:
+    from cascade.policies.history import History
+    from cascade.policies.question_features import Embedded
+
+
+class Threshold(NamedTuple):
+    """What a certificate sets."""
+
+    kappa: float
+    keeps_everything: bool = False
+    abstain_below: float | None = None
+
+
+EVERYTHING = Threshold(-math.inf, keeps_everything=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedPolicy(Policy):
+    """A policy's scores at a certified threshold: one for all questions, or one a segment.
+
+    Where the certificate keeps everything, every score is +∞: all steps are paid, all answers kept.
+
+    Args:
+        inner: the policy that scores.
+        threshold: what holds for questions whose segment is not in `segments`.
+        segments: what holds for each segment; None in it is no segment's name.
+        by_group: whether the certificates were made by groups, so that a question's group is its segment.
+    """
+
+    inner: Policy
+    threshold: Threshold
+    segments: Mapping[str | None, Threshold] = field(default_factory=dict)
+    by_group: bool = False
+
+    @property
+    def kappa(self) -> float:
+        """The threshold."""
+        return self.threshold.kappa
+
+    @property
+    def abstain_below(self) -> float | None:
+        """The confidence below which nothing is served; None without abstention."""
+        return self.threshold.abstain_below
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether every answer of every step is kept."""
+        return self.threshold.keeps_everything
+
+    def for_segment(
+        self, segment: str | None, group: str | None = None, *, kappa: float | None = None
+    ) -> CalibratedPolicy:
+        """Return the policy at the threshold of a segment; that of all other questions where it has none."""
+        name = known_as(segment, group, by_group=self.by_group)
+        threshold = of_segment(self.segments, name) or (EVERYTHING if self.segments else self.threshold)
+        if kappa is not None:
+            threshold = threshold._replace(kappa=kappa)
+        return self if threshold == self.threshold else replace(self, threshold=threshold)
+
+    @property
+    def depends_on_kappa(self) -> bool:
+        """As the inner policy."""
+        return self.inner.depends_on_kappa
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """As the inner policy."""
+        return self.inner.reads
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """As the inner policy."""
+        return self.inner.needs
+
+    @property
+    def depth(self) -> int:
+        """As the inner policy."""
+        return self.inner.depth
+
+    @property
+    def takes(self) -> Takes | None:
+        """As the inner policy."""
+        return self.inner.takes
+
+    @property
+    def fitted_on(self) -> FittedOn | None:
+        """As the inner policy."""
+        return self.inner.fitted_on
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """As the inner policy."""
+        return self.inner.asks
+
+    @property
+    def embedded(self) -> Embedded | None:
+        """As the inner policy."""
+        return self.inner.embedded
+
+    def scores(self, observation: Observation) -> Scores:
+        """Score as the policy does, or include everything. Its confidences rank the answers either way."""
+        found = self.inner.scores(observation)
+        if self.threshold.keeps_everything:
+            return found._replace(candidates=(math.inf,) * len(observation.step.candidates), next=math.inf)
+        return found
+
+    def batch(self, history: History) -> BatchScores | None:
+        """Score a whole log as `scores` does; None where the policy scores one observation at a time."""
+        found = self.inner.batch(history)
+        if found is None or not self.threshold.keeps_everything:
+            return found
+        import numpy as np  # most configurations do without
+
+        there = np.arange(history.horizon) < history.steps[:, None]
+        kept = np.where(history.answer >= 0, math.inf, -math.inf)
+        return found._replace(scores=type(found.scores)(kept, np.where(there, math.inf, -math.inf)))
+
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
 CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE = "README.md", "frontier.svg", "curves.csv", "curves.svg"
@@ -50,7 +172,7 @@ _CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sh
 class Seen:
     """The questions that a policy was made with: a certificate may not be made from them.
 
-    They are named by `identity.identity`, and by `schema.question_id` where a release before 0.6 wrote them.
+    They are named by `schema.identity`, and by `schema.question_id` where a release before 0.6 wrote them.
     """
 
     training: tuple[str, ...] = ()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cascade.defaults import default
+from cascade.registry import default
 from cascade.types import Question, Step
 
 if TYPE_CHECKING:  # numpy, which most configurations do without
     from cascade.conformal.arrays import Bools, Floats, ScoreArrays
-    from cascade.policies.embedding import Embedded
     from cascade.policies.history import History
+    from cascade.policies.question_features import Embedded
 
 ALWAYS, NEVER = float("inf"), float("-inf")
 """The score of what is kept at every threshold, and of what is kept at none."""
@@ -127,7 +127,7 @@ class Policy(Protocol):
 
     @default
     def inner(self) -> Policy:
-        """The policy that scores: itself, unless a certificate's threshold was put over another (`calibrated`)."""
+        """The policy that scores: itself, unless a certificate's threshold was put over another (`artifact`)."""
         return self
 
     def for_segment(

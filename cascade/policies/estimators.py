@@ -18,15 +18,11 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.errors import ConfigError
-from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed, or_go_on, weighed
-from cascade.policies.network import Action
-from cascade.policies.reading import Array, Reading
-from cascade.policies.trees import Trees
+from cascade.policies.design import GO_ON, Array, Design, Memo, Reading, Scored, fixed, or_go_on, weighed
 
 __all__ = [
     "GO_ON",
     "SCORERS",
-    "Action",
     "Best",
     "Constant",
     "Design",
@@ -37,7 +33,6 @@ __all__ = [
     "Piecewise",
     "Scorer",
     "Signal",
-    "Trees",
     "from_arrays",
     "probability",
 ]
@@ -59,6 +54,7 @@ class Linear(Scored):
     (7.0, [7.0, inf])
     """
 
+    kind = "linear"
     design: Design
     weights: Floats
     intercept: float
@@ -101,6 +97,7 @@ class Linear(Scored):
 class Logistic(Scored):
     """A probability: 1 / (1 + exp(−(slope · z + offset))) with z of a linear form; slope and offset are Platt's."""
 
+    kind = "logistic"
     linear: Linear
     slope: float = 1.0
     offset: float = 0.0
@@ -159,6 +156,7 @@ class Gain(Scored):
     Reference: the estimator `index2` of `design/learned.md`.
     """
 
+    kind = "gain"
     loss: Logistic
     gained: tuple[Logistic, ...]
     lost: tuple[Logistic | None, ...]
@@ -240,6 +238,7 @@ def _some(held: Reading, many: int, read: Callable[[Reading], _Read | None]) -> 
 class Signal(Scored):
     """One feature as the doubt itself: sign · x; a missing one is full doubt, +inf."""
 
+    kind = "signal"
     feature: int
     sign: float = 1.0
 
@@ -285,6 +284,7 @@ class Piecewise(Scored):
     ([1.0, 3.0, 5.0, inf], 2.0)
     """
 
+    kind = "piecewise"
     feature: int
     knots: Floats
     scores: Floats
@@ -347,6 +347,7 @@ def piecewise_problems(knots: Floats, scores: Floats) -> Iterator[str]:
 class Constant(Scored):
     """The same number always; +inf and −inf are allowed, and mean always and never."""
 
+    kind = "constant"
     number: float
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:  # noqa: ARG002 - as every scorer
@@ -376,6 +377,7 @@ class Mean(Scored):
     2.5
     """
 
+    kind = "mean"
     scorers: tuple[Scored, ...]
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
@@ -425,6 +427,7 @@ class Best(Scored):
     ((0.5, 3), 0.5)
     """
 
+    kind = "best"
     offers: Ints
     costs: Floats
     scorers: tuple[Scored, ...]
@@ -478,40 +481,38 @@ def _by_place(scorers: Sequence[Scored]) -> dict[str, Array]:
     """Return the arrays of several scorers, each under its place and its kind."""
     found: dict[str, Array] = {}
     for place, one in enumerate(scorers):
-        found |= _under(f"{place}.{kind_of(one)}", one.arrays())
+        found |= _under(f"{place}.{one.kind}", one.arrays())
     return found
 
 
-def _one(held: Reading, width: int, kinds: Mapping[str, type[Linear | Trees | Constant | Mean]]) -> Scored | None:
+def _one(held: Reading, width: int, kinds: Sequence[str]) -> Scored | None:
     """Return the scorer in one place; None, and noted, where there is none of the kinds that belong there."""
     there = held.names()
     if len(there) != 1 or there[0] not in kinds:
         held.note(f"one scorer belongs here, of the kinds {', '.join(kinds)}")
         return None
-    return kinds[there[0]].read(held.inside(there[0]), width)
+    return form_of(there[0]).read(held.inside(there[0]), width)
 
 
-MEAN_OF: Mapping[str, type[Linear | Trees | Constant]] = {"linear": Linear, "trees": Trees, "constant": Constant}
-BOUGHT_BY: Mapping[str, type[Linear | Trees | Constant | Mean]] = {**MEAN_OF, "mean": Mean}
+MEAN_OF = ("linear", "trees", "constant")
+BOUGHT_BY = (*MEAN_OF, "mean")
 """What a mean can be of, and what an offer's worth can be, by the names that a file gives them."""
-SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise | Constant | Action | Best | Mean]] = {
-    "linear": Linear,
-    "logistic": Logistic,
-    "trees": Trees,
-    "gain": Gain,
-    "signal": Signal,
-    "piecewise": Piecewise,
-    "constant": Constant,
-    "action": Action,
-    "best": Best,
-    "mean": Mean,
-}
-"""By the name that a file gives them."""
+SCORERS = ("linear", "logistic", "trees", "gain", "signal", "piecewise", "constant", "action", "best", "mean")
+"""The names that a file gives the forms."""
+_FORMS: tuple[type[Scored], ...] = (Linear, Logistic, Gain, Signal, Piecewise, Constant, Best, Mean)
 
 
-def kind_of(scorer: Scorer) -> str:
-    """Return the name that a file gives a scorer."""
-    return next(name for name, made in SCORERS.items() if type(scorer) is made)
+def form_of(kind: str) -> type[Scored]:
+    """Return a form by its name, one of `SCORERS`. Trees and networks are loaded where a policy has them."""
+    if kind == "trees":
+        from cascade.policies.trees import Trees
+
+        return Trees
+    if kind == "action":
+        from cascade.policies.network import Action
+
+        return Action
+    return next(one for one in _FORMS if one.kind == kind)
 
 
 def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer:
@@ -522,7 +523,7 @@ def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer
             index out of range, trees that are none.
     """
     held = Reading(arrays)
-    made = SCORERS[kind].read(held, features) if kind in SCORERS else None
+    made = form_of(kind).read(held, features) if kind in SCORERS else None
     if kind not in SCORERS:
         held.note(f"there is no scorer {kind!r}; there are {', '.join(SCORERS)}")
     else:

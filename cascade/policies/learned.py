@@ -15,21 +15,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.errors import UsageError
 from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
-from cascade.policies.columns import column
 from cascade.policies.design import GO_ON, Memo
-from cascade.policies.embedding import Directions, Embedded
 from cascade.policies.estimators import Best, Scorer
-from cascade.policies.features import FeatureSet
+from cascade.policies.features import FeatureSet, column
 from cascade.policies.history import History
-from cascade.policies.network import Action, Network, action_problems
+from cascade.policies.question_features import Directions, Embedded
 from cascade.types import Step
+
+if TYPE_CHECKING:  # few policies are networks
+    from cascade.policies.network import Network
 
 Confidences: TypeAlias = tuple[float | None, ...]
 NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
@@ -66,6 +67,10 @@ class StepRule:
     incumbent: Scorer | None = None
 
     def __post_init__(self) -> None:
+        if not any(one.network for one in self.scorers):
+            return
+        from cascade.policies.network import action_problems
+
         problems = list(action_problems(self.next, self.include, (*self.confidence, self.incumbent)))
         if problems:
             raise UsageError(f"The actions of a step's rule do not fit it: {'; '.join(problems)}.")
@@ -73,8 +78,8 @@ class StepRule:
     @property
     def network(self) -> Network | None:
         """The network that its actions are of; None where it has no actions."""
-        found = (one.network for one in (self.next, *self.include) if isinstance(one, Action))
-        return next(found, None)
+        found = (one.network for one in (self.next, *self.include) if one is not None)
+        return next(filter(None, found), None)
 
     @property
     def signals(self) -> list[str | None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256 as _sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -22,14 +22,15 @@ from safetensors.numpy import save as _bytes_of
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import MODEL_FILE, model_problems
 from cascade.policies.base import Takes
-from cascade.policies.columns import ASKED
-from cascade.policies.embedding import PREFIX, Directions
-from cascade.policies.estimators import SCORERS, Scorer, kind_of
-from cascade.policies.features import FeatureSet, describe
+from cascade.policies.design import Array, Reading
+from cascade.policies.estimators import SCORERS, Scorer, form_of
+from cascade.policies.features import ASKED, FeatureSet, describe
 from cascade.policies.files import content
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.policies.network import Action, Network
-from cascade.policies.reading import Array, Reading
+from cascade.policies.question_features import PREFIX, Directions
+
+if TYPE_CHECKING:  # few policies are networks
+    from cascade.policies.network import Network
 
 LAYOUT = 1
 """Of the tensors and their names; in the file as `layout`."""
@@ -102,7 +103,7 @@ def tensors(policy: LearnedPolicy) -> dict[str, Array]:
     """Return a policy's numbers by their names in the file."""
     arrays: dict[str, Array] = {"layout": np.array(LAYOUT, dtype=np.int64)}
     for name, scorer in _places(policy):
-        arrays |= {f"{name}.{kind_of(scorer)}.{part}": values for part, values in _own(scorer).items()}
+        arrays |= {f"{name}.{scorer.kind}.{part}": values for part, values in _own(scorer).items()}
     for number, rule in enumerate(policy.rules, 1):
         parts = {} if rule.network is None else rule.network.arrays()
         arrays |= {f"step{number}.{NETWORK}.{part}": values for part, values in parts.items()}
@@ -114,7 +115,7 @@ def tensors(policy: LearnedPolicy) -> dict[str, Array]:
 def _own(scorer: Scorer) -> Mapping[str, Array]:
     """Return a scorer's arrays that stand in its place; the network of a step stands once beside all its actions."""
     arrays = scorer.arrays()
-    return {"output": arrays["output"]} if isinstance(scorer, Action) else arrays
+    return {"output": arrays["output"]} if scorer.network is not None else arrays
 
 
 def packed(arrays: Mapping[str, Array]) -> bytes:
@@ -251,7 +252,11 @@ def _rules(held: Reading, features: Sequence[FeatureSet]) -> Iterator[StepRule]:
 
 def _rule(step: Reading, features: FeatureSet, *, first: bool, last: bool) -> StepRule:
     """Return the rule of a step."""
-    network = Network.read(step.inside(NETWORK), len(features.names)) if step.inside(NETWORK).names() else None
+    network = None
+    if step.inside(NETWORK).names():
+        from cascade.policies.network import Network
+
+        network = Network.read(step.inside(NETWORK), len(features.names))
 
     def scorer(name: str) -> Scorer | None:
         return _scorer(step.inside(name), features, network)
@@ -297,10 +302,11 @@ def _scorer(held: Reading, features: FeatureSet, network: Network | None) -> Sco
     if len(kinds) > 1 or kinds[0] not in SCORERS:
         held.note(f"one scorer belongs here, of the kinds {', '.join(SCORERS)}; there are {', '.join(kinds)}")
         return None
-    kind = SCORERS[kinds[0]]
     part = held.inside(kinds[0])
-    if kind is not Action:
-        return kind.read(part, len(features.names))
+    if kinds[0] != "action":
+        return form_of(kinds[0]).read(part, len(features.names))
+    from cascade.policies.network import Action
+
     if network is None:
         part.note(f"its step has no {NETWORK}")
     return Action.of(part, network)

@@ -18,8 +18,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
-from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed
-from cascade.policies.reading import Array, Reading
+from cascade.policies.design import GO_ON, Array, Design, Memo, Reading, Scored, fixed
 
 MOST_HIDDEN, MOST_UNITS = 16, 4_096
 """Hidden layers, and units of a layer, that are served at most: a file beyond is a mistake, not a policy."""
@@ -209,6 +208,7 @@ class Action(Scored):
         UsageError: the network has no such output, or does not allow it.
     """
 
+    kind = "action"
     network: Network
     output: int
 

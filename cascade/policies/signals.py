@@ -1,7 +1,7 @@
 """Signals, the numbers that a step shows to a policy: the one table of them, and how they are read from a reply.
 
-The table has each name with its unit and range. Which strategy gives a signal, the strategy declares
-(`strategies.config.StrategyConfig.signals`); `design/signals.md` agrees with both. An unknown signal is None.
+The table has each name with its unit and range. Which strategy gives a signal, `strategies.config.GIVES` says, and
+of a strategy of one's own its `StrategyConfig.signals`; `design/signals.md` agrees. An unknown signal is None.
 
 In JSON, structure tokens are always sure and hide doubt, so the value tokens stand by themselves (`value_tokens`):
 those that spell a string's letters, a number or a literal, and not a key, a brace or a comma.

@@ -17,8 +17,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
-from cascade.policies.design import Memo, Scored, fixed, or_go_on, summed
-from cascade.policies.reading import Array, Reading
+from cascade.policies.design import Array, Memo, Reading, Scored, fixed, or_go_on, summed
 
 MOST_LEAVES = 64
 """Of one tree: what is not ruled out are the bits of one machine word."""
@@ -54,6 +53,7 @@ class Trees(Scored):
         UsageError: these are no trees: a child out of range, a node with two parents, a circle, too many leaves.
     """
 
+    kind = "trees"
     feature: Array
     threshold: Floats
     left: Array

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
-from cascade.matching.same import answer_key
 from cascade.policies.base import SHARED_PLACE, Observation
 from cascade.policies.history import History
 from cascade.policies.question_features import asked_numbers
@@ -166,6 +165,8 @@ class LiveView(View):
     @cached_property
     def answers(self) -> Whole:
         """int64 (t, m), −1 where there is none; numbered in the order of their first appearance."""
+        from cascade.matching.same import answer_key  # a log has its answers numbered
+
         numbers: dict[str, int] = {}
         chat = self._question.chat
         rows = [

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from cascade.api.judging import reviews_of
 from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
-from cascade.episodes.identity import identity
+from cascade.episodes.schema import identity
 from cascade.episodes.store import StoreError
 from cascade.episodes.truth import same
 from cascade.errors import CascadeError, ConfigError

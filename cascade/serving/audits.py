@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cascade._names import warn_renamed
-from cascade.guarantees.audit import Judge
+from cascade.guarantees.base import Judge
 from cascade.matching.same import answer_key
 from cascade.types import Answer
 
@@ -49,8 +49,7 @@ def critical_of(answer: Answer, right: Judge, *, complete: bool) -> float | None
     """
     import numpy as np
 
-    from cascade.conformal.arrays import ScoreArrays, StepArrays
-    from cascade.conformal.rollout import levels
+    from cascade.conformal.arrays import ScoreArrays, StepArrays, levels
     from cascade.conformal.split import critical_kappa
 
     verdicts = _verdicts(answer, right)

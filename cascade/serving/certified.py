@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 from cascade.config import CascadeConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.engine import Run
-from cascade.episodes.identity import identity
+from cascade.episodes.schema import identity
 from cascade.errors import ConfigError, NotCertifiedError
-from cascade.guarantees.audit import Audit, Judge
-from cascade.guarantees.base import get
+from cascade.guarantees.base import Audit, Judge, get
 from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy

@@ -70,7 +70,7 @@ class CertificateMonitor:
         if online is not None:
             online = online.update(missed if critical is None else online.missed(critical))
         if monitor is not None and monitor.alarmed:
-            from cascade.guarantees.words import percent
+            from cascade.text import percent
 
             share = percent(certificate.alpha or 0.0)
             alarm = (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from cascade.budget.tokens import estimate_prompt
 from cascade.chat import has_image
-from cascade.defaults import default
 from cascade.errors import UsageError
 from cascade.policies.base import Policy, Takes
+from cascade.registry import default
 from cascade.strategies.prompts import Prompts
 from cascade.types import Completion, Question, Request, Step
 

@@ -23,12 +23,12 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Policy, Takes
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES, logprob_signals
+from cascade.policies.signals import logprob_signals
 from cascade.safety.defusing import taken_out
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.config import StrategyConfig
+from cascade.strategies.config import GIVES, StrategyConfig
 from cascade.strategies.form import ChatForm, Reading
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text
@@ -471,8 +471,7 @@ class BaseGuideConfig(StrategyConfig):
     on_guide_error: OnGuideError = "escalate"
     decider: Literal["base", "guide"] | None = None
 
-    candidates = ("base", "guide")
-    signals = OF_ANSWERS | OF_MESSAGES | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"}
+    candidates, signals = GIVES["base_guide"]
     has_reference = True
     answers_chat = True
     baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))

@@ -9,15 +9,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE
-from cascade.providers.base import Provider
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.registry import Registry, file_of, subclass_of
 from cascade.section import ByKind, KindSection
-from cascade.strategies.base import ModelUse, Strategy
-from cascade.strategies.prompts import Prompts
+
+if TYPE_CHECKING:  # settings are read, and asked what its steps give, before anything is built
+    from cascade.providers.base import Provider
+    from cascade.strategies.base import ModelUse, Strategy
+    from cascade.strategies.prompts import Prompts
 
 
 class StrategyConfig(KindSection):
@@ -132,6 +135,25 @@ class StrategyConfig(KindSection):
         return None
 
 
+class Gives(NamedTuple):
+    """What the steps of a strategy give: `StrategyConfig.candidates` and `StrategyConfig.signals`."""
+
+    candidates: tuple[str, ...]
+    signals: frozenset[str]
+
+
+_ANY_MODEL = OF_ANSWERS | OF_MESSAGES
+GIVES: Mapping[str, Gives] = {
+    "base_guide": Gives(
+        ("base", "guide"),
+        _ANY_MODEL | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"},
+    ),
+    "ladder": Gives((SHARED_PLACE,), _ANY_MODEL),
+    "exit": Gives((SHARED_PLACE,), OF_ANSWERS | {"says_exit"}),
+    "offers": Gives((SHARED_PLACE,), _ANY_MODEL | {"p_yes", "verdict_mass", "judge_share", "answer_share"}),
+    "verified": Gives((SHARED_PLACE,), _ANY_MODEL | {"gate", "p_yes"}),
+}
+"""What the steps of each built-in strategy give: whoever fits a policy asks this of all, and loads none of them."""
 STRATEGIES: Registry[type[StrategyConfig]] = Registry(
     "strategy",
     "cascade.strategies",
@@ -147,3 +169,14 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
 )
 WRITTEN = ByKind(STRATEGIES, "base_guide")
 """Reads a strategy's settings."""
+
+
+def gives_for(sources: Sequence[str]) -> dict[str, Gives]:
+    """Return what steps give, by kind, of the strategies with candidates in these places; if none, in any model's."""
+    others = STRATEGIES.usable([kind for kind in STRATEGIES.names if kind not in GIVES])
+    every = {**GIVES, **{kind: Gives(one.candidates, one.signals) for kind, one in others.items()}}
+
+    def having(places: Sequence[str]) -> dict[str, Gives]:
+        return {kind: one for kind, one in every.items() if sorted(one.candidates) == sorted(places)}
+
+    return having(sources) or having((SHARED_PLACE,))

@@ -14,9 +14,8 @@ from pydantic import Field, field_validator
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
-from cascade.strategies.config import StrategyConfig
+from cascade.strategies.config import GIVES, StrategyConfig
 from cascade.strategies.form import Form, form_of
 from cascade.strategies.prompts import Prompts, load
 from cascade.types import SKIP, Completion, Question, Request, Step
@@ -106,7 +105,7 @@ class RungsConfig(StrategyConfig):
 
     models: tuple[str, ...] = Field(min_length=1)
 
-    signals = OF_ANSWERS | OF_MESSAGES
+    signals = GIVES["ladder"].signals
     has_reference = True
     answers_chat = True
 

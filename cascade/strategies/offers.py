@@ -18,12 +18,11 @@ from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
-from cascade.strategies.config import StrategyConfig
+from cascade.strategies.config import GIVES, StrategyConfig
 from cascade.strategies.form import Form, form_of
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text
@@ -289,7 +288,7 @@ class OffersConfig(StrategyConfig):
     kind: Literal["offers"]
     offers: tuple[OfferConfig, ...] = Field(min_length=1)
 
-    signals = OF_ANSWERS | OF_MESSAGES | {"p_yes", "verdict_mass", "judge_share", "answer_share"}
+    signals = GIVES["offers"].signals
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_reference = True
     has_parts = True

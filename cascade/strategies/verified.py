@@ -18,7 +18,6 @@ from pydantic import Field
 
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.policies.base import Takes
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Command, Schema, Verifier, read_verdict, sent_output
 from cascade.registry import file_of
@@ -27,6 +26,7 @@ from cascade.section import Section
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
 from cascade.strategies.base_guide import judged_fields
+from cascade.strategies.config import GIVES
 from cascade.strategies.form import form_of
 from cascade.strategies.ladder import Ladder, RungsConfig
 from cascade.strategies.prompts import Prompts
@@ -334,7 +334,7 @@ class VerifiedConfig(RungsConfig):
     kind: Literal["verified"]
     verifier: VerifierSection
 
-    signals = OF_ANSWERS | OF_MESSAGES | {"gate", "p_yes"}
+    signals = GIVES["verified"].signals
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "gate"}
     has_parts = True
     has_calls = True

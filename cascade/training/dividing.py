@@ -23,9 +23,9 @@ from cascade.episodes.embeddings import Vectors, stacked
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.policies.columns import ASKED
-from cascade.policies.embedding import Directions, Embedded, Embedder
+from cascade.policies.features import ASKED
 from cascade.policies.learned import LearnedPolicy
+from cascade.policies.question_features import Directions, Embedded, Embedder
 
 SHARE = 0.3
 """Of the questions that certify (`design/portfolio.md`)."""

@@ -36,8 +36,8 @@ from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import has_reference
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
-from cascade.policies.embedding import Directions
 from cascade.policies.learned import CERTIFIABLE, LearnedPolicy
+from cascade.policies.question_features import Directions
 from cascade.text import counted
 from cascade.training.choice.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.choice.objective import Objective

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cascade.calibration.calibrating import left_out_said
-from cascade.calibration.doubt import why_no_doubt
 from cascade.calibration.remarks import lacking_cost
 from cascade.calibration.scores import history_of
 from cascade.episodes.table import EpisodeTable
@@ -19,6 +18,7 @@ from cascade.policies.features import offered
 from cascade.policies.learned import BARE, NETWORKS, LearnedPolicy
 from cascade.text import counted
 from cascade.training.choice.objective import Objective
+from cascade.training.choice.simple import why_no_doubt
 from cascade.training.dividing import Divided, needed_of
 
 if TYPE_CHECKING:  # loaded where a network is trained

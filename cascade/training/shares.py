@@ -16,13 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cascade.calibration.doubt import doubt_of, only_unknown
 from cascade.calibration.samples import FOLDS, folds
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
 from cascade.training.choice.choosing import Candidate, Choice, cost_of, out_of_fold
-from cascade.training.choice.simple import plain_threshold
+from cascade.training.choice.simple import doubt_of, only_unknown, plain_threshold
 from cascade.training.dividing import Divided, allowed_loss, needed_of
 
 SHARES = (0.25, 0.4, 0.55, 0.7)

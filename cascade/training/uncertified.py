@@ -20,8 +20,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, Kind
 from cascade.policies import model_file
-from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
-from cascade.policies.calibrated import Threshold
+from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen, Threshold
 from cascade.policies.learned import BARE, LearnedPolicy
 from cascade.training.choice.portfolio import asked_of, sees_something
 from cascade.training.dividing import SHARE, Embedding, divided

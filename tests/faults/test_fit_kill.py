@@ -20,9 +20,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cascade.evaluation.report.card import card_files, facts_of
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.card import card_files, facts_of
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import write
 from cascade.training.fitting import fit_policy
@@ -33,7 +32,7 @@ from cascade.training.networks.trainer import Networks
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 160, 4
 CONFIG = CCPOConfig(layers=(8, 8), batch=30, steps=STEPS)
-LOADED = ["cascade.training.networks.checkpoint", "cascade.evaluation.report.card", "cascade.evaluation.simulate"]
+LOADED = ["cascade.training.networks.checkpoint", "cascade.evaluation.card", "cascade.evaluation.simulate"]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
 

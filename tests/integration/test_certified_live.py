@@ -12,7 +12,7 @@ import pytest
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import table_scores
 from cascade.config import load, policy_section
-from cascade.conformal.rollout import hopeless, levels, rollout
+from cascade.conformal.arrays import hopeless, levels, rollout
 from cascade.conformal.served import single
 from cascade.conformal.split import covered_at, critical_kappa
 from cascade.demo.questions import demo_config

@@ -16,7 +16,7 @@ from cascade.calibration.scores import table_scores
 from cascade.collection import collect
 from cascade.collection.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.conformal.rollout import levels
+from cascade.conformal.arrays import levels
 from cascade.conformal.served import single
 from cascade.engine import drive, run
 from cascade.episodes.files import read_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import levels, rollout
 from cascade.evaluation.logs import DEMO, DEMO_LADDER
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator

@@ -13,8 +13,7 @@ import pytest
 
 from cascade.calibration.scores import scored
 from cascade.config import CascadeConfig
-from cascade.conformal.arrays import Floats, ScoreArrays
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import Floats, ScoreArrays, levels, rollout
 from cascade.conformal.served import serves, single
 from cascade.demo.questions import PAIR, PROMISE, demo_config, fit_ladder, ladder_config
 from cascade.episodes.table import EpisodeTable

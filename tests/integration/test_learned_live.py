@@ -21,8 +21,7 @@ from cascade.calibration.scores import history_of, scored
 from cascade.calibration.verifying import verify
 from cascade.cli.main import app
 from cascade.config import load
-from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import ScoreArrays, levels, rollout
 from cascade.conformal.served import single
 from cascade.demo.questions import demo_config
 from cascade.engine import abstains, sure_of

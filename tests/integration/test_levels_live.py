@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.conformal.rollout import levels as score_levels
-from cascade.conformal.rollout import rollout
+from cascade.conformal.arrays import levels as score_levels
+from cascade.conformal.arrays import rollout
 from cascade.evaluation.logs import DEMO
 from cascade.factory import read_levels
 from cascade.guarantees.base import Guarantee

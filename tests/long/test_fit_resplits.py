@@ -18,16 +18,14 @@ import pytest
 
 import cascade
 from cascade.calibration.scores import sample_of
-from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels, rollout
 from cascade.conformal.split import calibrate, covered_at, critical_kappa
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.simulate import simulate
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.evaluation.splits import numbered
-from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import reference_right
 from cascade.training.choice.portfolio import AUTO

@@ -7,8 +7,7 @@ import pytest
 
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import fit_policy
 

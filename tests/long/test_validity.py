@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade.conformal.arrays import Floats
-from cascade.conformal.rollout import rollout
+from cascade.conformal.arrays import Floats, rollout
 from cascade.conformal.split import calibrate
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

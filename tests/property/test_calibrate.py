@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.conformal.brute import Case, pack
 
-from cascade.conformal.arrays import ScoreArrays
+from cascade.conformal.arrays import ScoreArrays, levels, rollout
 from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, rejects, upper_bound
-from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import calibrate, calibrate_segments, covered_at, critical_kappa, critical_values
 from property.test_rollout_arrays import HORIZON, LOG, WIDTH
 

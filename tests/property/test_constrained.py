@@ -11,8 +11,11 @@ torch = pytest.importorskip("torch")
 
 from unit.training.networks import made  # noqa: E402
 
-from cascade.conformal.arrays import ScoreArrays  # noqa: E402
-from cascade.conformal.rollout import levels, rollout  # noqa: E402
+from cascade.conformal.arrays import (  # noqa: E402
+    ScoreArrays,
+    levels,
+    rollout,
+)
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.recursions import (  # noqa: E402
     at_threshold,

@@ -11,8 +11,7 @@ from hypothesis.extra.numpy import arrays
 from unit.calibration.logs import log
 
 from cascade.calibration.samples import clusters, folds
-from cascade.training.estimators.design import make_design
-from cascade.training.estimators.linear import Ridge, logistic, platt, probabilities
+from cascade.training.estimators import Ridge, logistic, make_design, platt, probabilities
 
 SHAPES = st.tuples(st.integers(1, 30), st.integers(0, 5))
 # Few values, so that columns are often constant, the same or opposite.

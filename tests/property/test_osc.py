@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from unit.evaluation.plain import draw, table_of
 
 from cascade.calibration.scores import scored
-from cascade.conformal.rollout import levels
+from cascade.conformal.arrays import levels
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit, induce

@@ -12,9 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from unit.conformal.brute import Case, Outcome, Place, outcome, pack, weighted_hits
 
-from cascade.conformal.arrays import ScoreArrays, StepArrays
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels, passed, rollout
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.conformal.rollout import levels, passed, rollout
 from cascade.conformal.served import single
 from cascade.conformal.split import covered_at, critical_kappa
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.conformal.brute import Case, pack
 
+from cascade.conformal.arrays import levels
 from cascade.conformal.ltt import order_path
-from cascade.conformal.rollout import levels
 from cascade.conformal.served import PathPoint, Served, last_resort, served, single
 from property.test_rollout_arrays import HORIZON, KAPPA, LOG, WIDTH
 

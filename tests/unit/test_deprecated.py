@@ -26,6 +26,9 @@ def models() -> Orchestrator:
     ("old", "new", "name"),
     [
         ("cascade.episodes.matching", "cascade.matching", "get_matcher"),
+        ("cascade.evaluation.report.card", "cascade.evaluation.card", "card_files"),
+        ("cascade.guarantees.audit", "cascade.guarantees.base", "Audit"),
+        ("cascade.conformal.guarantee", "cascade.guarantees.base", "Guarantee"),
         ("cascade.building", "cascade.factory", "read_policy"),
         ("cascade.sections", "cascade.config.schema", "BudgetConfig"),
         ("cascade.sections", "cascade.strategies.ladder", "LadderConfig"),

@@ -10,8 +10,7 @@ import pytest
 from cascade.config import load, policy_section
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy, certified_policy, policy_of, read_policy
-from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
-from cascade.policies.calibrated import CalibratedPolicy
+from cascade.policies.artifact import MODEL_FILE, CalibratedPolicy, PolicyArtifact, read, write
 from cascade.policies.config import POLICIES
 from cascade.policies.estimators import Signal
 from cascade.policies.features import FeatureSet

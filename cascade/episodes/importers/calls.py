@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from cascade.checks import did_you_mean
-from cascade.episodes.identity import identity
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import ALSO, SIGNALS, cast
 from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import OddValueError, odd
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, identity
 from cascade.errors import UsageError
 
 ROLES = ("base", "guide", "judge")

@@ -19,7 +19,7 @@ import numpy as np
 
 from cascade.calibration.remarks import unpriced_said
 from cascade.calibration.samples import once, tied
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import hopeless
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
@@ -49,8 +49,8 @@ from cascade.evaluation.proof.split_results import (
 from cascade.evaluation.segments import SegmentFigures, Segments
 from cascade.evaluation.splits import OverSplits, splits
 from cascade.guarantees.base import Guarantee, Kind, kinds_that
-from cascade.guarantees.identity import at_every_depth, check_identity
 from cascade.guarantees.questions import Truth
+from cascade.guarantees.reference import at_every_depth, check_identity
 from cascade.policies.base import Policy
 from cascade.text import counted
 from cascade.training.choice.portfolio import REFERENCE

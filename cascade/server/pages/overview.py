@@ -15,13 +15,12 @@ from cascade.episodes.schema import replay_of
 from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
 from cascade.guarantees.certificate import statement
-from cascade.guarantees.words import percent
 from cascade.orchestrator import Orchestrator
 from cascade.server.pages import chart
 from cascade.server.pages.standing import Standing, read_standing
 from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Saving, Seen, by_day, outcomes, saving, seen
 from cascade.server.pages.words import MINUS, day, money, share
-from cascade.text import capital, counted
+from cascade.text import capital, counted, percent
 from cascade.types import Certificate
 
 MOST_CALLS = 20_000

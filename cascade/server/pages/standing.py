@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from cascade.config import CascadeConfig, modes_url
 from cascade.errors import UsageError
-from cascade.guarantees.words import percent
 from cascade.modes.draws import look_level, spent_level
 from cascade.modes.plan import LEAST_FIT
 from cascade.modes.state import CascadeState, Change, Counts, Draw, InForce, Look
 from cascade.modes.store import KeptPlan, ModeStore
 from cascade.money import nano_usd
 from cascade.server.pages import chart
-from cascade.text import capital
+from cascade.text import capital, percent
 
 _NEWEST = 5_000
 """The most drawn rows that are read, the newest ones."""

@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from cascade.api.output import dollars
-from cascade.guarantees.words import percent as exact_percent
 from cascade.money import usd
+from cascade.text import percent as exact_percent
 
 MINUS = "\N{MINUS SIGN}"
 

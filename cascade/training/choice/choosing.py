@@ -24,11 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.scores import Sample, sample_of, taken
-from cascade.conformal.arrays import Floats, Ints, ScoreArrays
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays, levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, UsageError
-from cascade.guarantees.identity import check_identity
+from cascade.guarantees.reference import check_identity
 from cascade.policies.base import Policy
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.objective import (

@@ -33,7 +33,7 @@ from cascade.guarantees.base import Guarantee
 # --- What a policy costs where it misses exactly as much as is allowed, and how sure one is of the difference of two
 # Policies are compared at one and the same loss: their thresholds differ, so do their losses at any threshold, and a
 # cheaper policy that misses more has shown nothing. As kappa falls a policy loses less and costs more, both in jumps at
-# the levels of `rollout`. The levels are sorted once. Walking down them, the first point at which the loss has come
+# the levels of `arrays`. The levels are sorted once. Walking down them, the first point at which the loss has come
 # down to what is allowed is the one that counts; between it and the point before a coin is tossed, so that the loss is
 # exactly the allowed one (`Frontier.matched`, which this equals). Under a budget the roles change: the walk goes on
 # until the budget is spent, and what counts is the loss.

@@ -24,7 +24,6 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cascade.calibration.doubt import only_unknown
 from cascade.calibration.scores import history_of
 from cascade.checks import did_you_mean
 from cascade.conformal.arrays import Ints, Parents
@@ -44,6 +43,7 @@ from cascade.training.choice.simple import (
     doubtful_verdict,
     fixed_depth,
     one_threshold,
+    only_unknown,
     reference_alone,
     rung_doubt,
     signals_of,

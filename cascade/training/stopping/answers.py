@@ -28,7 +28,7 @@ from cascade.guarantees.kept_answers import missing
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Gain, Linear, Logistic, Scorer
 from cascade.policies.learned import LearnedPolicy, StepRule, beside
-from cascade.training.estimators.linear import Slope, Weights, logistic, platt, probabilities
+from cascade.training.estimators import Slope, Weights, logistic, platt, probabilities
 from cascade.training.stopping.stages import FitTarget, Stage, on_record, prior_of, rule_before
 
 PENALTY = 1.0

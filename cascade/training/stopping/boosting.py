@@ -11,13 +11,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cascade.conformal.arrays import Floats
-from cascade.policies.estimators import Constant, Trees
+from cascade.policies.estimators import Constant
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.estimators.trees import boosted
+from cascade.policies.trees import Trees
 from cascade.training.stopping.answers import at_price
 from cascade.training.stopping.net_benefit import PENALTY, induce
 from cascade.training.stopping.problem import Problem, policy_of
 from cascade.training.stopping.stages import Stage
+from cascade.training.trees import boosted
 
 
 class _Size(NamedTuple):

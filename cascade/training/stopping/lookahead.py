@@ -19,7 +19,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats, Ints
 from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.estimators.linear import Ridge, Weights, logistic
+from cascade.training.estimators import Ridge, Weights, logistic
 from cascade.training.stopping.answers import PENALTY, logistic_of, per_price
 from cascade.training.stopping.problem import (
     Outcome,

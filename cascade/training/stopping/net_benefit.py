@@ -25,7 +25,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.estimators.linear import Ridge, Weights
+from cascade.training.estimators import Ridge, Weights
 from cascade.training.stopping.answers import at_price, with_inclusion
 from cascade.training.stopping.problem import (
     Outcome,

@@ -31,14 +31,13 @@ from cascade.conformal.arrays import Floats, Parents
 from cascade.episodes.table import AGREEMENT, EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.base import Takes
-from cascade.policies.columns import ASKED
 from cascade.policies.design import Design
-from cascade.policies.estimators import Best, Constant, Linear, Mean, Scorer, Trees
-from cascade.policies.features import MOST_OFFERED, FeatureSet, offered
+from cascade.policies.estimators import Best, Constant, Linear, Mean, Scorer
+from cascade.policies.features import ASKED, MOST_OFFERED, FeatureSet, offered
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.estimators.design import make_design
-from cascade.training.estimators.linear import Ridge, Weights
+from cascade.policies.trees import Trees
+from cascade.training.estimators import Ridge, Weights, make_design
 from cascade.training.stopping.net_benefit import PENALTY
 from cascade.training.stopping.problem import Outcome, Problem, price_of_loss
 from cascade.training.stopping.stages import FitTarget

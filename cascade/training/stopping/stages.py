@@ -19,8 +19,7 @@ from cascade.policies.estimators import Linear, Logistic, Scorer
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.estimators.design import make_design, with_products
-from cascade.training.estimators.linear import Ridge, Weights
+from cascade.training.estimators import Ridge, Weights, make_design, with_products
 
 # --- What optimal stopping is fitted to: what is asked for, and what each step costs. What it loses says the guarantee
 # Everything here is as if every answer of the steps taken were kept. A record that ends before its question does is

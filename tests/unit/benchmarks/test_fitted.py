@@ -14,9 +14,8 @@ import pytest
 
 from cascade.conformal.arrays import ScoreArrays, StepArrays
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.evaluation.splits import Interval
-from cascade.evaluation.worlds import WORLDS
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

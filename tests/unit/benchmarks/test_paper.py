@@ -16,8 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.stopping.stages import step_cost
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.factory import policy_of
 
 SECTION = policy_section({"kind": "threshold", "keep": "both"})

@@ -15,8 +15,8 @@ from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.samples import data_sha256, once, selected
 from cascade.calibration.scores import sample_of
 from cascade.config import policy_section
+from cascade.conformal.arrays import rollout
 from cascade.conformal.ltt import chance_said
-from cascade.conformal.rollout import rollout
 from cascade.conformal.served import PathPoint, single
 from cascade.conformal.split import calibrate
 from cascade.episodes.table import EpisodeTable

@@ -13,8 +13,7 @@ import pytest
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import among, once, one_a_group, tied
 from cascade.calibration.verifying import verify
-from cascade.episodes.identity import identity
-from cascade.episodes.schema import COLUMNS, question_id
+from cascade.episodes.schema import COLUMNS, identity, question_id
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee

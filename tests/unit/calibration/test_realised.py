@@ -11,7 +11,7 @@ from cascade.calibration.scores import play, realised
 from cascade.conformal.arrays import ScoreArrays
 from cascade.engine import abstains
 from cascade.errors import UsageError
-from cascade.policies.calibrated import EVERYTHING, Threshold
+from cascade.policies.artifact import EVERYTHING, Threshold
 from unit.conformal.brute import Case, batches, outcome, pack, served
 from unit.evaluation.plain import Asked, Shown, each, table_of
 

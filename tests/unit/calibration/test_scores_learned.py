@@ -13,8 +13,8 @@ from cascade.conformal.arrays import StepArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
+from cascade.policies.artifact import CalibratedPolicy, Threshold
 from cascade.policies.base import BatchScores, Observation, Policy, Scores
-from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.estimators import Constant, Signal
 from cascade.policies.features import FeatureSet
 from cascade.policies.fixed import FixedPolicy

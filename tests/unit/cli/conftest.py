@@ -13,7 +13,7 @@ import typer.main
 
 from cascade.api import fit_uncertified
 from cascade.cli.main import main
-from cascade.evaluation.report import learning_plot, plots
+from cascade.evaluation import learning_plot, plots
 from unit.cli.documents import check_document
 
 

@@ -467,7 +467,7 @@ def test_what_cannot_be_drawn_is_2_before_anything_is_computed(
 def test_a_plot_without_matplotlib_is_2_with_the_pip_command(
     cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cascade.evaluation.report.plots.find_spec", lambda _name: None)
+    monkeypatch.setattr("cascade.evaluation.plots.find_spec", lambda _name: None)
     ran = cli("compare", log, "--plot", "cost.svg")
     assert (ran.code, ran.out) == (2, "")
     assert 'pip install "certified-cascade[report]"' in " ".join(ran.err.split())

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cascade.episodes.files import write_rows
+from cascade.evaluation import plots
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.report import plots
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import read

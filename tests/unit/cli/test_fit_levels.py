@@ -14,7 +14,7 @@ import pytest
 from cascade.api.fit_levels import parsed
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
-from cascade.evaluation.report import plots
+from cascade.evaluation import plots
 from cascade.factory import read_levels
 from cascade.policies.artifact import read
 from unit.cli.certified import hard_rows

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cascade.api.fit_report import PolicyFit, fitted_report
-from cascade.evaluation.report.card import facts_of
+from cascade.evaluation.card import facts_of
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PLOT_FILE
 from cascade.training.fitting import Fitted, fit_policy

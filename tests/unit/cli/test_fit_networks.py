@@ -16,11 +16,11 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from cascade.cli import fit as fitting
-from cascade.cli import progress
+from cascade.cli import output
 from cascade.cli.fit import ended_gently, show_training
-from cascade.cli.progress import Shown
+from cascade.cli.output import Shown
 from cascade.episodes.files import write_rows
-from cascade.evaluation.report import plots
+from cascade.evaluation import plots
 from cascade.factory import read_levels, read_policy
 from cascade.policies.artifact import read
 from cascade.training.networks import mlp as devices
@@ -296,8 +296,8 @@ def now(step: int, method: str = "ccpo", steps: int = 2_000) -> Progress:
 def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> tuple[Console, Any, list[float]]:
     """Return a console, what shows on it, and its clock."""
     out, clock = Console(record=True, force_terminal=terminal, width=120, file=io.StringIO()), [0.0]
-    monkeypatch.setattr(progress, "notes", lambda: out)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(output, "notes", lambda: out)
+    monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
     return out, Shown("choosing, fitting and certifying"), clock
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade.api.problems import Problems
+from cascade.api.logs import Problems
 from cascade.episodes.files import write_rows
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from unit.cli.certified import hard_rows

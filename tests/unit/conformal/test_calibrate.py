@@ -16,9 +16,8 @@ from crepes import ConformalClassifier
 from scipy import stats
 
 import cascade.conformal
-from cascade.conformal.arrays import ScoreArrays, StepArrays
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels
 from cascade.conformal.binomial import needed_n
-from cascade.conformal.rollout import levels
 from cascade.conformal.split import Calibration, calibrate, critical_kappa, critical_values
 from cascade.errors import UsageError
 

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats
-from cascade.conformal.rollout import levels
+from cascade.conformal.arrays import Floats, levels
 from cascade.conformal.split import covered_at, critical_kappa, critical_values
 from unit.conformal.brute import Case, Place, batches, outcome, pack, telling_kappas
 

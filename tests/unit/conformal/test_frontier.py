@@ -9,9 +9,8 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from cascade.conformal.arrays import ScoreArrays, StepArrays
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels, rollout
 from cascade.conformal.frontier import Frontier, Point, clairvoyant, frontier
-from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import covered_at, critical_kappa
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Place, batches, outcome, pack

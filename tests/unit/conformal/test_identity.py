@@ -7,8 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
-from cascade.conformal.rollout import Levels
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays
 from cascade.conformal.served import Single, single, votes_decide
 
 

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from cascade.conformal.arrays import Parents, ScoreArrays, StepArrays, ancestors, chain
+from cascade.conformal.arrays import Parents, ScoreArrays, StepArrays, ancestors, chain, levels, open_end, rollout
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.risk import cost_levels
-from cascade.conformal.rollout import levels, open_end, rollout
 from cascade.conformal.served import served
 from cascade.conformal.split import covered_at, critical_kappa
 from cascade.errors import UsageError

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import cascade
-from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.rollout import levels, passed, rollout
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels, passed, rollout
 from cascade.conformal.split import critical_kappa
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Outcome, Place, batches, outcome, pack, telling_kappas, weighted_hits
@@ -115,7 +114,7 @@ def test_questions_done_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     steps, scores, _ = pack(cases, horizon, width)
     whole = levels(steps, scores)
     for chunk in (1, 7, 40):
-        monkeypatch.setattr("cascade.conformal.rollout._CHUNK", chunk)
+        monkeypatch.setattr("cascade.conformal.arrays._CHUNK", chunk)
         assert all(np.array_equal(a, b) for a, b in zip(whole, levels(steps, scores), strict=True))
 
 

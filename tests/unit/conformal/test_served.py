@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from cascade.conformal import served as module
-from cascade.conformal.arrays import Bools, Floats, StepArrays
-from cascade.conformal.rollout import Levels, levels, rollout
+from cascade.conformal.arrays import Bools, Floats, Levels, StepArrays, levels, rollout
 from cascade.conformal.served import PathPoint, Served, served, served_losses
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Place, batches, expand, pack, telling_kappas

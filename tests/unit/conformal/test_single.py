@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from cascade.conformal.rollout import levels
+from cascade.conformal.arrays import levels
 from cascade.conformal.served import serves, single
 from cascade.engine import abstains
 from cascade.errors import UsageError

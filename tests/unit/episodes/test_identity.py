@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from cases import each
 
-from cascade.episodes.identity import identity, plain
-from cascade.episodes.schema import question_id
+from cascade.episodes.schema import identity, plain, question_id
 
 RIVER = "Which river runs through Vienna?"
 

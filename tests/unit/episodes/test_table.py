@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from cascade.conformal.arrays import StepArrays
-from cascade.episodes.identity import identity
-from cascade.episodes.schema import COLUMNS, question_id
+from cascade.episodes.schema import COLUMNS, identity, question_id
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from unit.evaluation.plain import draw, table_of

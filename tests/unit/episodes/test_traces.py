@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from cascade.chat import ChatRequest
 from cascade.episodes import trace_queue
-from cascade.episodes.identity import identity
-from cascade.episodes.schema import COLUMNS, hashed
+from cascade.episodes.schema import COLUMNS, hashed, identity
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.trace_queue import Counts

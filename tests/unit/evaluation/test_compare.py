@@ -14,10 +14,9 @@ import pytest
 
 from cascade.api.comparing import comparison_document
 from cascade.api.tables import compare_table, legend
-from cascade.calibration.doubt import KNOWN
 from cascade.calibration.scores import Played
+from cascade.conformal.arrays import levels
 from cascade.conformal.frontier import frontier
-from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
@@ -28,6 +27,7 @@ from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.methods import Depth, Ready, Threshold
 from cascade.evaluation.splits import corrected_interval, splits
 from cascade.policies.fixed import FixedPolicy
+from cascade.training.choice.simple import KNOWN
 from unit.evaluation.plain import Asked, Did, Shown, draw, each, live, table_of
 from unit.evaluation.plain import row as logged_row
 

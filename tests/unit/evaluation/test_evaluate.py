@@ -14,8 +14,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
 from cascade.evaluation.logs import open_log
-from cascade.policies.artifact import PolicyArtifact, Seen
-from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
+from cascade.policies.artifact import EVERYTHING, CalibratedPolicy, PolicyArtifact, Seen, Threshold
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.calibration.doubt import KNOWN, Doubt
 from cascade.calibration.scores import table_scores
+from cascade.conformal.arrays import levels, passed
 from cascade.conformal.frontier import frontier
-from cascade.conformal.rollout import levels, passed
 from cascade.conformal.split import critical_kappa, split_kappa
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation import methods as module
@@ -30,10 +29,10 @@ from cascade.evaluation.methods import (
     methods,
     played_at,
 )
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
+from cascade.training.choice.simple import KNOWN, Doubt
 from unit.evaluation.plain import Asked, Shown, batches, by_chance, draw, each, live, table_of
 from unit.scaled import ladder
 

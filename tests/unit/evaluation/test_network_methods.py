@@ -26,8 +26,7 @@ from cascade.evaluation.network_methods import (
     PolicyNetwork,
     network_methods,
 )
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss

@@ -13,8 +13,7 @@ import pytest
 
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import HIGH, HOTPOTQA, LOW, MMLU, WORLDS, World
+from cascade.evaluation.simulate import HIGH, HOTPOTQA, LOW, MMLU, WORLDS, World, simulate
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

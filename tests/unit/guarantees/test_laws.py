@@ -10,8 +10,7 @@ import pytest
 
 from cascade.calibration.scores import Sample, sample_of
 from cascade.calibration.verifying import on_fresh
-from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.rollout import levels
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels
 from cascade.guarantees import laws
 from cascade.types import Certificate
 from unit.calibration.logs import POLICY, log

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.policies.columns import place_names
+from cascade.policies.features import place_names
 from cascade.policies.question_features import ASKED
 
 VIEWS = ("", ".first", ".previous", ".change", ".least", ".most", ".at1", ".at2", ".at3", ".at4")

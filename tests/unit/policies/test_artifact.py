@@ -21,13 +21,14 @@ from cascade.policies import files as file_module
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     POLICY_FILE,
+    CalibratedPolicy,
     PolicyArtifact,
     Seen,
+    Threshold,
     read,
     write,
 )
 from cascade.policies.base import Observation, Policy
-from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.safety.files import read_bounded
 from cascade.types import Certificate

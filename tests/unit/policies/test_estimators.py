@@ -13,7 +13,6 @@ from cases import each
 
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.estimators import (
-    SCORERS,
     Constant,
     Design,
     Gain,
@@ -22,10 +21,10 @@ from cascade.policies.estimators import (
     Piecewise,
     Scorer,
     Signal,
-    Trees,
+    form_of,
     from_arrays,
-    kind_of,
 )
+from cascade.policies.trees import Trees
 from unit.policies import learned_made as made
 
 NAN, INF = math.nan, math.inf
@@ -238,9 +237,9 @@ def test_a_scorer_comes_back_as_it_was(kind: str) -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         one = made.scorer(rng, kind, 5)
-        again = from_arrays(kind_of(one), one.arrays(), 5)
+        again = from_arrays(one.kind, one.arrays(), 5)
         rows = made.raw_rows(rng, 20, 5)
-        assert type(again) is type(one) is SCORERS[kind]
+        assert type(again) is type(one) is form_of(kind)
         assert again.values(rows).tolist() == one.values(rows).tolist()
         assert {name: values.tolist() for name, values in again.arrays().items()} == {
             name: values.tolist() for name, values in one.arrays().items()
@@ -304,7 +303,7 @@ PIECES = Piecewise(1, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
 )
 def test_arrays_that_make_no_scorer_are_refused(one: Scorer, change: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        from_arrays(kind_of(one), changed(one, **change), 2)
+        from_arrays(one.kind, changed(one, **change), 2)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:

@@ -16,7 +16,7 @@ from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
 from cascade.errors import ConfigError, UsageError
-from cascade.evaluation.report import card
+from cascade.evaluation import card
 from cascade.factory import read_policy
 from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, read, write
 from cascade.policies.estimators import Constant, Design, Linear, Logistic, Signal

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.guarantees.audit import Audit, Judge
+from cascade.guarantees.base import Audit, Judge
 from cascade.guarantees.coverage import Coverage
 from cascade.guarantees.error import Error
 from cascade.guarantees.solvable import Solvable

@@ -22,7 +22,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen, write
 from cascade.policies.config import DirectoryConfig
-from cascade.policies.embedding import Embedded
+from cascade.policies.question_features import Embedded
 from cascade.providers.fake import FakeProvider
 from cascade.strategies import embedding as strategy
 from cascade.training.dividing import MOST_DIRECTIONS, ROWS_EACH, Embedding, directions

@@ -12,7 +12,7 @@ import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import sample_of
-from cascade.conformal.rollout import rollout
+from cascade.conformal.arrays import rollout
 from cascade.conformal.split import covered_at
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cascade.calibration.scores import scored
-from cascade.conformal.arrays import Floats, StepArrays
+from cascade.conformal.arrays import Floats, StepArrays, levels
 from cascade.conformal.frontier import frontier
-from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import Policy
 

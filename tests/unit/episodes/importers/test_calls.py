@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.identity import identity
 from cascade.episodes.importers.calls import (
     LoggedCall,
     checked_columns,
@@ -16,7 +15,7 @@ from cascade.episodes.importers.calls import (
     mapped,
 )
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS
+from cascade.episodes.schema import COLUMNS, identity
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 

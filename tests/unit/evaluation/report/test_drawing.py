@@ -9,7 +9,7 @@ from cascade.conformal.frontier import frontier
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import baseline_figures, clairvoyant
-from cascade.evaluation.report.plots import Drawing, Mark, available, drawing, plot_fit
+from cascade.evaluation.plots import Drawing, Mark, available, drawing, plot_fit
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade.evaluation.report.plots import save
+from cascade.evaluation.plots import save
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import StepArrays
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.report.importance import weighed
+from cascade.evaluation.importance import weighed
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Signal
 from cascade.policies.features import FeatureSet

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from cascade.evaluation.report.learning_plot import plot_learning
+from cascade.evaluation.learning_plot import plot_learning
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import FIELDS, Training, csv_of
 

@@ -15,7 +15,7 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.methods import Means
-from cascade.evaluation.report.plots import FORMATS, check, plot
+from cascade.evaluation.plots import FORMATS, check, plot
 
 MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG\r\n", ".pdf": b"%PDF-"}
 
@@ -174,7 +174,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_without_matplotlib_the_pip_command_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr("cascade.evaluation.report.plots.find_spec", lambda _name: None)
+    monkeypatch.setattr("cascade.evaluation.plots.find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[report\]"):
         plot(comparison(), tmp_path / "x.svg")
     assert not (tmp_path / "x.svg").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.evaluation.report.worth import Worth
+from cascade.evaluation.baselines import Worth
 
 GUIDE = "the guide alone"
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from cascade.evaluation.baselines import baseline_figures
-from cascade.evaluation.report.plots import drawing
+from cascade.evaluation.plots import drawing
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy

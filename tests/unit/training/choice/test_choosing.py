@@ -10,8 +10,8 @@ import pytest
 
 from cascade.calibration.samples import folds
 from cascade.calibration.scores import sample_of
+from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.frontier import frontier
-from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees import get

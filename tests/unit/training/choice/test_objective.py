@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import Sample, sample_of
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.served import PathPoint, served
 from cascade.conformal.split import covered_at
 from cascade.errors import UsageError

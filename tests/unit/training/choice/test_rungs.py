@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.doubt import doubt_of
 from cascade.calibration.samples import folds
 from cascade.calibration.scores import sample_of
-from cascade.conformal.rollout import rollout
+from cascade.conformal.arrays import rollout
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
@@ -25,6 +24,7 @@ from cascade.training.choice.simple import (
     PER_RUNG,
     Problem,
     Vector,
+    doubt_of,
     rung_doubt,
     search,
     summed,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cascade.errors import UsageError
-from cascade.training.estimators.design import make_design
-from cascade.training.estimators.linear import Ridge
+from cascade.training.estimators import Ridge, make_design
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import scipy.optimize
 import sklearn.linear_model
 
 from cascade.errors import UsageError
-from cascade.training.estimators.linear import logistic, probabilities
+from cascade.training.estimators import logistic, probabilities
 
 
 def simulated(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

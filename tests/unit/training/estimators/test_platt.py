@@ -11,8 +11,7 @@ from sklearn.calibration import _sigmoid_calibration
 
 from cascade.calibration.samples import folds
 from cascade.errors import UsageError
-from cascade.training.estimators.design import make_design
-from cascade.training.estimators.linear import logistic, platt, probabilities
+from cascade.training.estimators import logistic, make_design, platt, probabilities
 from unit.calibration.logs import log
 
 

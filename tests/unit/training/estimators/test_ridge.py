@@ -7,7 +7,7 @@ import pytest
 import sklearn.linear_model
 
 from cascade.errors import UsageError
-from cascade.training.estimators.linear import Ridge, factored
+from cascade.training.estimators import Ridge, factored
 
 
 @pytest.fixture

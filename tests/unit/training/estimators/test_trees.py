@@ -12,11 +12,10 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from cascade.errors import CascadeError, MissingExtraError, UsageError
-from cascade.policies.estimators import Trees, from_arrays
-from cascade.training.estimators import one_thread
-from cascade.training.estimators.design import make_design
-from cascade.training.estimators.linear import Ridge, logistic
-from cascade.training.estimators.trees import boosted, exported
+from cascade.policies.estimators import from_arrays
+from cascade.policies.trees import Trees
+from cascade.training.estimators import Ridge, logistic, make_design, one_thread
+from cascade.training.trees import boosted, exported
 
 
 def simulated(n: int, d: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +161,7 @@ def test_without_scikit_learn_the_command_to_install_it_is_named(monkeypatch: py
 
 def test_trees_that_do_not_predict_what_scikit_learn_does_are_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its trees lie in private fields: a release that lays them out anew must be noticed, not served."""
-    from cascade.training.estimators import trees
+    from cascade.training import trees
 
     def shifted(model: object, foreseen: np.ndarray) -> Trees:
         found = exported(model, foreseen)

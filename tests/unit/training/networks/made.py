@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascade.conformal.arrays import StepArrays
-from cascade.conformal.rollout import hopeless
+from cascade.conformal.arrays import StepArrays, hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.mlp import DTYPE

@@ -10,8 +10,7 @@ from cases import each
 
 torch = pytest.importorskip("torch")
 
-from cascade.conformal.arrays import ScoreArrays, StepArrays  # noqa: E402
-from cascade.conformal.rollout import levels, rollout  # noqa: E402
+from cascade.conformal.arrays import ScoreArrays, StepArrays, levels, rollout  # noqa: E402  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.recursions import (  # noqa: E402
     at_threshold,

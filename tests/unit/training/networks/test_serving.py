@@ -12,8 +12,11 @@ from cases import each
 torch = pytest.importorskip("torch")
 
 from cascade.calibration.scores import history_of  # noqa: E402
-from cascade.conformal.arrays import ScoreArrays  # noqa: E402
-from cascade.conformal.rollout import levels, rollout  # noqa: E402
+from cascade.conformal.arrays import (  # noqa: E402
+    ScoreArrays,
+    levels,
+    rollout,
+)
 from cascade.episodes.table import EpisodeTable  # noqa: E402
 from cascade.errors import UsageError  # noqa: E402
 from cascade.policies.learned import LearnedPolicy  # noqa: E402

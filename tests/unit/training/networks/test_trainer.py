@@ -19,11 +19,10 @@ from cascade.calibration.scores import play, sample_of
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
-from cascade.evaluation.report.card import card_files, facts_of, found_in_words, uncertified_files
+from cascade.evaluation.card import card_files, facts_of, found_in_words, uncertified_files
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, write
-from cascade.policies.calibrated import Threshold
+from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, Threshold, write
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
 from cascade.training.choice.portfolio import asked_of, portfolio
 from cascade.training.dividing import Embedding, divided

@@ -7,7 +7,8 @@ import pytest
 
 from cascade.calibration.scores import scored
 from cascade.episodes.table import EpisodeTable
-from cascade.policies.estimators import Constant, Trees
+from cascade.policies.estimators import Constant
+from cascade.policies.trees import Trees
 from cascade.training.stopping.boosting import fit_boosted
 from cascade.training.stopping.net_benefit import fit_net_benefit, induce
 from cascade.training.stopping.problem import build

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.conformal.arrays import StepArrays
+from cascade.conformal.arrays import StepArrays, levels
 from cascade.conformal.frontier import Point, frontier
-from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.stopping.answers import finds, fit_inclusion, with_inclusion
 from cascade.training.stopping.boosting import fit_boosted

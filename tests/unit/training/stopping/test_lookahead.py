@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import scored
+from cascade.conformal.arrays import levels
 from cascade.conformal.frontier import frontier
-from cascade.conformal.rollout import levels
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.estimators import Gain
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.problem import build

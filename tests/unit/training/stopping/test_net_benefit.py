@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.conformal.arrays import Floats
+from cascade.conformal.arrays import Floats, levels
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.stopping.net_benefit import fit_net_benefit, induce

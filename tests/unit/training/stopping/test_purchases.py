@@ -22,15 +22,15 @@ from cascade.evaluation.logs import open_log
 from cascade.guarantees.base import Guarantee
 from cascade.money import Price
 from cascade.policies import model_file
+from cascade.policies.artifact import CalibratedPolicy, Threshold
 from cascade.policies.base import Policy, Takes
-from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.estimators import Best, Constant
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers
-from cascade.training.estimators.linear import Weights
+from cascade.training.estimators import Weights
 from cascade.training.fitting import fit_policy
 from cascade.training.stopping import purchases
 from cascade.training.stopping.problem import build
@@ -198,7 +198,7 @@ def table_number(table: EpisodeTable, row: int) -> int:
 
 
 def identity_of(number: int) -> str:
-    from cascade.episodes.identity import identity
+    from cascade.episodes.schema import identity
 
     return identity(question(number).text, None)
 

@@ -9,8 +9,7 @@ import pytest
 
 from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import Bools
-from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import WORLDS
+from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.estimators import Linear
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import Walked, backward, build

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.conformal.arrays import StepArrays
-from cascade.conformal.rollout import Levels, rollout
+from cascade.conformal.arrays import Levels, StepArrays, rollout
 from cascade.conformal.served import PathPoint, served
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk

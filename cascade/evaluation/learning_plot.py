@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.evaluation.report.plots import save
+from cascade.evaluation.plots import save
 from cascade.training.networks.progress import Training, columns_of
 
 _WINDOWS = 40

@@ -12,9 +12,8 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import CascadeError, MissingExtraError, UsageError
-from cascade.policies.estimators import Trees
-from cascade.training.estimators import one_thread
-from cascade.training.estimators.linear import checked_column
+from cascade.policies.trees import Trees
+from cascade.training.estimators import checked_column, one_thread
 
 _CHECKED = 256
 """Rows on which the exported trees are compared with scikit-learn's own predictions."""

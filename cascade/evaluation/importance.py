@@ -18,7 +18,6 @@ from cascade.policies.design import GO_ON
 from cascade.policies.features import Feature, describe
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.policies.network import Action
 
 _ROWS = 2_000
 """Questions looked at: the figure has two digits."""
@@ -92,7 +91,7 @@ def _weight(rule: StepRule, raw: Floats, place: int, seed: int) -> float | None:
 def _scored(rule: StepRule, raw: Floats) -> Floats | None:
     """Return what a rule's features decide, float64 (n, d) -> (n, j), +∞ where it is unknown; None where nothing is."""
     network = rule.network
-    if network is not None and (rule.next is None or isinstance(rule.next, Action)):
+    if network is not None and (rule.next is None or rule.next.network is not None):
         logs = network.log_probabilities(raw)[:, network.allowed]
         return np.where(logs == GO_ON, np.inf, np.exp(np.minimum(logs, 0.0)))
     return None if rule.next is None else rule.next.values(raw)[:, None]

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from cascade.calibration.calibrating import Calibrated
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import Realised, history_of
-from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label
-from cascade.evaluation.report.importance import Weighed, weighed
-from cascade.evaluation.report.plots import Drawing, Mark, drawing
-from cascade.evaluation.report.worth import worth_of
+from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label, worth_of
+from cascade.evaluation.importance import Weighed, weighed
+from cascade.evaluation.plots import Drawing, Mark, drawing
 from cascade.guarantees.certificate import statement
-from cascade.guarantees.words import percent
 from cascade.policies.artifact import (
     CARD_FILE,
     CERTIFICATE_FILE,
@@ -27,7 +25,7 @@ from cascade.policies.artifact import (
     PLOT_FILE,
     POLICY_FILE,
 )
-from cascade.text import capital, counted, markdown_table, plain_line
+from cascade.text import capital, counted, markdown_table, percent, plain_line
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.objective import Unit
 from cascade.training.fitting import Fitted

@@ -1,1 +1,0 @@
-"""Reports on a fitted policy or a comparison, for people: the model card and the plots."""
