@@ -570,7 +570,13 @@ def _config(given: NetworkOptions) -> CCPOConfig:
     """
     from cascade.training.networks.config import CCPOConfig
 
-    document: dict[str, Any] = {} if given.config is None else dict(_document(given.config))
+    document: dict[str, Any] = {}
+    if given.config is not None:
+        from cascade.config.yamlfile import read_yaml
+
+        if not given.config.is_file():
+            raise UsageError(f"There is no file {given.config} with settings of networks.")
+        document |= read_yaml(given.config, "docs/networks.md has an example")
     document |= {} if given.steps is None else {"steps": given.steps}
     document |= {} if given.device is None else {"device": given.device}
     try:
@@ -581,14 +587,6 @@ def _config(given: NetworkOptions) -> CCPOConfig:
         found = [*problems_in(CCPOConfig, document, error), *problems_behind(CCPOConfig, document, error)]
         source = "the settings of networks" if given.config is None else str(given.config)
         raise ConfigError(dict.fromkeys(found), source) from None
-
-
-def _document(path: Path) -> Any:
-    from cascade.config.yamlfile import read_yaml
-
-    if not path.is_file():
-        raise UsageError(f"There is no file {path} with settings of networks.")
-    return read_yaml(path, "docs/networks.md has an example")
 
 
 def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:
