@@ -17,10 +17,10 @@ from cascade.types import ACT
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """What judging costs beside asking outright, per question, in USD, and how long answers would have to be.
+    """The costs of judging and of asking outright, USD a question, and the answer length at which they are equal.
 
-    `guide_tokens_needed` is the length of the guide's own answers at which both cost the same: 0 where judging is
-    cheaper at any length, None where the log's costs do not tell the price of a token.
+    `guide_tokens_needed` is the length of the guide's own answers at which both cost the same: 0 if judging is cheaper
+    at any length, None if the log's costs do not tell the price of a token.
     """
 
     base_usd: Decimal
@@ -31,7 +31,7 @@ class BreakEven:
 
     @property
     def share_needed(self) -> float | None:
-        """The share of the base's answers that must be kept for judging to pay; None where no share is enough."""
+        """The share of the base's answers that must be kept for judging to pay; None if no share is enough."""
         checked = self.base_usd + self.judging_usd
         return None if checked >= self.outright_usd else float(checked / self.outright_usd)
 
@@ -99,7 +99,7 @@ class _Gathered:
     unknown: bool = False
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take one row in, if it is of the first step or of the guide alone."""
+        """Add a row, if it is of the first step or of the guide alone."""
         purpose = ((row["signals"] or {}).get("replay") or {}).get("purpose")
         cost, tokens_in, tokens_out = row["cost_nano_usd"], row["input_tokens"], row["output_tokens"]
         alone = row["walk"] == GUIDE_ONLY
@@ -129,7 +129,7 @@ class _Gathered:
 
 
 def _price_per_output_token(calls: list[tuple[int, int, int]]) -> float | None:
-    """Return nano-USD an output token as the log's own costs imply it; None where they do not fit one price."""
+    """Return nano-USD an output token, as the log's own costs imply; None if they do not fit one price."""
     data = np.array(calls, dtype=np.float64)
     design, cost = data[:, :2], data[:, 2]
     found, _, rank, _ = np.linalg.lstsq(design, cost, rcond=None)

@@ -31,24 +31,24 @@ from cascade.training.choice.objective import Unit
 from cascade.training.fitting import Fitted
 from cascade.types import Certificate
 
-if TYPE_CHECKING:  # of these ways to fit a run needs one
+if TYPE_CHECKING:  # a run needs only one of these ways to fit
     from cascade.training.crossing import Crossed
     from cascade.training.networks.progress import Training
     from cascade.training.uncertified import Uncertified
 
 _SAID = 3
-"""As many promises are said in words; the certificates hold all."""
+"""The most promises that are written in words; the certificates have all."""
 
 
 class Facts(NamedTuple):
     """Facts about how a policy was made, for its card.
 
     Attributes:
-        method: as the policy's file has it.
-        dataset: what the questions are called.
+        method: the method, as in the policy's file.
+        dataset: the name of the questions.
         training_sha256: the hash of the questions that it was fitted and chosen on (`samples.data_sha256`); None where
             all were set aside to certify.
-        sizes: how many questions did what, in order.
+        sizes: how many questions were used for what, in order.
         settings: what was asked of the fit, in words, by what it is called.
         weights: its features, and how much its score depends on each.
         choice: how it was chosen.
@@ -101,7 +101,7 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
     """Return the facts of a fit, for its card.
 
     Args:
-        fitted: the policy and how it came about.
+        fitted: the policy and how it was made.
         settings: what was asked of the fit, in words, by what it is called.
     """
     sizes, done, training, choice = fitted.sizes, fitted.calibrated, fitted.training, fitted.choice
@@ -127,7 +127,7 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
 
 
 def _certified(done: Calibrated) -> Mark | None:
-    """Return where the certified policy lies on the calibration questions; None where that is not comparable."""
+    """Return the certified policy's figures on the calibration questions; None if they are not comparable."""
     realised = done.realised
     if all(one.found.misses is not None for one in done.segments):
         counted = sum(one.found.n for one in done.segments)
@@ -141,7 +141,7 @@ def _certified(done: Calibrated) -> Mark | None:
 
 
 def card_files(facts: Facts, plot: bytes | None, curves: bytes | None = None) -> dict[str, bytes]:
-    """Return the card, the plots that were drawn of `facts.drawing` and `facts.learning`, and the curves, by file."""
+    """Return the card, the plots drawn from `facts.drawing` and `facts.learning`, and the curves, by file name."""
     told = facts._replace(drawing=None if plot is None else facts.drawing, learning_drawn=curves is not None)
     files = {} if facts.learning is None else _learning_files(facts.learning, curves)
     return {CARD_FILE: card(told), **({} if plot is None else {PLOT_FILE: plot}), **files}
@@ -194,7 +194,7 @@ _REALISED = ("n", "covered", "right answer kept", "one answer wrong", "USD per 1
 
 
 def _promised(done: Calibrated) -> Iterator[str]:
-    """Yield what is certified, and what that brings on the questions that it was made from, Markdown."""
+    """Yield the certificates, with their figures on the calibration questions, Markdown."""
     created = done.segments[0].certificate.created
     yield from ("## What it promises", "")
     yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, and not this page.", "")
@@ -342,7 +342,7 @@ def _mark(one: Judged) -> str:
 
 
 def _looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
-    """Yield what a policy looks at, Markdown."""
+    """Yield the features that a policy reads, Markdown."""
     yield from ("## What it looks at", "")
     if not weights:
         yield from ("Nothing.", "")
@@ -394,7 +394,7 @@ _AGAIN = (
 
 
 def _limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
-    """Yield what a promise rests on, and what to do when it does not hold any more, Markdown."""
+    """Yield the assumptions of a promise, and what to do when it no longer holds, Markdown."""
     yield from ("## Limits", "")
     yield from (f"- {plain_line(said)}" for said in done.segments[0].certificate.assumptions)
     yield from (f"- {said}" for said in _LIMITS)
@@ -406,7 +406,7 @@ def _limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
 
 
 def _learning_files(training: Training, plot: bytes | None) -> dict[str, bytes]:
-    """Return the learning curves and, where it was drawn, their plot, by the names of their files."""
+    """Return the learning curves and their plot, if it was drawn, by the names of their files."""
     return {CURVES_FILE: training.curves, **({} if plot is None else {CURVES_PLOT_FILE: plot})}
 
 
@@ -461,7 +461,7 @@ def crossed_files(done: Crossed, settings: Mapping[str, str]) -> dict[str, bytes
     """Return the card by the name of its file.
 
     Args:
-        done: the policy and how it came about.
+        done: the policy and how it was made.
         settings: what was asked of the fit, in words, by what it is called.
     """
     return {CARD_FILE: ("\n".join(_crossed_lines(done, settings)).rstrip() + "\n").encode("utf-8")}
@@ -522,7 +522,7 @@ CERTIFY = "`cascade fit --policy cpo-batch` trains the same network and certifie
 
 
 def uncertified_files(done: Uncertified, settings: Mapping[str, str], plot: bytes | None) -> dict[str, bytes]:
-    """Return the card, the learning curves and, where it was drawn, their plot, by the names of their files."""
+    """Return the card, the learning curves and their plot, if it was drawn, by the names of their files."""
     text = "\n".join(_uncertified_lines(done, settings, drawn=plot is not None)).rstrip() + "\n"
     return {CARD_FILE: text.encode("utf-8"), **_learning_files(done.learning, plot)}
 
@@ -550,7 +550,7 @@ def _uncertified_lines(done: Uncertified, settings: Mapping[str, str], *, drawn:
 
 
 def found_in_words(done: Uncertified) -> str:
-    """Return what the policy does on the questions that it has not seen, in words."""
+    """Return the policy's figures on questions that it has not seen, in words."""
     kept, wanted, found = done.kept, done.wanted, done.realised
     asked = f", where {100 * (1 - wanted.alpha):.4g} % were asked for" if wanted.alpha is not None else ""
     cost = f"{found.length:.2f} steps a question"

@@ -1,7 +1,7 @@
 """Compare all ways to answer on the same splits: cost, coverage, and which differences are larger than chance.
 
-Costs are compared at matched coverage where a policy has a dial: the point of its frontier on the test questions where
-exactly 1 − alpha are covered. Differences are paired over the splits.
+If a policy has a threshold, costs are compared at matched coverage: the point of its frontier at which exactly 1 −
+alpha of the test questions are covered. Differences are paired over the splits.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Comparison:
     def coverage_sd(self) -> float:
         """The standard deviation of coverage that the numbers of calibration and test questions cause by themselves.
 
-        A group counts as one question. That is exact where all questions of a group are covered or none is; where they
-        are independent it is too large.
+        A group counts as one question. That is exact if either all questions of a group are covered or none; if they
+        are independent, it is too large.
         """
         spread = self.alpha * (1 - self.alpha)
         return math.sqrt(spread / (self.groups[1] + 2) + spread / self.groups[2])
@@ -104,7 +104,7 @@ class Comparison:
 
 
 class _SplitResult(NamedTuple):
-    """The results of one way to answer on a split's test questions, and for which of them they are known."""
+    """The results of one way to answer on a split's test questions, and the questions for which they are known."""
 
     played: Played
     known: Bools
@@ -136,14 +136,14 @@ def compare(
     reference: str | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Comparison:
-    """Compare every way to answer that a log has the numbers for.
+    """Compare every way to answer for which a log has the numbers.
 
     Args:
         table: one data set's episodes.
         alpha: the share of questions that may be missed.
         count: how many splits.
         seed: the same seed gives the same figures.
-        others: methods beside those of every log.
+        others: further methods to compare.
         reference: the row that the others are compared with. By default it is what `prove` takes: the guide alone, else
             a ladder's last model alone, where that is on record for most questions, else every step.
         tell: called with (splits done, splits in all).
@@ -199,7 +199,7 @@ def _questions(table: EpisodeTable) -> EpisodeTable:
 
 
 def _reference(table: EpisodeTable, names: Sequence[str], wanted: str | None) -> str:
-    """Return the row to compare with; by default the one that `prove` holds savings against."""
+    """Return the row to compare with; by default the reference of `prove`."""
     twice = [name for name, times in Counter([*names, CLAIRVOYANT]).items() if times > 1]
     if twice:
         raise UsageError(f"Two rows would be called {', '.join(twice)}; give the log's walk another name.")
@@ -240,12 +240,12 @@ def _on_split(
 def _clairvoyant(test: EpisodeTable, alpha: float) -> _SplitResult:
     """Return the result of a policy that knows every answer beforehand; by length if costs are unknown.
 
-    It gives up whole questions. Its cost at a coverage of exactly 1 − alpha gives up a part of one more, by a coin, as
+    It gives up whole questions. For a coverage of exactly 1 − alpha it also gives up one more with some probability, as
     `Frontier.matched` does.
     """
     steps = test.arrays if test.cost_known else replace(test.arrays, cost=np.ones_like(test.arrays.cost))
     rows, spent = np.arange(steps.n), np.cumsum(steps.cost, axis=1)
-    stop = steps.correct.any(axis=2).argmax(axis=1)  # the first right step; the first of all where there is none
+    stop = steps.correct.any(axis=2).argmax(axis=1)  # the first right step, or the first step if none is right
     beyond = spent[rows, stop] - steps.cost[:, 0]
     dearest = np.lexsort((stop, beyond))[::-1]
     many = clairvoyant(steps, alpha).given_up
@@ -281,7 +281,7 @@ def _write_down(into: _Results, result: _SplitResult, reference: _SplitResult, t
 
 
 def _gaps(result: _SplitResult, reference: _SplitResult, *, cost_known: bool) -> dict[str, float | None]:
-    """Return the differences to the reference on the questions for which both are known; None where unknown."""
+    """Return the differences to the reference on the questions for which both are known; None if unknown."""
     gaps: dict[str, float | None] = dict.fromkeys(("cost_gap", "coverage_gap", "matched_gap"))
     both = result.known & reference.known
     if both.any():
@@ -318,7 +318,7 @@ def _row(name: str, found: _Results, groups: tuple[int, int, int], *, is_referen
 
 
 def _summary(of: Callable[[str], float | None]) -> Means:
-    """Return one summary of each figure over the splits; None where it is unknown in any."""
+    """Return one summary of each figure over the splits; None if it is unknown in any split."""
     found: dict[str, Any] = {one.name: of(one.name) for one in fields(Means)}
     return Means(**found)
 

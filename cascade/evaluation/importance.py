@@ -20,15 +20,15 @@ from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 
 _ROWS = 2_000
-"""Questions looked at: the figure has two digits."""
+"""The most questions used: the figure has two digits."""
 
 
 class Weighed(NamedTuple):
     """One feature of one step, and how much the score of going on, or a network's probabilities, depend on it.
 
     Attributes:
-        step: after which step it is looked at; 0 before any call.
-        feature: what it is.
+        step: the step after which the policy reads it; 0 before any call.
+        feature: its description.
         weight: 0: the score does not depend on it; 1: it depends on nothing else. None where nothing is scored, or
             the score does not vary. Features that tell the same share a weight as the fit divided it.
         known: the share of questions that have it.
@@ -66,7 +66,7 @@ def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weig
 
 
 def _rules(policy: LearnedPolicy, history: History) -> Iterator[tuple[int, StepRule, History]]:
-    """Yield the rules with the steps that they look at; of a policy that buys, those with one offer bought at most."""
+    """Yield the rules with the steps that they read; for a policy that buys, those with at most one offer bought."""
     if not policy.states:
         yield from ((step, rule, history) for step, rule in enumerate(policy.rules, 1))
     for state, rule in zip(policy.states[:-1], policy.rules, strict=False):
@@ -89,7 +89,7 @@ def _weight(rule: StepRule, raw: Floats, place: int, seed: int) -> float | None:
 
 
 def _scored(rule: StepRule, raw: Floats) -> Floats | None:
-    """Return what a rule's features decide, float64 (n, d) -> (n, j), +∞ where it is unknown; None where nothing is."""
+    """Return a rule's scores, float64 (n, d) -> (n, j), +∞ for unknown ones; None if it scores nothing."""
     network = rule.network
     if network is not None and (rule.next is None or rule.next.network is not None):
         logs = network.log_probabilities(raw)[:, network.allowed]

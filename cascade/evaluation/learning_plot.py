@@ -12,7 +12,7 @@ from cascade.evaluation.plots import save
 from cascade.training.networks.progress import Training, columns_of
 
 _WINDOWS = 40
-"""Parts of a run over which means are drawn."""
+"""The number of windows of a run whose means are drawn."""
 _FAINT = {"color": "tab:blue", "linewidth": 0.5, "alpha": 0.3}
 _TARGET = {"color": "0.4", "linewidth": 1, "linestyle": "--"}
 _PANELS = {
@@ -25,9 +25,9 @@ _PANELS = {
     "onward": "mean probability of going on",
     "multiplier": "multiplier μ, mean steps for a missed question",
 }
-"""The columns that are drawn, row by row, with what stands above each."""
+"""The columns that are drawn, row by row, with their titles."""
 _SMOOTH = ("kappa", "multiplier")
-"""Columns that no batch makes noisy: they are drawn as they are, others faintly, with their means over windows."""
+"""Columns without batch noise, drawn as they are; others are drawn faintly, with their means over windows."""
 
 
 def plot_learning(training: Training) -> bytes:
@@ -65,7 +65,7 @@ def _line(axes: Any, steps: Floats, values: Floats, *, smooth: bool) -> None:
 
 
 def _mark_target(axes: Any, training: Training, name: str) -> None:
-    """Draw what a column is to come to, where there is such a value."""
+    """Draw the target of a column, if it has one."""
     if name in {"violation", "slack"}:
         axes.axhline(0.0, **_TARGET)
     elif name == "cost" and training.cost is not None:

@@ -33,7 +33,7 @@ _LONGEST_LABEL = 48
 
 
 def available() -> bool:
-    """Whether there is something to draw with."""
+    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
@@ -97,7 +97,7 @@ def _list_names(figure: Any) -> None:
 
 
 def _scale(axes: Any, costs: Sequence[float]) -> None:
-    """Choose a logarithmic axis where costs lie far apart; what is free has its place on it, at the bottom."""
+    """Choose a logarithmic axis if costs lie far apart; free ways to answer are drawn at the bottom."""
     from matplotlib.ticker import LogLocator, NullFormatter, SymmetricalLogLocator
 
     paid = [cost for cost in costs if cost > 0]
@@ -142,7 +142,7 @@ def _draw(axes: Any, row: Row, number: int) -> None:
 
 
 def _label(name: str) -> str:
-    """Return a foreign name as it can be drawn: printable, not too long, and not hidden by a leading underscore."""
+    """Return a foreign name for drawing: printable, not too long, and not hidden by a leading underscore."""
     shown = "".join([letter if letter.isprintable() else " " for letter in name]).strip()
     shown = shown if len(shown) <= _LONGEST_LABEL else f"{shown[: _LONGEST_LABEL - 1]}…"
     return f" {shown}" if shown.startswith("_") else shown
@@ -186,14 +186,14 @@ def _fit_drawn(figure: Any, axes: Any, what: Drawing) -> None:
 
 
 _DIGITS = 6
-"""Places are kept to a millionth of the figure's width."""
+"""Positions are rounded to a millionth of the figure's width."""
 
 _UNDATED: Mapping[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None},
     "png": {},
 }
-"""A date in the file would make every drawing another one."""
+"""Without a date, since a date would change the bytes of every drawing."""
 
 
 def save(figure: Any, out: Path | IO[bytes], kind: str = "", *, dpi: int = 110, fonttype: str = "none") -> None:
@@ -218,7 +218,7 @@ def save(figure: Any, out: Path | IO[bytes], kind: str = "", *, dpi: int = 110, 
 
     kind = kind or Path(str(out)).suffix.removeprefix(".")
     with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": fonttype}):
-        get_registered_canvas_class(kind)(figure)  # text has the sizes in the layout that it has in the file
+        get_registered_canvas_class(kind)(figure)  # so that text has the same sizes in the layout and in the file
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")
         _round_places(figure)
@@ -236,7 +236,7 @@ def _round_places(figure: Any) -> None:
 
 
 _POINTS = 200
-"""Points of a curve: more cannot be seen."""
+"""The most points of a curve; more would not be visible."""
 _BOUND = tuple(round(0.02 * k, 2) for k in range(26))
 """The shares given up at which the bound is drawn."""
 
@@ -250,13 +250,13 @@ class Mark(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """All that is drawn. Costs are USD per 1,000 questions, or steps a question where costs are not on record.
+    """The contents of a drawing. Costs are USD per 1,000 questions, or steps a question if the log has no costs.
 
     Attributes:
-        title: what the questions are called.
-        kept, cost: what the axes say.
+        title: the name of the questions.
+        kept, cost: the labels of the axes.
         curve: (kept, cost) of the chosen policy at its thresholds, on questions that each of its models had not seen.
-        bound: the same of one who knows every answer, the clairvoyant bound.
+        bound: the same for the clairvoyant bound.
         candidates: what each candidate costs where it keeps what is asked for, by name.
         baselines: ways to answer without a fitted policy.
         certified: the policy at its certified threshold, on the calibration questions.
@@ -275,7 +275,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mark | None) -> Drawing:
-    """Return what is drawn of a choice.
+    """Return the drawing of a choice.
 
     Args:
         choice: the candidates, and the chosen one's scores on questions that its models had not seen.
@@ -285,7 +285,7 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
     sample, objective = choice.sample, choice.objective
     table, kind = sample.table, objective.guarantee.rules
     matched = [(one.name, one.matched) for one in _told(choice) if one.matched is not None]
-    free = replace(objective.prices, answer=0)  # what answers are charged with is no cost
+    free = replace(objective.prices, answer=0)  # the charge for answers is not a cost
     walk, share = curve_of(sample, objective.guarantee, free), float(kind.counted(table).mean())
     scale = 1e-6 if objective.prices.in_money else 1 / objective.prices.unit
     budget = objective.guarantee.budget_nano_usd if kind.on_cost else None
@@ -296,7 +296,7 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
         marks = [Mark(name, 1 - missed, budget * scale) for name, missed in matched]
     curve = tuple(_curve(walk, share, scale, turned=budget is not None))
     ways = tuple(_marks(baselines, in_money=objective.prices.in_money))
-    least = min([kept for kept, _ in curve] + [way.kept for way in ways])  # the bound goes no further to the left
+    least = min([kept for kept, _ in curve] + [way.kept for way in ways])  # the bound ends here on the left
     bound = _bound(table, kind) if objective.prices.in_money else ()
     return Drawing(
         title=table.dataset,
@@ -326,12 +326,12 @@ def _told(choice: Choice) -> Iterator[Judged]:
 
 
 def _compared(one: Judged) -> float:
-    """Return what a candidate is compared by: its figure, and what its answers are charged with."""
+    """Return the figure that compares a candidate: its matched value plus the charge for its answers."""
     return (one.matched or 0.0) + (one.charge or 0.0)
 
 
 def _curve(walk: CostLossCurve, share: float, scale: float, *, turned: bool) -> Iterator[tuple[float, float]]:
-    """Yield points of a walk; `turned` where costs come down and losses are compared, as under a budget."""
+    """Yield points of a curve; `turned` if costs come down and losses are compared, as under a budget."""
     gap = float(walk.gap.sum()) + np.concatenate([[0.0], np.cumsum(walk.gap_jump)])
     value = float(walk.value.sum()) + np.concatenate([[0.0], np.cumsum(walk.value_jump)])
     ends = np.append(walk.start, walk.row.size)

@@ -212,14 +212,14 @@ WORLDS = worlds(_FIRST, "simulated")
 
 SOURCES = ("base", "guide")
 RIGHT = 0
-"""The right answer's number while a question is made; wrong ones are 1, 2, … The table numbers them anew."""
+"""The right answer's number while a question is made; wrong ones are 1, 2, … The table renumbers them."""
 _TOKEN_SPREAD = 0.3
 """Standard deviation of the logarithm of a reply's length; 0.32 is measured for HotpotQA's questions."""
 _NORMAL = NormalDist()
 
 
 class _Normals(NamedTuple):
-    """Standard normal draws. The first five last for a question: (n,); the others are of one round: (T, n)."""
+    """Standard normal draws. The first five hold for a question: (n,); the others for one round: (T, n)."""
 
     difficulty: Floats
     question_tokens: Floats
@@ -241,7 +241,7 @@ class _Normals(NamedTuple):
 
 
 class _Uniforms(NamedTuple):
-    """Draws from [0, 1). The first is of a question: (n,); the others of one round: (T, n)."""
+    """Draws from [0, 1). The first holds for a question: (n,); the others for one round: (T, n)."""
 
     hopeless: Floats
     turn: Floats
@@ -256,9 +256,9 @@ class _Uniforms(NamedTuple):
 
 
 class _Draws(NamedTuple):
-    """All chance of a world. The count and order of the draws do not depend on its parameters.
+    """All random draws of a world. Their number and order do not depend on its parameters.
 
-    So two worlds under one seed share their chance, and the difference of their figures is the parameters' alone.
+    So two worlds under one seed share their draws, and their figures differ only because of the parameters.
     """
 
     normal: _Normals
@@ -274,7 +274,7 @@ class _Rounds(NamedTuple):
 
 
 def simulate(world: World, n: int, seed: int) -> EpisodeTable:
-    """Draw questions with all their rounds, and what three fixed ways to answer them would have brought.
+    """Draw questions with all their rounds, and the results of three fixed ways to answer them.
 
     Args:
         world: the parameters.
@@ -331,7 +331,7 @@ def _draw(world: World, n: int, seed: int) -> _Draws:
 
 
 def _play(world: World, draws: _Draws) -> _Rounds:
-    """Play all rounds, one after the other: a round of the base looks back at the one before."""
+    """Play all rounds in order, since a round of the base depends on the one before."""
     base_right, guide_right, _ = _fresh_rights(world, draws)
     wrong = _WrongAnswers(world)
     in_mind = _lasting(draws.uniform.guide_wrong, draws.uniform.guide_turn < world.guide_repeats)
@@ -357,7 +357,7 @@ def _again(world: World, turn: Floats, fresh: Ints, own: Ints, suggested: Ints) 
 
 
 def _fresh_rights(world: World, draws: _Draws) -> tuple[Bools, Bools, Bools]:
-    """Return where a fresh answer of the base, a correction of the guide and an outright answer of it are right."""
+    """Return whether a fresh answer of the base, a correction of the guide and its outright answer are right."""
     normal = draws.normal
     hopeful = draws.uniform.hopeless >= world.hopeless
     base = _ability(normal.difficulty, normal.base_own, normal.base, world.base_difficulty, world.base_persistence)
@@ -381,7 +381,7 @@ def _lasting(fresh: Floats, repeats: Bools) -> Floats:
 
 
 def _ability(difficulty: Floats, own: Floats, luck: Floats, shared: float, persistent: float) -> Floats:
-    """Return a standard normal variable (T, n): difficulty, what lasts, and the round's own luck."""
+    """Return a standard normal variable (T, n): difficulty, the lasting part, and the round's own luck."""
     fresh = max(0.0, 1.0 - shared - persistent)
     return np.asarray(fresh**0.5 * luck - shared**0.5 * difficulty + persistent**0.5 * own)
 
@@ -392,7 +392,7 @@ def _threshold(share: float) -> float:
 
 
 def _verdict(world: World, draws: _Draws, t: int, right: Bools) -> Bools:
-    """Return where the guide says yes: an inclination to agree against a bar that is lower before a right answer."""
+    """Return whether the guide says yes: an inclination to agree against a bar that is lower for a right answer."""
     lasting = world.verdict_persistence
     inclination = lasting**0.5 * draws.normal.verdict_own + (1.0 - lasting) ** 0.5 * draws.normal.verdict[t]
     harder = world.verdict_difficulty * draws.normal.difficulty
@@ -404,7 +404,7 @@ def _verdict(world: World, draws: _Draws, t: int, right: Bools) -> Bools:
 class _WrongAnswers:
     """The wrong answers of a question, 1..K, the k-th chosen in proportion to k^−zipf by base and guide alike.
 
-    So the models' wrong answers meet on the tempting ones, as real ones do.
+    So the models often share the tempting wrong answers, as real models do.
     """
 
     def __init__(self, world: World) -> None:

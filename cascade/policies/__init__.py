@@ -1,1 +1,1 @@
-"""When to stop and which answers to keep. Decision rules as they are served; how they are learned is elsewhere."""
+"""When to stop and which answers to keep: the decision rules as they are served. `cascade.training` learns them."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Threshold(NamedTuple):
-    """What a certificate sets."""
+    """The threshold that a certificate sets."""
 
     kappa: float
     keeps_everything: bool = False
@@ -57,14 +57,14 @@ EVERYTHING = Threshold(-math.inf, keeps_everything=True)
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPolicy(Policy):
-    """A policy's scores at a certified threshold: one for all questions, or one a segment.
+    """A policy's scores at a certified threshold: one for all questions, or one for each segment.
 
-    Where the certificate keeps everything, every score is +∞: all steps are paid, all answers kept.
+    If the certificate keeps everything, every score is +∞: all steps are paid, all answers kept.
 
     Args:
         inner: the policy that scores.
-        threshold: what holds for questions whose segment is not in `segments`.
-        segments: what holds for each segment; None in it is no segment's name.
+        threshold: the threshold of questions whose segment is not in `segments`.
+        segments: the threshold of each segment, by name.
         by_group: whether the certificates were made by groups, so that a question's group is its segment.
     """
 
@@ -91,7 +91,7 @@ class CalibratedPolicy(Policy):
     def for_segment(
         self, segment: str | None, group: str | None = None, *, kappa: float | None = None
     ) -> CalibratedPolicy:
-        """Return the policy at the threshold of a segment; that of all other questions where it has none."""
+        """Return the policy at the threshold of a segment, or else at that of all other questions."""
         name = known_as(segment, group, by_group=self.by_group)
         threshold = of_segment(self.segments, name) or (EVERYTHING if self.segments else self.threshold)
         if kappa is not None:
@@ -150,7 +150,7 @@ class CalibratedPolicy(Policy):
         found = self.inner.batch(history)
         if found is None or not self.threshold.keeps_everything:
             return found
-        import numpy as np  # most configurations do without
+        import numpy as np  # most configurations do not need it
 
         there = np.arange(history.horizon) < history.steps[:, None]
         kept = np.where(history.answer >= 0, math.inf, -math.inf)
@@ -162,7 +162,7 @@ CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE = "README.md", "frontier.svg
 """A fitted policy's model card, and the plot in it; how a policy network learned, as a table and as a plot."""
 _OURS = (MODEL_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
-"""What says that a directory has several levels, and where all but its own are (`levels`)."""
+"""The file that marks a directory with several levels, and the folder of the levels other than its own (`levels`)."""
 SCHEMA_VERSION = 1
 _POLICY_KEYS = ("schema_version", "policy", "seen", "path", "ordered_for")
 _CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sha256")
@@ -170,9 +170,9 @@ _CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sh
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The questions that a policy was made with: a certificate may not be made from them.
+    """The questions that a policy was made with; no certificate may be made from them.
 
-    They are named by `schema.identity`, and by `schema.question_id` where a release before 0.6 wrote them.
+    They are named by `schema.identity`, and by `schema.question_id` if a release before 0.6 wrote them.
     """
 
     training: tuple[str, ...] = ()
@@ -192,10 +192,10 @@ class PolicyArtifact:
         policy: the policy's settings, as the section `policy` of a configuration.
         seen: the questions that it was made with.
         path: the points among which a guarantee on the single answer chose, from silent to talkative to cheap.
-        ordered_for: the guarantee, share and seed that the path was ordered with; None where that is not known.
-        certificates: one for all questions, or one a segment and one without a name for all other segments.
+        ordered_for: the guarantee, share and seed that the path was ordered with; None if unknown.
+        certificates: one for all questions, or one for each segment and one without a name for all other segments.
         questions: the questions that the certificates were made from, sorted.
-        asked: what was asked for when they were made; None where that is not known.
+        asked: the request that they were made for; None if unknown.
         unanswered: calibration questions that no step answers rightly, of which most promises say nothing; None where
             that is not known.
         files: what a learned policy has besides, by the file's name: its numbers.
@@ -225,7 +225,7 @@ class PolicyArtifact:
         """Return the policy that these settings describe with the certified thresholds.
 
         Args:
-            policy: as `factory.policy_of` makes it of the settings.
+            policy: the policy that `factory.policy_of` makes from the settings.
 
         Raises:
             UsageError: there is no certificate.
@@ -246,15 +246,15 @@ def _threshold(certificate: Certificate) -> Threshold:
 def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str, bytes] | None = None) -> None:
     """Write a policy directory; the same artefact gives the same bytes.
 
-    All of it is written, or nothing changes (`whole.write_whole`). Certificates of a policy that was there before go
-    where the new one has none, and so do another policy's numbers and model card, an older plot that `files` lacks, and
-    the levels that there were: `levels.write` writes several.
+    All of it is written, or nothing changes (`files.write_whole`). It removes an earlier policy's certificates if the
+    new one has none, another policy's numbers and model card, an older plot that `files` lacks, and earlier levels
+    (`levels.write` writes levels).
 
     Args:
-        directory: where; it is made if it is not there.
-        artifact: what, with its `files`.
-        files: what else belongs beside it, by plain names: a model card, a plot. Without it the card and the plots of
-            the same policy stay.
+        directory: the directory; it is created if it does not exist.
+        artifact: the policy, with its `files`.
+        files: further files, by plain names: a model card, a plot. Without it the card and the plots of the same policy
+            stay.
 
     Raises:
         UsageError: it cannot be written there; a name of `files` is no plain file name, or one that the artefact
@@ -271,11 +271,11 @@ def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str
 def contents_of(
     folder: Path, artifact: PolicyArtifact, files: Mapping[str, bytes] | None = None
 ) -> dict[str, bytes | None]:
-    """Return the files of a policy directory by their names, those that have to go as None. Raises as `write`."""
+    """Return the files of a policy directory by name; None for files to remove. Raises as `write`."""
     more = {**artifact.files, **(files or {})}
     for name in more:
         if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, LEVELS_FILE, "", ".", ".."}:
-            raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
+            raise UsageError(f"{name!r} cannot be the name of a file beside {POLICY_FILE}.")
     written = json_bytes(_policy_document(artifact))
     held = _settings(folder)
     gone = _OURS if held is not None and (files is not None or held != json.loads(written)["policy"]) else ()
@@ -285,9 +285,9 @@ def contents_of(
 
 
 def levels_gone(folder: Path) -> dict[str, bytes | None]:
-    """Return the files of the levels of a directory, all None: to be taken away, what names them first.
+    """Return the files of a directory's levels, all None (to be removed), `levels.json` first.
 
-    Only our own files, where `levels.json` says that there are levels; a link is not followed.
+    Only files that cascade writes, if there is a `levels.json`; links are not followed.
     """
     within = folder / LEVELS_FOLDER
     if not (folder / LEVELS_FILE).exists() or within.is_symlink() or not within.is_dir():
@@ -299,7 +299,7 @@ def levels_gone(folder: Path) -> dict[str, bytes | None]:
 
 
 def _settings(folder: Path) -> Any:
-    """Return the settings of the policy that a directory holds, {} of one that cannot be read; None where none is."""
+    """Return the settings of a directory's policy; {} if it cannot be read, None if there is none."""
     try:
         if not there(folder / POLICY_FILE):
             return None
@@ -313,13 +313,13 @@ def read(directory: str | Path, *, certificates: bool = True) -> PolicyArtifact:
     """Read a policy directory.
 
     Args:
-        directory: where it is.
-        certificates: whether to read the certificates too, where there are any.
+        directory: the policy directory.
+        certificates: whether to read the certificates too, if there are any.
 
     Raises:
-        ConfigError: everything that is wrong: no such file, too large, no JSON, another schema version, a field that is
-            missing, unknown or of another type, a file or certificate that was changed after it was made; of a learned
-            policy also numbers that are missing or others than `policy.json` says.
+        ConfigError: lists every problem: a file that is absent, too large or not JSON, another schema version, a field
+            that is missing, unknown or of a wrong type, a file or certificate that was changed after it was made; for a
+            learned policy also numbers that are missing or do not match `policy.json`.
     """
     folder = Path(directory)
     try:
@@ -340,7 +340,7 @@ def _read(folder: Path, *, certificates: bool) -> PolicyArtifact:
 
 
 def is_policy(folder: Path) -> bool:
-    """Whether the `policy.json` of a directory has the form of ours, of any release; damaged ones count as ours."""
+    """Whether a directory's `policy.json` has the form that cascade writes, in any release, damaged or not."""
     try:
         held = json_of(folder / POLICY_FILE)
     except ConfigError:
@@ -351,13 +351,13 @@ def is_policy(folder: Path) -> bool:
 def _absent(folder: Path) -> str:
     made = "cascade calibrate EPISODES --policy … -o DIR makes one"
     if folder.is_file():
-        return f"it is a file, and a policy directory is meant; {made}"
+        return f"it is a file, not a policy directory; {made}"
     what = f"there is no {POLICY_FILE} in this directory" if folder.is_dir() else "there is no such policy directory"
     return f"{what}; {made}"
 
 
 def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
-    """Return what is wrong with a learned policy's numbers as a file: that they are others than its settings name."""
+    """Return the problem if the file of a learned policy's numbers is not the one that the settings name."""
     found = sha256(data).hexdigest()
     if found == sha256_hex:
         return []
@@ -366,7 +366,7 @@ def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
 
 
 def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
-    """Return the artefact with a learned policy's numbers; as it is for any other."""
+    """Return the artefact with a learned policy's numbers; other policies unchanged."""
     found = HELD.class_at(artifact.policy)
     if found is None or found.not_by_hand is None:
         return artifact
@@ -460,7 +460,7 @@ def _relation_problems(artifact: PolicyArtifact, certificates: Iterable[Certific
 
 
 def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> Iterator[str]:
-    """Yield where a certificate promises something else than was asked for."""
+    """Yield where a certificate promises something other than the request."""
     for place, one in enumerate(certificates):
         wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha", "budget_nano_usd")}
         wanted |= {"group": one.group if asked.by_group else None, "pool": asked.separate and one.name is None}
@@ -527,5 +527,5 @@ def _is_point(value: Any) -> bool:
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:
-    """Return a document as it is written: the same values give the same bytes."""
+    """Return a document as the bytes of a file: the same values give the same bytes."""
     return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")

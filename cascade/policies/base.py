@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from cascade.registry import default
 from cascade.types import Question, Step
 
-if TYPE_CHECKING:  # numpy, which most configurations do without
+if TYPE_CHECKING:  # loads numpy, which most configurations do not need
     from cascade.conformal.arrays import Bools, Floats, ScoreArrays
     from cascade.policies.history import History
     from cascade.policies.question_features import Embedded
 
 ALWAYS, NEVER = float("inf"), float("-inf")
-"""The score of what is kept at every threshold, and of what is kept at none."""
+"""The score of an action taken at every threshold, and of one taken at none."""
 SHARED_PLACE = "answer"
-"""A place of a step's candidates that several models fill, as a ladder's do (`episodes.tabulate`)."""
+"""The name of a candidate's place that several models fill, as in a ladder (`episodes.tabulate`)."""
 
 
 class Observation(NamedTuple):
@@ -43,9 +43,9 @@ class Observation(NamedTuple):
 class Scores(NamedTuple):
     """Scores of the latest step's candidates, in order, and of going on. Higher = include; +inf = always.
 
-    `confidences`, in [0, 1] or None for unknown, take the place of the candidates' own where a policy has an estimate
-    of how likely each is right: by them the answers are ranked, and abstentions decided. `buy` is the number of the
-    offer to buy where the walk goes on, of a policy that takes single calls (`Takes.calls`).
+    `confidences`, in [0, 1] or None for unknown, replace the candidates' own if the policy estimates how likely each is
+    right: they rank the answers and decide on abstentions. `buy` is the number of the offer to buy next, for a policy
+    that takes single calls (`Takes.calls`).
     """
 
     candidates: tuple[float, ...]
@@ -55,13 +55,13 @@ class Scores(NamedTuple):
 
 
 class Takes(NamedTuple):
-    """The part of a strategy that a policy walks over, where that is not all of it.
+    """The part of a strategy that a policy uses, if not all of it.
 
     Attributes:
-        steps: the numbers of the strategy's steps, from 1, rising; other steps are neither run nor paid. Only where no
+        steps: the numbers of the strategy's steps, from 1, rising; other steps are neither run nor paid. Only if no
             step depends on another, as in a ladder.
-        reference: whether it is the reference alone, asked at once: the guide outright, or a ladder's last model.
-        calls: whether it decides before each call which one is bought next, and which are left out (`Scores.buy`).
+        reference: whether only the reference is asked, at once: the guide alone, or a ladder's last model.
+        calls: whether the policy decides before each call which one to buy next, and which to leave out (`Scores.buy`).
     """
 
     steps: tuple[int, ...] = ()
@@ -70,9 +70,9 @@ class Takes(NamedTuple):
 
 
 class BatchScores(NamedTuple):
-    """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None: it has none.
+    """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None if it has none.
 
-    `bought`, bool (n, T), says which steps the walk to its end buys, of a policy that leaves some out; None: all.
+    `bought`, bool (n, T): the steps that the policy buys on a walk to the end, if it leaves some out; None: all.
     """
 
     scores: ScoreArrays
@@ -84,7 +84,7 @@ class FittedOn(NamedTuple):
     """The steps and candidates that a policy was fitted on.
 
     Attributes:
-        horizon: how many steps it has rules for.
+        horizon: the number of steps that it has rules for.
         sources: the places of a step's candidates, as in `History`.
     """
 
@@ -92,18 +92,18 @@ class FittedOn(NamedTuple):
     sources: tuple[str, ...]
 
     def place(self, source: str, index: int) -> int | None:
-        """Return the place of the candidate of a source that stands at an index; None: it has none."""
+        """Return the place of a source's candidate at an index; None if it has none."""
         if index < len(self.sources) and self.sources[index] in {source, SHARED_PLACE}:
             return index
         return self.sources.index(source) if source in self.sources else None
 
     def strangers(self, sources: Sequence[str]) -> list[str]:
-        """Return which of a step's places, named in order as in `History.sources`, it was not fitted on."""
+        """Return the places of a step (named as in `History.sources`) that the policy was not fitted on."""
         return [source for index, source in enumerate(sources) if self.place(source, index) is None]
 
 
 class Policy(Protocol):
-    """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`actions`).
+    """A decision rule. It gives scores, which `actions` turns into actions at the threshold `kappa`.
 
     A policy inherits from this class and defines `kappa` and `scores`; every other member has a default.
     """
@@ -114,7 +114,7 @@ class Policy(Protocol):
 
         @property
         def kappa(self) -> float:
-            """The threshold: what scores at least this is included."""
+            """The threshold: an action whose score is at least this is taken."""
             ...
 
     def scores(self, observation: Observation) -> Scores:
@@ -122,7 +122,7 @@ class Policy(Protocol):
         ...
 
     def batch(self, history: History) -> BatchScores | None:  # noqa: ARG002 - for those that score a whole log
-        """Score every step of a log, to the bit as `scores` does; None: it scores one observation at a time."""
+        """Score every step of a log, bit for bit as `scores` does; None if it cannot score batches."""
         return None
 
     @default
@@ -137,18 +137,18 @@ class Policy(Protocol):
         *,
         kappa: float | None = None,  # noqa: ARG002
     ) -> Policy:
-        """Return the policy at the threshold that is certified for a question; itself where none is.
+        """Return the policy at the threshold certified for a question; itself if there is none.
 
         Args:
-            segment: the question's.
-            group: the question's, which certificates by groups know it by.
-            kappa: the threshold that audits led to, in place of the certified one.
+            segment: the question's segment.
+            group: the question's group, for certificates made by groups.
+            kappa: a threshold that follows audits, instead of the certified one.
         """
         return self
 
     @default
     def abstain_below(self) -> float | None:
-        """The confidence below which nothing is served; None without abstention."""
+        """The lowest confidence of an answer that is served; None without abstention."""
         return None
 
     @default
@@ -158,17 +158,17 @@ class Policy(Protocol):
 
     @default
     def depends_on_kappa(self) -> bool:
-        """Whether the scores themselves change with the threshold, so that no other can be calibrated on them."""
+        """Whether the scores themselves change with the threshold, so that no threshold can be calibrated."""
         return False
 
     @default
     def reads(self) -> tuple[str, ...]:
-        """The signals that it looks at; a log must have one of them."""
+        """The signals that it reads; a log must have one of them."""
         return ()
 
     @default
     def needs(self) -> tuple[str, ...]:
-        """The signals that it cannot do without; a log must have all of them."""
+        """The signals that it requires; a log must have all of them."""
         return ()
 
     @default
@@ -178,12 +178,12 @@ class Policy(Protocol):
 
     @default
     def takes(self) -> Takes | None:
-        """The part of the strategy that it walks over; None: all of it."""
+        """The part of the strategy that it uses; None: all of it."""
         return None
 
     @default
     def fitted_on(self) -> FittedOn | None:
-        """The steps and candidates that it was fitted on; None where it was not fitted."""
+        """The steps and candidates that it was fitted on; None if it was not fitted."""
         return None
 
     @default
@@ -193,7 +193,7 @@ class Policy(Protocol):
 
     @default
     def embedded(self) -> Embedded | None:
-        """The sentence model that it looks at questions with; None where it does not."""
+        """The sentence model with which it reads questions; None if it uses none."""
         return None
 
 
@@ -208,8 +208,8 @@ def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: b
     """Return the set of actions at threshold kappa: C(o_t) = {a : score(a) ≥ kappa} and {argmax}.
 
     "next" is impossible at the last step. The argmax is always in the set (ties: the lowest index, candidates before
-    "next"), so that the set is never empty, an answer always comes, and the sets grow as kappa falls. Any other
-    fallback would break that nesting, and with it the guarantee (`design/decisions.md`).
+    "next"). So the set is never empty, there is always an answer, and the sets grow as kappa falls. Any other fallback
+    would break that nesting, and with it the guarantee (`design/decisions.md`).
 
     Args:
         scores: one score a candidate, higher = include; +inf always, −inf only as the last resort.

@@ -1,7 +1,7 @@
 """Features: named numbers of a walk up to its latest step, the same to the bit on a log and live.
 
-A name says all that there is to know of a feature, so that a policy's file needs no code of its own. The grammar and
-the units are in `design/features.md`; NaN is unknown, and never 0.
+A name defines its feature completely, so a policy's file needs no code. `design/features.md` has the grammar and the
+units; NaN means unknown, never 0.
 
 What a name means stands here once, as arithmetic on a view (`views`): it gives the values of n logged questions,
 float64 (n,), or of the one that is being answered. The same operations give the same float64 bits for both, since a
@@ -32,7 +32,7 @@ class Column(Protocol):
     """One feature."""
 
     def of(self, seen: View) -> Values:
-        """Return its value at the latest step: (n,) of logged questions, one number of the live one; NaN = unknown."""
+        """Return its value at the latest step: (n,) for logged questions, one for the live one; NaN = unknown."""
         ...
 
 
@@ -86,14 +86,14 @@ class _Previous(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """The latest value minus the previous; unknown where either is."""
+    """The latest value minus the previous; unknown if either is unknown."""
 
     series: Series
 
     def of(self, seen: View) -> Values:
         if seen.step < 2:
             return seen.unknown()
-        with np.errstate(invalid="ignore"):  # of two infinities the difference is unknown
+        with np.errstate(invalid="ignore"):  # the difference of two infinities is unknown
             return self.series.at(seen, seen.step - 1) - self.series.at(seen, seen.step - 2)
 
 
@@ -123,7 +123,7 @@ class _Agrees(NamedTuple):
 
 
 class _Equal(NamedTuple):
-    """1 where the latest answer in a place equals that of another place and step, else 0; unknown without either.
+    """1 if the latest answer in a place equals that of another place and step, else 0; unknown if either is missing.
 
     `back` counts the other's step back from the latest, `number` names it; one of them is None.
     """
@@ -173,7 +173,7 @@ class _AnswersHere(NamedTuple):
 
 
 class _SoFar(NamedTuple):
-    """A sum over all steps so far, "tokens" (read and written) or "cost" (nano-USD); unknown where one step's is."""
+    """A sum over all steps so far, "tokens" (read and written) or "cost" (nano-USD); unknown if one step's is."""
 
     what: str
 
@@ -195,7 +195,7 @@ class _Asked(NamedTuple):
 
 
 def _share(same: Whole, among: Whole, known: Whole) -> Values:
-    """Return same / among, NaN where nothing is known or there is nothing to share."""
+    """Return same / among; NaN if the values are unknown or `among` is 0."""
     return np.divide(same, among, out=np.full(np.shape(same), np.nan), where=known & (among > 0))
 
 
@@ -216,7 +216,7 @@ _PLAIN: Mapping[str, Column] = {
 
 
 def place_names(sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what the places are called in a feature's name: a second of one name has its number.
+    """Return the names of the places in a feature's name; a second place with the same name gets its number.
 
     >>> place_names(("base", "guide")), place_names(("answer", "answer"))
     (('base', 'guide'), ('answer', 'answer 2'))
@@ -225,7 +225,7 @@ def place_names(sources: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def column(name: str, sources: tuple[str, ...]) -> Column | None:
-    """Return what a name means, None where it speaks of a place that is not among the sources."""
+    """Return the column of a name; None if it names a place that is not among the sources."""
     if name in _PLAIN:
         return _PLAIN[name]
     if name.startswith(ASKED):
@@ -281,14 +281,14 @@ _VIEWS: Mapping[str, Callable[[Series], Column]] = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureSet:
-    """The features of one step's rule, in order, and the places of the candidates that they speak of.
+    """The features of one step's rule, in order, and the places of candidates that they refer to.
 
     Attributes:
         names: the features (`design/features.md`), each once.
         sources: the places of a step's candidates, as `History.sources` has them.
 
     Raises:
-        UsageError: a name stands there twice, or speaks of a place that is not among the sources.
+        UsageError: a name appears twice, or refers to a place that is not among the sources.
     """
 
     names: tuple[str, ...]
@@ -313,7 +313,8 @@ class FeatureSet:
     def table(self, history: History, step: int) -> Floats:
         """Return the features of logged questions after step `step`, from 1: float64 (n, d).
 
-        Missing is NaN; so is all of a question whose record ends before that step. Nothing of a later step is read.
+        Missing values are NaN, and so are all values of a question whose record ends before that step. No later step is
+        read.
         """
         out = np.full((history.n, len(self.names)), np.nan)
         if 1 <= step <= history.horizon:
@@ -324,7 +325,7 @@ class FeatureSet:
         return out
 
     def live(self, observation: Observation, more: Mapping[str, float] | None = None) -> list[float]:
-        """Return the same numbers of the latest step of a question that is being answered.
+        """Return the same features of the latest step of a question that is being answered.
 
         Args:
             observation: the question and its steps.
@@ -335,7 +336,7 @@ class FeatureSet:
 
 
 class Feature(NamedTuple):
-    """What a feature is: its unit, the least and greatest value that it can have (None: no bound), and what it says."""
+    """The description of a feature: its unit, its least and greatest value (None: no bound), and its meaning."""
 
     name: str
     unit: str
@@ -373,7 +374,7 @@ _PROBABILITY = Signal("probability", 0.0, 1.0)
 
 
 def describe(name: str) -> Feature:
-    """Return what a feature is.
+    """Return the description of a feature.
 
     >>> describe("p_yes.change")
     Feature(name='p_yes.change', unit='probability', low=-1.0, high=1.0, what='p_yes: the latest minus the one before')
@@ -408,11 +409,11 @@ def _described_view(name: str) -> Feature:
 # --- what is offered
 
 _TOO_EQUAL = 0.99
-"""A feature that is the same for more of the questions tells too few of them apart."""
+"""A feature that is equal for a larger share of the questions distinguishes too few of them."""
 _TOO_ALIKE = 0.999
-"""Two features that correlate more say the same."""
+"""Two features with a higher correlation count as the same."""
 _ALIKE_ROWS = 20_000
-"""Whether two features are alike is seen in so many questions."""
+"""The number of questions on which features are compared."""
 ASKED_OFFERED = ("characters", "choices", "context_characters", *OF_REQUEST)
 MOST_OFFERED, ENOUGH = 20, 6
 
@@ -422,9 +423,9 @@ def offered(
 ) -> tuple[str, ...]:
     """Return the names of the features worth fitting on after a step, the most telling kind first.
 
-    A feature is left out that is known for fewer than a share `least_known` of the questions that reached the step,
-    that hardly varies, or that says what one before it says. What is right is not looked at. `design/features.md` says
-    which kinds there are.
+    It leaves out a feature that is known for less than the share `least_known` of the questions that reached the step,
+    that hardly varies, or that repeats an earlier one. It does not look at which answers are right.
+    `design/features.md` lists the kinds.
 
     Args:
         history: the questions to fit on.
@@ -475,7 +476,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _comparisons(places: Sequence[str], step: int, ladder: bool) -> Iterator[str]:
-    """Yield which answers agree. What each model of a ladder said is compared with the latest; of rounds, the last two.
+    """Yield comparisons of answers: in a ladder each model's with the latest, in rounds the last two.
 
     The share of earlier answers that are the same, and whether one model took the other's over, add nothing to these
     (`design/features.md`), so that they are not offered.
@@ -493,8 +494,8 @@ def _comparisons(places: Sequence[str], step: int, ladder: bool) -> Iterator[str
 def _earlier(series: Sequence[str], step: int, ladder: bool) -> Iterator[str]:
     """Yield earlier values: of each model in a ladder; what changed, and the extremes, in rounds of the same models.
 
-    The previous value is the latest less the change, and in round 2 the least follows from these and the greatest: no
-    column is offered that others add up to.
+    A column that follows from others is not offered: the previous value is the latest minus the change, and in round 2
+    the least follows from these and the greatest.
     """
     if ladder:
         yield from (f"{one}.at{k}" for k in range(step - 1, 0, -1) for one in series)
@@ -508,26 +509,26 @@ def _tells(values: Floats, least_known: float) -> bool:
     known = values[~np.isnan(values)]
     if not known.size or known.size < least_known * values.size:
         return False
-    common = np.partition(known, known.size // 2)[known.size // 2]  # what most share, if most share anything
+    common = np.partition(known, known.size // 2)[known.size // 2]  # the most frequent value
     return float((known == common).mean()) <= _TOO_EQUAL
 
 
 class _Compared(NamedTuple):
-    """What two features are compared by: where each is missing, and its standardised values."""
+    """A feature prepared for comparison: where it is missing, and its standardised values."""
 
     missing: Bools
     values: Floats
 
 
 def _say_the_same(one: _Compared, other: _Compared) -> bool:
-    """Whether two features are known of the same questions, and one is all but a multiple of the other."""
+    """Whether two features are known for the same questions, and one is almost a multiple of the other."""
     return np.array_equal(one.missing, other.missing) and abs(float((one.values * other.values).mean())) > _TOO_ALIKE
 
 
 def _standard(values: Floats) -> Floats:
-    """Return values less their mean, of mean square 1; 0 where they are missing or endless."""
+    """Return values standardised to mean 0 and mean square 1; 0 for missing or infinite ones."""
     known: Bools = np.isfinite(values)
-    widest = float(np.abs(values[known]).max(initial=0.0))  # divided by first: no square is endless
+    widest = float(np.abs(values[known]).max(initial=0.0))  # divided first, so that no square overflows
     if widest == 0.0:
         return np.zeros_like(values)
     scaled = np.where(known, values, 0.0) / widest

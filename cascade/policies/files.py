@@ -1,4 +1,4 @@
-"""The files of a policy directory: whether they can be written and read, and what is said where they cannot."""
+"""Reads and writes the files of a policy directory, with error messages if that fails."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ POLICY_DIRECTORY, OUTPUT = "policy directory", "--output"
 def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> None:
     """Refuse a place where no folder can be written; called before hours of work, not after them.
 
-    What is tried is taken away again: afterwards all is as before.
+    It removes what it creates to find out.
 
     Args:
         directory: the place.
         what: what the folder is called in errors.
-        option: of the command line, that names it.
+        option: the command line's option for it.
 
     Raises:
-        UsageError: no name is given, it is a file, or nothing can be written there; with the reason.
+        UsageError: the name is empty, it is a file, or nothing can be written there; with the reason.
     """
     if not str(directory):
         raise UsageError(f"Name the {what} to be written: {option} DIR")
@@ -51,12 +51,12 @@ def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = 
         raise unwritten(folder, error, what, option) from None
     finally:
         for one in reversed(made):
-            with contextlib.suppress(OSError):  # somebody else wrote there meanwhile
+            with contextlib.suppress(OSError):  # another process has written there meanwhile
                 one.rmdir()
 
 
 def unwritten(folder: Path, error: OSError, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> UsageError:
-    """Return what is said of a folder that cannot be written; `what` and `option` as in `writable`."""
+    """Return the message for a folder that cannot be written; `what` and `option` as in `writable`."""
     if error.errno == errno.EEXIST or (error.errno == errno.ENOTDIR and folder.is_file()):
         return UsageError(f"{folder} is a file, and a {what} is to be written; choose another {option}.")
     return UsageError(f"The {what} {folder} cannot be written: {error.strerror}. Choose another one.")
@@ -66,7 +66,7 @@ def there(file: Path) -> bool:
     """Whether there is such a file.
 
     Raises:
-        ConfigError: that cannot be seen, as in a directory that may not be read.
+        ConfigError: it cannot be told, as in a directory without read permission.
     """
     try:
         file.stat()
@@ -78,7 +78,7 @@ def there(file: Path) -> bool:
 
 
 def content(file: Path) -> bytes:
-    """Read a file of a sane size. Raises ConfigError where it cannot be read."""
+    """Read a file of at most `MOST_BYTES`. Raises ConfigError if it cannot be read."""
     try:
         size = file.stat().st_size
         data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES)
@@ -101,7 +101,7 @@ def json_of(file: Path) -> Any:
 
 
 def damaged(error: ConfigError) -> ConfigError:
-    """Return what is wrong with a file, with what to do about it."""
+    """Return the problem of a file, with advice."""
     *first, last = error.problems
     return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
 
@@ -133,15 +133,14 @@ def _finite(digits: str) -> float:
 
 
 def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
-    """Write files in one go, and take away those whose content is None.
+    """Write files in one go, and remove those whose content is None.
 
-    Everything is first written beside its place and flushed to the disk. Then one after the other takes its place, in
-    the order given: whoever reads a file finds the old one or the new one, whole. If that fails half-way, what was
-    there before is put back. A machine that stops half-way can leave some old and some new files: the last should
-    name the others by their hashes.
+    All files are first written beside their places and flushed to the disk. Then they are moved into place in the given
+    order, so a reader finds each file whole, old or new. If a move fails, the old files are restored. A machine that
+    stops half-way can leave some old and some new files, so the last file should name the others by their hashes.
 
     Args:
-        folder: made if it is not there.
+        folder: created if it does not exist.
         contents: by plain file names, or by paths below the folder ("levels/low/policy.json"), whose folders are made;
             those that are left empty go with their last file.
     """
@@ -159,12 +158,12 @@ def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
 
 
 def _beside(held: Path, which: str, name: str) -> Path:
-    """Return where a file waits: in one folder, so that no folders have to be made; "@" stands for "/"."""
+    """Return where a file is kept before its move: in one flat folder, with "@" for "/"."""
     return held / f"{which}.{name.replace('/', '@')}"
 
 
 def _put(folder: Path, held: Path, contents: Mapping[str, bytes | None]) -> None:
-    """Let the new files take their places, or put the old ones back."""
+    """Move the new files into place, or restore the old ones."""
     done: list[str] = []
     try:
         for name, data in contents.items():
@@ -176,7 +175,7 @@ def _put(folder: Path, held: Path, contents: Mapping[str, bytes | None]) -> None
                 _beside(held, "new", name).replace(folder / name)
     except BaseException:
         for name in reversed(done):
-            with contextlib.suppress(OSError):  # the first error is the one to tell
+            with contextlib.suppress(OSError):  # report the first error
                 if _beside(held, "old", name).exists():
                     _beside(held, "old", name).replace(folder / name)
                 else:
@@ -187,10 +186,10 @@ def _put(folder: Path, held: Path, contents: Mapping[str, bytes | None]) -> None
 
 
 def _tidy(folder: Path, names: list[str]) -> None:
-    """Take away the folders below that hold nothing any more."""
+    """Remove folders that are now empty."""
     below = {folder / parent for name in names for parent in Path(name).parents} - {folder}
     for one in sorted(below, key=lambda path: len(path.parts), reverse=True):
-        with contextlib.suppress(OSError):  # it holds something, or is gone already
+        with contextlib.suppress(OSError):  # it is not empty, or is gone already
             one.rmdir()
 
 

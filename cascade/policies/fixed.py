@@ -1,4 +1,4 @@
-"""Policies that do not look: a fixed depth, and chance. They are the baselines that any other has to beat."""
+"""Policies that read no signal: a fixed depth, and chance. They are the baselines that any other has to beat."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FixedPolicy(Policy):
     kappa: float = 0.0
 
     def scores(self, observation: Observation) -> Scores:
-        """Give +inf to what is kept and −inf to the rest."""
+        """Give +inf to the kept actions and −inf to the others."""
         onward = ALWAYS if observation.step.number < self.depth else NEVER
         last = onward == NEVER or observation.last
         kept = tuple(
@@ -49,7 +49,7 @@ class FixedConfig(PolicyConfig):
         return FixedPolicy(self.keep, self.depth)
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield where the strategy has fewer steps, or no such candidate."""
+        """Yield the problems: the strategy has fewer steps, or no such candidate."""
         if self.depth > strategy.horizon:
             yield f"policy.depth: {self.depth} is more than the {strategy.horizon} steps that the strategy has"
         if self.keep != "both" and len(strategy.sources) == 1:

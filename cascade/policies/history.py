@@ -1,4 +1,4 @@
-"""Logged steps as a policy may look at them: what was seen, never what was right."""
+"""Logged steps as a policy may read them: without any information on which answers are right."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cascade.conformal.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Steps of n questions, at most T each, with m places for candidates. NaN is unknown. It holds no truth.
+    """Steps of n questions, at most T each, with m places for candidates. NaN means unknown. It has no labels.
 
     Attributes:
-        sources: the m places ("base", "guide"); "answer" where a place is filled by several (a ladder's models).
+        sources: the m places ("base", "guide"); "answer" for a place that several models fill (in a ladder).
         answer: int64 (n, T, m), which distinct answer a candidate is, numbered within its question; −1 = none.
-        texts_known: bool (n,), whether equal numbers mean equal texts. Where a log keeps no texts, its table takes all
-            right answers of a question for one answer: there agreement would leak the truth, and is NaN.
+        texts_known: bool (n,), whether equal numbers mean equal texts. Without texts in the log, its table counts all
+            right answers of a question as one: agreement would then leak the labels, so it is NaN.
         confidence: float64 (n, T, m), the strategy's own estimate that a candidate is right.
         signals: float64 (n, T) by name (`design/signals.md`).
         asked: float64 (n,) by name, numbers of the question's text (`policies.question_features`).
@@ -52,7 +52,7 @@ class History:
         return int(self.answer.shape[1])
 
     def has(self, step: int) -> Bools:
-        """Return whether a step, numbered from 1, is on record, bool (n,)."""
+        """Return whether a step, numbered from 1, is on record: bool (n,)."""
         there = self.steps >= step
         return there if self.bought is None else there & self.bought[:, step - 1]
 
@@ -75,7 +75,7 @@ class History:
     def only(self, steps: Sequence[int]) -> History:
         """Return the same questions as if there were no other steps; numbered from 1, in rising order.
 
-        Signals that compare a step with others stay what they were.
+        Signals that compare a step with others keep their values.
         """
         columns = np.array(steps, dtype=np.int64) - 1
         there = np.count_nonzero(np.array(steps, dtype=np.int64) <= self.steps[:, None], axis=1)

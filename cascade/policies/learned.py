@@ -1,8 +1,8 @@
-"""A learned policy as it serves: one rule a step, from what the steps so far showed to scores and confidences.
+"""A learned policy as it serves: one rule for each step, from the steps so far to scores and confidences.
 
-How the rules are fitted is elsewhere (`training`). Here they are read: features of the observation, a score for going
-on, one for each answer, and how likely each answer is right. One observation (`scores`) and a whole log (`batch`) give
-the same numbers to the bit, since a certified threshold is the score of a logged step.
+`training` fits the rules; this module applies them: features of the observation, a score for going on, one for each
+answer, and how likely each answer is right. One observation (`scores`) and a whole log (`batch`) give the same numbers
+to the bit, since a certified threshold is the score of a logged step.
 
 Answers are served by the highest confidence that any step gave them (`engine.rank`). An earlier answer's confidence is
 of its time: since then other models have answered, and may have contradicted it. So a step says of its own answers and
@@ -38,26 +38,26 @@ NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
 CERTIFIABLE = ("cpo_batch", "ccpo")
 """The networks that can have a certificate, the simpler one first."""
 BARE = ("cpo", "cpo_online")
-"""The networks without a certificate: one serves its likeliest action, one the threshold of its own training."""
+"""The networks without a certificate: one serves its likeliest action, the other at the threshold from its training."""
 METHODS = ("net_benefit", "index2", "boosted", "purchases", "threshold", "depth", "reference", *NETWORKS)
 _CHUNK = 2_048
-"""Rows that are scored together: their columns stay in the cache, three times as fast as all at once."""
+"""Rows scored at a time: their columns stay in the cache, which is three times as fast as all at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRule:
-    """What decides after one step.
+    """The rule that decides after one step.
 
     Attributes:
-        features: what it looks at.
+        features: the features that it reads.
         next: the score of going on; None at the last step.
-        include: the score of each source's answer; None where it is always kept.
-        confidence: P(this source's answer is right | what was seen so far); None where it is the strategy's own.
-        incumbent: P(the best answer of the earlier steps is right | what was seen so far); None where it was not
-            fitted, as at step 1. It says what an earlier answer is worth now; its own confidence is of then.
+        include: the score of each source's answer; None if it is always kept.
+        confidence: P(this source's answer is right | the steps so far); None to use the strategy's own.
+        incumbent: P(the best answer of the earlier steps is right | the steps so far); None if not fitted, as at step
+            1. It is the chance as of now, while that answer's own confidence is as of its step.
 
     Raises:
-        UsageError: there are actions of a network (`network.Action`) that are not all of one, or not in their places.
+        UsageError: actions of a network (`network.Action`) do not all belong to one network, or are misplaced.
     """
 
     features: FeatureSet
@@ -77,18 +77,18 @@ class StepRule:
 
     @property
     def network(self) -> Network | None:
-        """The network that its actions are of; None where it has no actions."""
+        """The network of its actions; None if it has no actions."""
         found = (one.network for one in (self.next, *self.include) if one is not None)
         return next(filter(None, found), None)
 
     @property
     def signals(self) -> list[str | None]:
-        """The signal that each feature looks at (`signals_read`)."""
+        """The signal that each feature reads (`signals_read`)."""
         return signals_read(self.features.names, self.features.sources)
 
     @property
     def scorers(self) -> tuple[Scorer, ...]:
-        """All that are there."""
+        """All scorers of the rule."""
         every = (self.next, *self.include, *self.confidence, self.incumbent)
         return tuple([one for one in every if one is not None])
 
@@ -97,14 +97,14 @@ class StepRule:
 class LearnedPolicy(Policy):
     """A policy that was fitted on a log.
 
-    Where a feature is missing that never was in training, the rule that needs it says nothing: the walk goes on, the
-    answer is kept, the confidence is unknown. Beyond the last rule everything is kept.
+    If a feature is missing that was never missing in training, the scorer that needs it gives no score: the policy goes
+    on, the answer is kept, the confidence is unknown. Beyond the last rule everything is kept.
 
     Args:
         method: how it was fitted, one of `METHODS`.
-        rules: one a step, of the same sources.
-        kappa: the threshold where none is certified.
-        directions: where it looks at a question's sentence embedding from; None where it does not.
+        rules: one for each step, all with the same sources.
+        kappa: the threshold if none is certified.
+        directions: the directions of a question's sentence embedding that it uses; None if it uses none.
         embedded: the same with the sentence model, which `scores` then needs; on a log the numbers stand in `asked`.
         takes: the part of the strategy that it walks over, one rule for each step of it; None: all of it.
         states: where it decides before each call, the offers that were bought when a rule decides, by their numbers:
@@ -128,7 +128,7 @@ class LearnedPolicy(Policy):
 
     def __post_init__(self) -> None:
         judges = any(one is not None for rule in self.rules for one in rule.confidence)
-        object.__setattr__(self, "judges", judges)  # made here, since every decision asks for it
+        object.__setattr__(self, "judges", judges)  # computed once, since every decision needs it
         object.__setattr__(self, "_by_state", dict(zip(self.states, self.rules, strict=False)))
         if self.states:
             self._check_states()
@@ -159,17 +159,17 @@ class LearnedPolicy(Policy):
 
     @property
     def horizon(self) -> int:
-        """The steps that it has rules for."""
+        """The number of steps that it has rules for."""
         return self.states[-1][-1] if self.states else len(self.rules)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that it looks at, sorted."""
+        """The signals that it reads, sorted."""
         return tuple(sorted({name for rule in self.rules for name in rule.signals if name is not None}))
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The signals that some rule says nothing without, sorted."""
+        """The signals without which some scorer gives no score, sorted."""
         found: set[str | None] = set()
         for rule in self.rules:
             wanted = np.zeros(len(rule.features.names), dtype=np.bool_)
@@ -180,7 +180,7 @@ class LearnedPolicy(Policy):
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The numbers of a question's embedding that a log must have, to play it on (`History.asked`)."""
+        """The numbers of a question's embedding that a log must have (`History.asked`)."""
         return () if self.directions is None else self.directions.names
 
     @property
@@ -191,7 +191,7 @@ class LearnedPolicy(Policy):
     # --- one observation ---
 
     def scores(self, observation: Observation) -> Scores:
-        """Score the latest step. Pure; confidences of earlier steps are taken from their decisions where on record."""
+        """Score the latest step. Pure; confidences of earlier steps come from their recorded decisions, if any."""
         step = observation.step
         if step.number > self.horizon:
             own = tuple([one.confidence for one in step.candidates]) if self.judges else None
@@ -209,7 +209,7 @@ class LearnedPolicy(Policy):
         return Scores(kept, onward, self._confidences(observation, rule, places, memo) if self.judges else None, buy)
 
     def _rule_of(self, observation: Observation) -> StepRule:
-        """Return the rule of the offers that were bought; the step numbered 0 says that none is yet."""
+        """Return the rule for the offers that were bought; the step numbered 0 means none yet."""
         bought = tuple([step.number for step in observation.steps if step.number])
         if bought and bought[-1] >= self.horizon:
             return self.rules[-1]
@@ -219,7 +219,7 @@ class LearnedPolicy(Policy):
         return rule
 
     def _more(self, observation: Observation) -> Mapping[str, float] | None:
-        """Return the numbers of the question's embedding, where the policy looks at them."""
+        """Return the numbers of the question's embedding, if the policy uses them."""
         if self.directions is None:
             return None
         if self.embedded is None:
@@ -244,9 +244,9 @@ class LearnedPolicy(Policy):
         )
 
     def _best_earlier(self, observation: Observation) -> float:
-        """Return the highest confidence of the steps before the latest: as decided then, or worked out again.
+        """Return the highest confidence of the steps before the latest: as recorded, or computed again.
 
-        NaN where none has any.
+        NaN if no step has one.
         """
         question, steps, horizon = observation
         best = math.nan
@@ -269,7 +269,7 @@ class LearnedPolicy(Policy):
     # --- a log ---
 
     def batch(self, history: History) -> BatchScores:
-        """Score every step on record; −inf where there is no step, or no candidate."""
+        """Score every step on record; −inf for absent steps and candidates."""
         if self.states:
             return self._batch_bought(history)
         present = history.answer >= 0
@@ -290,7 +290,7 @@ class LearnedPolicy(Policy):
         return BatchScores(scores, confidence)
 
     def _batch_bought(self, history: History) -> BatchScores:
-        """Walk over a log to its end, buying as `scores` does: what is left out is passed by at every threshold."""
+        """Walk over a log to its end, buying as `scores` does; others are skipped at every threshold."""
         present, horizon = history.answer >= 0, self.horizon
         scores = ScoreArrays(np.full(present.shape, -np.inf), np.full(present.shape[:2], np.inf))
         confidence, bought = np.full(present.shape, np.nan), np.zeros(present.shape[:2], dtype=np.bool_)
@@ -323,12 +323,12 @@ class LearnedPolicy(Policy):
 
 
 def as_learned(policy: Policy) -> LearnedPolicy | None:
-    """Return a policy that was fitted as one; None for any other."""
+    """Return the policy as a `LearnedPolicy`; None if it was not fitted."""
     return policy if isinstance(policy, LearnedPolicy) else None
 
 
 class _Found(NamedTuple):
-    """What a rule makes of n rows with m places.
+    """A rule's results on n rows with m places.
 
     Attributes:
         next: float64 (n,).
@@ -346,7 +346,7 @@ class _Found(NamedTuple):
 
 
 def _found(rule: StepRule, raw: Floats, places: Sequence[int | None], present: Bools) -> _Found:
-    """Score the rows of one step, float64 (n, d), some at a time. A candidate that is absent has no chance."""
+    """Score the rows of one step, float64 (n, d), in chunks. An absent candidate has no chance."""
     starts = range(0, max(raw.shape[0], 1), _CHUNK)
     parts = [_chunk(rule, raw[start : start + _CHUNK], places) for start in starts]
     whole = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -381,7 +381,7 @@ def _placed(confidence: Floats, rows: Ints, t: int, found: _Found) -> Floats:
 
 
 def signals_read(names: Sequence[str], sources: tuple[str, ...]) -> list[str | None]:
-    """Return the signal that each feature looks at; None where it looks at something else.
+    """Return the signal that each feature reads; None if it reads something else.
 
     >>> signals_read(["p_yes.change", "votes", "confidence[base].first"], ("base", "guide"))
     ['p_yes', None, None]
@@ -395,11 +395,11 @@ def _known(value: float) -> float:
 
 
 LEAST = 1e-9
-"""Confidences stay this far from 0 and 1, so that there is room to move one past another."""
+"""Confidences stay this far from 0 and 1, so that one can be moved past another."""
 
 
 def beside(chances: Floats, incumbent: Floats, best: Floats) -> Floats:
-    """Return confidences of new answers, in order among themselves and beside the incumbent's.
+    """Return confidences of new answers that are in order among themselves and relative to the incumbent.
 
     Args:
         chances: float64 (n, m), P(a new answer is right | all that is known now); NaN = unknown.

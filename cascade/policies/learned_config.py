@@ -1,4 +1,4 @@
-"""The settings of learned policies, as they stand in a policy directory."""
+"""The settings of learned policies, as a policy directory holds them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # numpy, which most configurations do without
 
 
 class FeatureConfig(Section):
-    """One feature that a learned policy looks at after a step, with its unit and range (None: no bound)."""
+    """One feature that a learned policy reads after a step, with its unit and range (None: no bound)."""
 
     step: int = Field(ge=1, le=100)
     name: str = Field(min_length=1)
@@ -42,11 +42,11 @@ class _InDirectory(PolicyConfig):
     """A policy with numbers in a file beside its settings."""
 
     not_by_hand: ClassVar[str | None] = (
-        "a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
+        "a learned policy cannot be given by its settings; name the directory that cascade fit wrote: policy: DIR"
     )
 
     def build(self) -> NoReturn:
-        """Refuse: the settings are not all of the policy.
+        """Refuse: the settings alone do not make the policy.
 
         Raises:
             ConfigError: always.
@@ -55,7 +55,7 @@ class _InDirectory(PolicyConfig):
 
 
 class LearnedConfig(_InDirectory):
-    """A policy that was fitted, as `cascade fit` writes it into a policy directory, and nowhere else.
+    """A fitted policy, as `cascade fit` writes it into a policy directory; it exists nowhere else.
 
     `on_missing: go_on`: if a feature is missing that was never missing in training, the policy goes on. `fitted` holds
     figures on how the policy was chosen; no decision reads them. `embedding` names the sentence model that embeds the
@@ -97,7 +97,7 @@ class LearnedConfig(_InDirectory):
 
     @model_serializer(mode="wrap")
     def _without_no_states(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what a policy that does not buy is without, so that older files stay as they are."""
+        """Leave out the fields of policies that buy if this one does not, so that older files keep their bytes."""
         found: dict[str, Any] = plain(self)
         if not self.states:
             found.pop("states", None)
@@ -128,7 +128,7 @@ class LearnedConfig(_InDirectory):
             raise ConfigError([f"policy.embedding: {error}"], source) from None
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield what the policy was fitted on that the strategy does not have."""
+        """Yield what the policy was fitted on and the strategy lacks."""
         if self.takes is not None:
             yield from self._taken_problems(strategy, self.takes)
             return
@@ -136,7 +136,7 @@ class LearnedConfig(_InDirectory):
         yield from self._signal_problems(strategy)
 
     def _step_problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield where the strategy has other steps or other candidates; the last problem says which one fits."""
+        """Yield where the strategy has other steps or candidates; the last problem names a strategy that fits."""
         problems = []
         if not _same_places(self.sources, strategy.sources):
             several = " and ".join(min(names) for names in strategy.sources)
@@ -189,14 +189,14 @@ class LearnedConfig(_InDirectory):
 
 
 def _same_places(sources: tuple[str, ...], places: tuple[frozenset[str], ...]) -> bool:
-    """Whether a step's candidates come from where a policy's did, in whatever order."""
+    """Whether a step's candidates have the same sources as the policy's, in any order."""
     return len(set(sources)) == len(places) == len(sources) and all(
         any(source in names for source in sources) for names in places
     )
 
 
 class CrossConfig(_InDirectory):
-    """Learned policies that decide as one, as `cascade fit --cross-calibrate` writes them, and nothing else.
+    """Learned policies that decide together, as only `cascade fit --cross-calibrate` writes them.
 
     `alpha` is their threshold, `seed` drew the folds; all members name the one file that holds the numbers of all.
     """
@@ -214,5 +214,5 @@ class CrossConfig(_InDirectory):
         return cross_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield what the members were fitted on that the strategy does not have, each problem once."""
+        """Yield what the members were fitted on and the strategy lacks, each problem once."""
         yield from dict.fromkeys(said for member in self.members for said in member.problems(strategy))

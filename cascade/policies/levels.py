@@ -1,9 +1,9 @@
-"""Several levels in one policy directory, each with its own certificate: how much may be missed is chosen per question.
+"""Several levels in one policy directory, each with its own certificate: each question chooses its level.
 
-The directory itself is the default level, a policy directory as any other, so that whatever reads one reads that level.
-The others are policy directories in `levels/NAME/`. `levels.json` names all of them, with the alpha that each promises
-and the SHA-256 of its policy, so that levels of two fits are never taken for those of one. The level that allows the
-most misses is the cheapest: "low" is a low budget, not a low risk.
+The directory itself is the default level, a policy directory like any other, so all readers can read that level. The
+others are policy directories in `levels/NAME/`. `levels.json` names all of them, with the alpha that each promises and
+the SHA-256 of its policy, so that levels of two fits are never taken for those of one. The level that allows the most
+misses is the cheapest: "low" is a low budget, not a low risk.
 
 Reading checks everything before anything is used, and names every problem; no path in the file is followed but those
 two forms. Writing is whole or not at all, `levels.json` last; `foreign` says beforehand what it would write over.
@@ -33,7 +33,7 @@ from cascade.policies.files import damaged, json_of, there, unwritten, write_who
 
 SCHEMA_VERSION = 1
 MAKE = "cascade fit EPISODES --levels low=0.2,medium=0.1,high=0.05 -o DIR"
-"""How a policy with levels is made."""
+"""The command that makes a policy with levels."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEYS = ("schema_version", "default", "levels")
@@ -46,9 +46,9 @@ class Level:
     """One level of a policy directory.
 
     Attributes:
-        name: what it is asked for by, as "low".
+        name: its name, such as "low".
         alpha: the share of questions that may be missed, as its certificates promise.
-        policy_sha256: of the policy that serves it (`PolicyArtifact.policy_sha256`).
+        policy_sha256: the hash of its policy (`PolicyArtifact.policy_sha256`).
     """
 
     name: str
@@ -61,8 +61,8 @@ class Levels:
     """The levels of a policy directory.
 
     Attributes:
-        default: the one that serves where none is asked for: that of the directory itself.
-        by_name: all, the cheapest first: alpha falls.
+        default: the level that serves by default: the directory itself.
+        by_name: all levels, the cheapest first: alpha falls.
     """
 
     default: str
@@ -70,25 +70,25 @@ class Levels:
 
     @classmethod
     def of(cls, artifacts: Mapping[str, PolicyArtifact], default: str) -> Levels:
-        """Return the levels that these policies are, the cheapest first.
+        """Return the levels made of these policies, the cheapest first.
 
         Raises:
-            UsageError: everything that keeps them from being the levels of one directory.
+            UsageError: they cannot be the levels of one directory; lists every problem.
         """
         problems = [*_name_problems(artifacts, default), *relation_problems(artifacts)]
         if problems:
-            raise UsageError(f"These are no levels of one policy: {'; '.join(problems)}.")
+            raise UsageError(f"These policies cannot be levels of one directory: {'; '.join(problems)}.")
         found = {
             name: Level(name, one.certificates[0].alpha or 0.0, one.policy_sha256) for name, one in artifacts.items()
         }
         return cls(default, in_order({name: one.alpha for name, one in found.items()}, found))
 
     def chosen(self, level: str | None = None, alpha: float | None = None) -> Level:
-        """Return the level that is asked for: by its name, or by the share that may be missed.
+        """Return the level asked for, by its name or by the share that may be missed.
 
         Args:
             level: its name.
-            alpha: the most that may be missed: the cheapest level that promises so much or more.
+            alpha: the highest alpha allowed; the cheapest level within it is chosen.
 
         Raises:
             UsageError: there is none, or both are given.
@@ -126,7 +126,7 @@ class Levels:
 
 
 def in_order(alphas: Mapping[str, float], what: Mapping[str, _T]) -> dict[str, _T]:
-    """Return what belongs to each level, the cheapest first: the one that may miss the most.
+    """Return the values of the levels by name, the cheapest level (with the largest alpha) first.
 
     >>> in_order({"high": 0.05, "low": 0.2}, {"high": 1, "low": 2})
     {'low': 2, 'high': 1}
@@ -140,7 +140,7 @@ def directory_of(name: str, default: str) -> str:
 
 
 def name_problems(names: Iterable[str]) -> Iterator[str]:
-    """Yield which names cannot be those of levels: they are folders too, on any disk."""
+    """Yield the names that levels cannot have, since a level's name is also a folder's, on any disk."""
     for name in names:
         if not _NAME.fullmatch(name):
             yield f"{name!r} is no name for a level: small letters, digits, - and _, a letter first, at most 32"
@@ -161,13 +161,13 @@ def write(
     All of it is written, or nothing changes. Levels that were there before go.
 
     Args:
-        directory: where; it is made if it is not there.
+        directory: the directory; it is created if it does not exist.
         artifacts: two levels or more by name, each with its certificates.
         default: the level of the directory itself.
-        files: what else belongs beside each level, by its name: a model card, a plot; as of `artifact.write`.
+        files: further files of each level, by its name: a model card, a plot; as in `artifact.write`.
 
     Raises:
-        UsageError: they are no levels of one policy, or it cannot be written there.
+        UsageError: they cannot be levels of one directory, or it cannot be written there.
     """
     levels, folder, beside = Levels.of(artifacts, default), Path(directory), files or {}
     if linked := _linked(folder, levels.by_name):
@@ -179,7 +179,7 @@ def write(
         own = contents_of(folder / within, artifacts[name], beside.get(name))
         contents |= {file if name == default else f"{within}/{file}": data for file, data in own.items()}
     contents.pop(LEVELS_FILE, None)
-    contents[LEVELS_FILE] = json_bytes(_document(levels))  # last: it names the others by their hashes
+    contents[LEVELS_FILE] = json_bytes(_document(levels))  # written last, since it names the others by their hashes
     try:
         write_whole(folder, contents)
     except OSError as error:
@@ -188,14 +188,14 @@ def write(
 
 
 def foreign(directory: str | Path, names: Iterable[str], default: str) -> list[Path]:
-    """Return the folders that `write` would write levels into and that hold a policy or a card of something else.
+    """Return the folders that `write` would write levels into, although they hold another policy or card.
 
-    None where the directory has levels already: then they are its own.
+    Empty if the directory has levels already: then the folders are its own.
 
     Args:
         directory: where levels are to be written.
-        names: of the levels.
-        default: the one of the directory itself, which is not looked at.
+        names: the names of the levels.
+        default: the level of the directory itself, which is not checked.
     """
     folder = Path(directory)
     if (folder / LEVELS_FILE).exists():
@@ -222,12 +222,12 @@ def _document(levels: Levels) -> dict[str, Any]:
 
 
 def read(directory: str | Path) -> Levels | None:
-    """Read which levels a policy directory has; None where it has none.
+    """Read which levels a policy directory has; None if it has none.
 
     `check` compares the policies themselves with it.
 
     Raises:
-        ConfigError: everything that is wrong with the file.
+        ConfigError: lists every problem with the file.
     """
     folder, file = Path(directory), Path(directory) / LEVELS_FILE
     try:
@@ -247,7 +247,7 @@ def read(directory: str | Path) -> Levels | None:
 
 
 def check(levels: Levels, artifacts: Mapping[str, PolicyArtifact], *, certificates: bool = True) -> Iterator[str]:
-    """Yield where the policies of a directory are not those that its `levels.json` names.
+    """Yield where the policies of a directory differ from those that its `levels.json` names.
 
     Args:
         levels: as read.
@@ -269,7 +269,7 @@ def check(levels: Levels, artifacts: Mapping[str, PolicyArtifact], *, certificat
 
 
 def relation_problems(artifacts: Mapping[str, PolicyArtifact]) -> Iterator[str]:
-    """Yield why policies are no levels of one cascade and one kind of promise, of which only the alpha differs."""
+    """Yield why policies are not levels of one cascade and one kind of promise that differ only in alpha."""
     for name, one in artifacts.items():
         if not one.certificates:
             yield f"levels.{name}: it has no certificate"
@@ -290,7 +290,7 @@ def relation_problems(artifacts: Mapping[str, PolicyArtifact]) -> Iterator[str]:
 
 
 def _promise(artifact: PolicyArtifact) -> Any:
-    """Return what is promised but for alpha."""
+    """Return the promise without its alpha."""
     if artifact.asked is not None:
         return replace(artifact.asked, alpha=None if artifact.asked.alpha is None else 0.5)
     first = artifact.certificates[0]

@@ -3,8 +3,8 @@
 The settings say how a policy was made, of which features, and the SHA-256 of the file; the file holds arrays and
 nothing else. A tensor's name says where it belongs: `step2.confidence.0.logistic.linear.weights`. A step's network
 stands there once, `step2.network.layers.0.weights`, and its actions name their outputs, `step2.next.action.output`.
-Nothing in it is ever run, and everything is checked before anything is used: what is missing, unknown, of another type
-or shape, not finite, out of range, in a circle.
+Nothing in it is ever run. Before anything is used, all of it is checked: for arrays that are missing, unknown, of a
+wrong type or shape, not finite, out of range, or circular.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:  # few policies are networks
     from cascade.policies.network import Network
 
 LAYOUT = 1
-"""Of the tensors and their names; in the file as `layout`."""
+"""The version of the tensors and their names; in the file as `layout`."""
 NETWORK = "network"
-"""Under which name a step's policy network stands, of which its actions are outputs."""
+"""The name of a step's policy network, whose outputs are the step's actions."""
 _EMBEDDING = ASKED + PREFIX
 ON_MISSING = "go_on"
-"""What happens where a feature is missing that never was in training (`design.GO_ON`)."""
+"""What happens if a feature is missing that was never missing in training (`design.GO_ON`)."""
 
 
 def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | No
 
 
 def _takes_of(policy: LearnedPolicy) -> str | list[int] | None:
-    """Return the part of the strategy that a policy takes, as it stands in the settings; None: all of it."""
+    """Return the part of the strategy that a policy takes, as written in the settings; None: all of it."""
     if policy.takes is None:
         return None
     if policy.takes.calls:
@@ -79,7 +79,7 @@ def _takes_of(policy: LearnedPolicy) -> str | list[int] | None:
 
 
 def _takes(section: Mapping[str, Any]) -> Takes | None:
-    """Return what `_takes_of` wrote."""
+    """Parse what `_takes_of` returned."""
     held = section.get("takes")
     if held is None:
         return None
@@ -91,8 +91,8 @@ def dumps(policy: LearnedPolicy) -> bytes:
     """Return a policy's numbers as a file; the same policy gives the same bytes.
 
     Raises:
-        UsageError: the policy could not be read again: a weight that is not finite, a scorer of other features than its
-            rule has.
+        UsageError: the policy could not be read back: a weight is not finite, or a scorer has other features than its
+            rule.
     """
     data = packed(tensors(policy))
     check_written(lambda: loads(data, settings(policy, data)))
@@ -113,7 +113,7 @@ def tensors(policy: LearnedPolicy) -> dict[str, Array]:
 
 
 def _own(scorer: Scorer) -> Mapping[str, Array]:
-    """Return a scorer's arrays that stand in its place; the network of a step stands once beside all its actions."""
+    """Return the arrays stored for a scorer; a step's network is stored once, beside all its actions."""
     arrays = scorer.arrays()
     return {"output": arrays["output"]} if scorer.network is not None else arrays
 
@@ -124,7 +124,7 @@ def packed(arrays: Mapping[str, Array]) -> bytes:
 
 
 def check_written(read: Callable[[], Any]) -> None:
-    """Raise UsageError where what was just written cannot be read again."""
+    """Raise UsageError if the policy just written cannot be read back."""
     try:
         read()
     except ConfigError as error:
@@ -171,7 +171,7 @@ def unpacked(data: bytes, sha256: str, problems: Sequence[str], source: str | No
 
 
 def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
-    """Return the policy that a part of a file holds. What is wrong is noted: to be used only if `refuse` passes it."""
+    """Return the policy in a part of a file, noting problems; use it only if `refuse` raises nothing."""
     rules, directions = tuple(_rules(held, features)), _directions(held, section.get("embedding"), features)
     states = tuple([tuple(state) for state in section.get("states") or ()])
     kappa, takes = float(section["kappa"]), _takes(section)
@@ -183,21 +183,21 @@ def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[Feat
 
 
 def refuse(held: Reading, source: str | None) -> None:
-    """Raise ConfigError with all that was noted about a file, and all fields that were not read."""
+    """Raise ConfigError with all problems noted about a file, and all tensors that were not read."""
     problems = [*held.problems, *(f"{name}: there is no such tensor in it" for name in held.left())]
     if problems:
         raise ConfigError([f"{MODEL_FILE}: {said}" for said in problems], source)
 
 
 def save(path: str | Path, policy: LearnedPolicy) -> str:
-    """Write a policy's numbers, and return their SHA-256. `artifact.write` does it with all that belongs to them."""
+    """Write a policy's numbers, and return their SHA-256. `artifact.write` writes the whole directory."""
     data = dumps(policy)
     Path(path).write_bytes(data)
     return _sha256(data).hexdigest()
 
 
 def load(path: str | Path, section: Mapping[str, Any], sha256: str) -> LearnedPolicy:
-    """Return the policy of settings and a file with this SHA-256. Raises as `loads`, also where there is no file."""
+    """Return the policy of settings and a file with this SHA-256. Raises as `loads`, also if there is no file."""
     try:
         data = content(Path(path))
     except ConfigError as error:
@@ -215,7 +215,7 @@ def _places(policy: LearnedPolicy) -> Iterator[tuple[str, Scorer]]:
 
 
 def features_of(section: Mapping[str, Any]) -> tuple[list[FeatureSet], list[str]]:
-    """Return the features of each step, and what is wrong with them."""
+    """Return the features of each step, and problems with them."""
     horizon, sources = len(section.get("states") or ()) or section["horizon"], tuple(section["sources"])
     problems, names = [], [list[str]() for _ in range(horizon)]
     for place, one in enumerate(section["features"]):
@@ -242,7 +242,7 @@ def _ranged(unit: str, low: float | None, high: float | None) -> str:
 
 
 def _rules(held: Reading, features: Sequence[FeatureSet]) -> Iterator[StepRule]:
-    """Yield the rules that a file's arrays make, as far as they do; what is wrong is noted."""
+    """Yield the rules that can be made of a file's arrays; problems are noted."""
     layout = held.take("layout", np.int64, ())
     if layout is not None and int(layout) != LAYOUT:
         held.note(f"it is {int(layout)}, and this release reads {LAYOUT}", "layout")

@@ -1,4 +1,4 @@
-"""Signals, the numbers that a step shows to a policy: the one table of them, and how they are read from a reply.
+"""Signals, the numbers that a policy reads from a step: the table of all of them, and their computation from a reply.
 
 The table has each name with its unit and range. Which strategy gives a signal, `strategies.config.GIVES` says, and
 of a strategy of one's own its `StrategyConfig.signals`; `design/signals.md` agrees. An unknown signal is None.
@@ -85,7 +85,7 @@ _ROLES = ("base_", "guide_")
 
 
 def signal(name: str) -> Signal:
-    """Return what a signal is. One that is in no table, as an imported log may have, has no known unit or range.
+    """Return the entry of a signal. A signal that is not in the table, as in imports, has no unit or range.
 
     In imported steps of two candidates "base_" or "guide_" stands before the name.
 
@@ -149,7 +149,7 @@ def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]
     values = [token.logprob for token in tokens]
     known = [value for value in values if value is not None and value > -math.inf]
     if len(known) < len(values):
-        return None, None  # a part of the picture is not the picture
+        return None, None  # a mean over a part of the tokens would mislead
     return sum(known) / len(known), min(known)
 
 
@@ -219,11 +219,11 @@ class _Reader:
         self._in_string = self._escaped = False
 
     def take(self, text: str) -> bool:
-        """Take the next characters; return whether one of them spells a value."""
+        """Read the next characters; return whether one of them belongs to a value."""
         return sum([self._is_value(char) for char in text]) > 0
 
     def _is_value(self, char: str) -> bool:
-        """Take the next character; return whether it spells a value."""
+        """Read the next character; return whether it belongs to a value."""
         if self._in_string:
             return self._inside(char)
         if char == '"':
@@ -260,7 +260,7 @@ def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
 
     Args:
         step: the step that is decided, with its calls.
-        reads: the signals that the policy looks at.
+        reads: the signals that the policy reads.
     """
     judged = bool(step.calls) and all(call.request.purpose == "judge" for call in step.calls)
     missing = [

@@ -39,7 +39,7 @@ _READS = {"uncertain": "p_yes", "p_yes": "p_yes", "reply_logprob": "reply_mean_l
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPolicy(Policy):
-    """Go on while the doubt about a step is at least `kappa`, else keep what was judged right.
+    """Go on while the doubt about a step is at least `kappa`, else keep the answer that was judged right.
 
     `when` says what the doubt is: "uncertain" the guide's uncertainty in nats; "p_yes" 1 − P(yes), so that a sure "no"
     is not enough to stop (for guides whose corrections are weaker than their judgement); "reply_logprob" minus the
@@ -56,17 +56,17 @@ class ThresholdPolicy(Policy):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that it looks at."""
+        """The signals that it reads."""
         return (_READS[self.when],)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The signals that it cannot do without: without one it has full doubt about every answer."""
+        """The signals that it requires: without them it has full doubt about every answer."""
         return self.reads
 
     @property
     def depends_on_kappa(self) -> bool:
-        """Whether the scores themselves change with the threshold, so that no other can be calibrated on them."""
+        """Whether the scores themselves change with the threshold, so that no threshold can be calibrated."""
         return self.keep == "judged"
 
     def scores(self, observation: Observation) -> Scores:
@@ -105,7 +105,7 @@ class ThresholdConfig(PolicyConfig):
         return ThresholdPolicy(self.threshold, self.keep, self.when)
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield where the strategy never gives the signal that the doubt is read from."""
+        """Yield a problem if the strategy never gives the signal of the doubt."""
         (wanted,) = self.build().reads
         if wanted in strategy.signals:
             return

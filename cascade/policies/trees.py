@@ -1,4 +1,4 @@
-"""A sum of regression trees as it is served: numpy alone, one row in a dozen operations on small arrays.
+"""A sum of regression trees as served: with numpy alone, in a dozen operations on small arrays for one row.
 
 Which leaf a row falls into is found without walking down (QuickScorer): every inner node is asked at once; one whose
 answer is "right" rules out the leaves to its left, and the first leaf that is not ruled out is the one.
@@ -20,7 +20,7 @@ from cascade.errors import UsageError
 from cascade.policies.design import Array, Memo, Reading, Scored, fixed, or_go_on, summed
 
 MOST_LEAVES = 64
-"""Of one tree: what is not ruled out are the bits of one machine word."""
+"""The most leaves of a tree: the leaves still possible are the bits of one machine word."""
 _CHUNK = 1_024
 """Rows that are scored together: every inner node is asked of each, and 60 trees of 8 leaves have 420 of them. 1,024
 rows are 3 MB of thresholds compared; 100,000 would be 340 MB."""
@@ -40,13 +40,13 @@ class Trees(Scored):
     """intercept + tree 1 + tree 2 + …, added in this order. At an inner node x ≤ threshold goes left.
 
     Attributes:
-        feature: int32 (N,), which feature an inner node looks at; of a leaf it means nothing.
+        feature: int32 (N,), the feature that an inner node reads; meaningless at a leaf.
         threshold: float64 (N,).
         left, right: int32 (N,), a node's children; −1 both at a leaf.
         missing_left: bool (N,), whether a missing value goes left.
-        leaf: float64 (N,), what a leaf adds; of an inner node it means nothing. (`value` is what a row scores.)
+        leaf: float64 (N,), what a leaf adds; meaningless at an inner node. (`values` gives the score of a row.)
         roots: int32 (R,), where each tree begins.
-        intercept: what every sum begins with.
+        intercept: the start of every sum.
         foreseen: bool (d,), whether a feature may be missing; where another is, the score is +inf (`design.GO_ON`).
 
     Raises:
@@ -80,7 +80,7 @@ class Trees(Scored):
         return int(self.foreseen.size)
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
-        """Return the sums, float64 (…, d) -> (…); of many rows, some at a time."""
+        """Return the sums, float64 (…, d) -> (…); many rows are scored in chunks."""
         if raw.ndim == 2 and len(raw) > _CHUNK:
             parts = [self.values(raw[start : start + _CHUNK]) for start in range(0, len(raw), _CHUNK)]
             return np.concatenate(parts)
@@ -100,13 +100,13 @@ class Trees(Scored):
         return ~self.foreseen
 
     def arrays(self) -> dict[str, Array]:
-        """Return what the trees are made of, by name."""
+        """Return the arrays of the trees, by name."""
         named = {name: getattr(self, name) for name in (*_TYPES, "roots", "foreseen")}
         return named | {"intercept": np.array(self.intercept)}
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Trees | None:
-        """Return trees on d features from a file's arrays; None, and the problems noted, where they are none."""
+        """Return trees on d features from a file's arrays; if they are invalid, note the problems and return None."""
         first = held.take("left", np.int32, (None,))
         size = None if first is None else first.size
         parts = {name: held.take(name, kind, (size,)) for name, kind in _TYPES.items()}
@@ -197,7 +197,7 @@ def _walked(trees: Trees, root: int) -> _Tree:
 
 
 def _problems(trees: Trees) -> Iterator[str]:
-    """Yield what keeps arrays from being trees."""
+    """Yield the problems of arrays that are not trees."""
     left, right, many = trees.left, trees.right, trees.left.size
     if any(getattr(trees, name).shape != (many,) for name in _TYPES) or trees.roots.ndim != 1:
         yield "feature, threshold, left, right, missing_left and leaf are of one length"
@@ -223,7 +223,7 @@ def _problems(trees: Trees) -> Iterator[str]:
 
 
 def _shape_problems(trees: Trees) -> Iterator[str]:
-    """Yield what is wrong where every node has one parent or is a root: a circle has no root, so no root reaches it."""
+    """Yield problems of the shape if every node has one parent or is a root; a circle is not reached from any root."""
     reached = 0
     for root in trees.roots:
         tree = _walked(trees, int(root))

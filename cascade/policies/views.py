@@ -1,4 +1,4 @@
-"""What features are made of: logged steps as arrays, or the steps of one question that is being answered.
+"""The input of features: logged steps as arrays, or the steps of one question that is being answered.
 
 `LogView` and `LiveView` are two `View`s: the same values, of n questions or of one. They put candidates into the same
 places, compare answers by the same rule (`matching.same.answer_key`, which numbers the answers of a table too) and know
@@ -30,7 +30,7 @@ Whole: TypeAlias = Any
 
 
 class View(ABC):
-    """Steps 1..`step` of questions, as features read them. Steps are counted from 0 here."""
+    """Steps 1..`step` of questions, as features read them. Here steps are counted from 0."""
 
     step: int
 
@@ -61,11 +61,11 @@ class View(ABC):
     @property
     @abstractmethod
     def answers(self) -> Whole:
-        """Which distinct answer a candidate is, int64 (…, t, m), −1 where there is none; m places of the features."""
+        """Which distinct answer a candidate is, int64 (…, t, m), −1 without a candidate; m places of the features."""
 
     @cached_property
     def alike(self) -> Whole:
-        """Whether two of the answers so far are there and the same, bool (…, t·m, t·m)."""
+        """Whether two of the answers so far exist and are the same, bool (…, t·m, t·m)."""
         flat = self.answers.reshape(*self.answers.shape[:-2], -1)
         return (flat[..., :, None] == flat[..., None, :]) & (flat >= 0)[..., None]
 
@@ -122,7 +122,7 @@ class LogView(View):
 
 
 class LiveView(View):
-    """The steps of one question that is being answered. What nothing looks at is not made ready.
+    """The steps of one question that is being answered. Values are computed only when they are read.
 
     Args:
         observation: the question and its steps.
@@ -177,7 +177,7 @@ class LiveView(View):
 
     @cached_property
     def _placed(self) -> list[Sequence[Candidate | None]]:
-        """Of each step the candidate in each place."""
+        """For each step the candidate in each place."""
         return [in_places(step.candidates, self._sources) for step in self._steps]
 
     @cached_property
@@ -192,9 +192,9 @@ def _known(value: int | None) -> float:
 
 
 def _tokens_of(step: Step) -> int | None:
-    """Return what a step's calls read and wrote, in tokens, as a log of it says; None where a count is unknown.
+    """Return how many tokens a step's calls read and wrote, as its log has it; None if a count is unknown.
 
-    A call that brought nothing back has no row in a log, and counts for nothing here.
+    A call without a reply has no row in a log, and does not count here.
     """
     total: int | None = None
     for call in step.calls:
@@ -207,7 +207,7 @@ def _tokens_of(step: Step) -> int | None:
 
 
 def _cost_of(step: Step) -> int | None:
-    """Return what a step's calls cost, in nano-USD, as a log of it says; None where a cost is unknown."""
+    """Return the cost of a step's calls in nano-USD, as its log has it; None if a cost is unknown."""
     total: int | None = None
     for call in step.calls:
         if call.completion is not None:
@@ -218,7 +218,7 @@ def _cost_of(step: Step) -> int | None:
 
 
 def places(wanted: tuple[str, ...], held: tuple[str, ...]) -> tuple[int, ...]:
-    """Return where each wanted place stands among those held, −1 for nowhere.
+    """Return the index of each wanted place among those held, −1 if it is missing.
 
     >>> places(("base", "guide"), ("guide", "base")), places(("answer",), ("gpt-4",)), places(("base",), ("guide",))
     ((1, 0), (0,), (-1,))

@@ -46,7 +46,7 @@ class Crossed:
     """A cross-calibrated policy, and how it came about.
 
     Attributes:
-        policy: the members, at the threshold.
+        policy: the members, at the certified threshold.
         artifact: to be written with `policies.artifact.write`: settings, numbers, certificate.
         calibrated: the certificate; figures are those of each question under the one member that has not seen it.
         choices: what was compared for each member, and why its policy was chosen.
@@ -65,7 +65,7 @@ class Crossed:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The candidate that each member is."""
+        """The name of each member's candidate."""
         return tuple([one.chosen.name for one in self.choices])
 
 
@@ -80,7 +80,7 @@ def fit_crossed(
     expires_days: int | None = None,
     today: date | None = None,
 ) -> Crossed:
-    """Fit members on all folds but one each, and certify the mean of their ranks.
+    """Fit each member on all folds but one, and certify the mean of their ranks.
 
     Args:
         tables: the log; several data sets of one cascade are taken as one.
@@ -105,7 +105,7 @@ def fit_crossed(
     refuse_other_cascade(table, config)
     fold = folds(table, FOLDS, seed)
     choices, members = _members(table, fold, guarantee, method, seed)
-    rows = rows_a_group(table, seed=seed)  # all questions make the members, one of each group certifies
+    rows = rows_a_group(table, seed=seed)  # all questions make the members; one of each group certifies
     drawn = one_a_group(table, seed=seed)
     critical = crossing.critical_values(drawn, fold[rows], members, guarantee.rules)
     crossing.demand(critical, guarantee.alpha, guarantee.rules)
@@ -130,11 +130,11 @@ def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
     """Raise UsageError if cross-calibration has no bound for this guarantee.
 
     Args:
-        guarantee: what is asked for.
-        besides: options that do not go with it, as they were given.
+        guarantee: the promise asked for.
+        besides: the given options that do not go with it.
 
     Raises:
-        UsageError: everything that does not go with it.
+        UsageError: lists everything that conflicts.
     """
     crossable = kinds_that(lambda kind: kind.crossable)
     problems = [] if guarantee.rules.crossable else [f"promises {crossable} alone, not {guarantee.kind}"]
@@ -153,7 +153,7 @@ def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
 def _members(
     table: EpisodeTable, fold: Ints, guarantee: Guarantee, method: str, seed: int
 ) -> tuple[tuple[Choice, ...], tuple[LearnedPolicy, ...]]:
-    """Return for each fold the choice without it, and the policy that was chosen, fitted without it."""
+    """Return for each fold the choice made without it, and the chosen policy fitted without it."""
     choices, members = [], []
     for number in range(int(fold.max()) + 1):
         training = table.take(np.flatnonzero(fold != number))

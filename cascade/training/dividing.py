@@ -1,4 +1,4 @@
-"""Which of a log's questions certify, and which make the policy: whole groups, drawn before anything is looked at.
+"""Divides a log into questions that certify and questions that make the policy: whole groups, drawn beforehand.
 
 The questions that certify may have been used for nothing else. So they are set aside by a hash of their groups' names,
 and what remains is divided further for the choice alone (`folds`). Of each group that is set aside one question
@@ -28,7 +28,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.policies.question_features import Directions, Embedded, Embedder
 
 SHARE = 0.3
-"""Of the questions that certify (`design/portfolio.md`)."""
+"""The default share of the questions that certify (`design/portfolio.md`)."""
 
 _SPARE = 1.25
 """A group that has so many times the questions that its own threshold needs gets one: a fifth is left to learn from."""
@@ -38,10 +38,11 @@ class Divided(NamedTuple):
     """A log in two parts that share no question and no group.
 
     Attributes:
-        training: what the policy is made and chosen with, a row a question, in an order that the log's does not change.
-        calibration: what certifies it: one question of each group.
-        repeated: episodes left out because their question is there already.
-        beside: questions left out because another of their group certifies.
+        training: the questions that make and choose the policy, a row for each, in an order that does not depend on the
+            log's.
+        calibration: the questions that certify it: one of each group.
+        repeated: episodes left out because another episode has the same question.
+        beside: questions left out because another question of their group certifies.
         unknown: questions left out because the log lacks what the reference answers there.
         unpriced: questions left out of the training part because the log lacks some of their costs.
     """
@@ -54,7 +55,7 @@ class Divided(NamedTuple):
     unpriced: int = 0
 
     def of(self, change: Callable[[EpisodeTable], EpisodeTable]) -> Divided:
-        """Return both parts with a change that is made to each question by itself."""
+        """Return both parts with a change applied to each; the change must treat each question by itself."""
         return self._replace(training=change(self.training), calibration=change(self.calibration))
 
     @property
@@ -112,7 +113,7 @@ def divided(
 
 
 class Questions(NamedTuple):
-    """The questions of a log, a row each, in an order that the log's does not change; the episodes left out for it.
+    """The questions of a log, a row for each, in an order that does not depend on the log's, and the episodes left out.
 
     Groups that share a question are one. `unknown` questions are left out because the log lacks what the reference
     answers there.
@@ -127,13 +128,13 @@ def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questi
     """Return the questions of a log that a promise could be about.
 
     Raises:
-        UsageError: there is none, or the tables are of different cascades.
+        UsageError: there are none, or the tables are of different cascades.
     """
     return _questions(_whole(tables, guarantee), guarantee)
 
 
 def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable:
-    """Return all episodes of a log. What ties two groups together is looked for before any is left out."""
+    """Return all episodes of a log. Links between groups are looked for before any episode is left out."""
     return as_promised(joined([table.as_listed() for table in tables]), guarantee)
 
 
@@ -141,12 +142,12 @@ def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
     table = looked_at(whole, guarantee)
     rows = once(table, separate=guarantee.separate)
     if not rows.size:
-        raise UsageError("There is no question in this log that the promise could speak of.")
+        raise UsageError("This log has no question that the promise could be about.")
     return Questions(_in_order(table.take(rows)), table.n - rows.size, left_out(whole, guarantee))
 
 
 def _in_order(table: EpisodeTable) -> EpisodeTable:
-    """Return the rows by question and segment: sums over them then come out the same for any order of the log."""
+    """Return the rows sorted by question and segment, so that sums over them do not depend on the log's order."""
     order = sorted(range(table.n), key=lambda row: (table.questions[row], table.segments[row] or ""))
     return table.take(np.array(order, dtype=np.int64))
 
@@ -154,7 +155,7 @@ def _in_order(table: EpisodeTable) -> EpisodeTable:
 def _of_each_segment(table: EpisodeTable, counts: Bools, share: float, needed: int, seed: int) -> Bools:
     """Return a share of the groups of each segment; a group with all its rows.
 
-    As many that count as a threshold of its own needs, where that leaves something to learn from.
+    Each share has as many counting groups as a threshold needs, if that leaves some to learn from.
     """
     chosen: set[str] = set()
     for name in sorted(set(table.segments), key=lambda one: one or ""):
@@ -167,7 +168,7 @@ def _of_each_segment(table: EpisodeTable, counts: Bools, share: float, needed: i
 
 
 class _Enough(NamedTuple):
-    """The least number of rows to set aside, and the least number of these that must count for the promise."""
+    """The least number of rows to set aside, and the least number of them that must count for the promise."""
 
     rows: int
     counted: int
@@ -176,7 +177,7 @@ class _Enough(NamedTuple):
 def _some(names: Sequence[str], counts: Bools, enough: _Enough, seed: int) -> Bools:
     """Return rows, bool (n,), all of a name or none: name after name as the seed draws them, until there are enough.
 
-    At least one name; all only where one less leaves too few that count, or there is but one.
+    At least one name; all names only if one less would leave too few that count, or if there is only one.
     """
     rows, counted = Counter(names), Counter([name for name, one in zip(names, counts, strict=True) if one])
     taken: list[str] = []
@@ -197,7 +198,7 @@ def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
 
     Args:
         guarantee: what will be promised.
-        segments: how many there are, where all are to hold together.
+        segments: the number of segments, if all have to hold together.
     """
     return (
         1
@@ -218,7 +219,7 @@ def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
 
 
 def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
-    """Return the mean loss that the calibration part will allow, of the questions that the promise speaks of.
+    """Return the mean loss that the calibration part will allow, over the questions that the promise covers.
 
     With a promise for each segment it is the mean over the thresholds that there will be, each by the questions that it
     speaks of; a segment too small for one adds to the pool or, with delta, allows nothing. How many of the calibration
@@ -273,7 +274,7 @@ def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
 # --- The directions in which training questions differ most: the principal components of their embeddings ---
 
 MOST_DIRECTIONS = 8
-"""Sixteen did no better on 1,816 questions (`design/embeddings.md`)."""
+"""The number of directions. Sixteen did no better on 1,816 questions (`design/embeddings.md`)."""
 ROWS_EACH = 100
 """On 244 questions eight directions cost more than they brought."""
 

@@ -85,7 +85,7 @@ class Fitted:
     """A policy that was fitted and certified, and how that came about.
 
     Attributes:
-        policy: as fitted; its own threshold is not the certified one.
+        policy: the fitted policy; its own threshold is not the certified one.
         artifact: to be written with `policies.artifact.write`: settings, numbers, certificate.
         calibrated: the certificate and what the policy does on the questions that it was made from.
         choice: what was compared, and why this one was chosen.
@@ -108,7 +108,7 @@ class Fitted:
 
 
 class How(NamedTuple):
-    """The options of `fit_policy` that say how, in its order."""
+    """The options of `fit_policy` on how to fit, in its order."""
 
     method: str = AUTO
     config: CascadeConfig | None = None
@@ -123,7 +123,7 @@ class How(NamedTuple):
 
     @property
     def seen(self) -> frozenset[str]:
-        """The questions that the earlier policy has seen: they certify nothing."""
+        """The questions that the earlier policy has seen, which certify nothing."""
         return frozenset[str]() if self.init is None else self.init.seen.all
 
 
@@ -144,7 +144,7 @@ def fit_policy(
     today: date | None = None,
     networks: Networks | None = None,
 ) -> Fitted:
-    """Fit a policy on a log, choose it honestly, and certify it.
+    """Fit policies on a log, choose one by cross-fitting, and certify it.
 
     Args:
         tables: the log; several data sets of one cascade are taken as one.
@@ -182,7 +182,7 @@ def fit_policy(
 
 
 class _Plan(NamedTuple):
-    """A divided log, the share of it that certifies, what is promised, and what is taken without a comparison."""
+    """A divided log, its certifying share, the promise, and the candidate to take without a comparison, if any."""
 
     parts: Divided
     share: float
@@ -191,7 +191,7 @@ class _Plan(NamedTuple):
 
 
 def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitted:
-    """Fit and certify as planned; a refusal says how many logged questions would do. Raises as `fit_policy`."""
+    """Fit and certify as planned; an error says how many logged questions would be enough. Raises as `fit_policy`."""
 
     def told(error: NotCertifiedError) -> NotCertifiedError:
         return in_logged(error, plan.parts, plan.guarantee, plan.share, logged_in(tables))
@@ -207,9 +207,9 @@ def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitte
 
 
 def _cheapest(plans: Sequence[_Plan], found: Sequence[Fitted]) -> Fitted:
-    """Return what costs least on the questions that certify the last plan; say what the others would have cost.
+    """Return the cheapest policy on the questions that certify the last plan; note what the others would have cost.
 
-    All certificates hold at once but for a probability of delta, so that this choice may look at any question.
+    All certificates hold at once with probability 1 − delta, so this choice may look at any question.
     """
     if len(found) == 1:
         return found[0]
@@ -230,14 +230,14 @@ def _cheapest(plans: Sequence[_Plan], found: Sequence[Fitted]) -> Fitted:
 
 
 def _cost_on(table: EpisodeTable, fitted: Fitted) -> float:
-    """Return the mean cost of a certified policy, nano-USD; +∞ where no cost is known."""
+    """Return the mean cost of a certified policy, nano-USD; +∞ if no cost is known."""
     thresholds = [one.found for one in fitted.calibrated.segments]
     did = realised(table, play_found(sample_of(table, fitted.policy), thresholds))
     return math.inf if did is None or did.cost_nano_usd is None else did.cost_nano_usd
 
 
 def _plans(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share: float | None) -> list[_Plan]:
-    """Return what is fitted and certified; by default all questions certify what has not to be learned."""
+    """Return the plans to fit and certify; by default all questions certify a policy that needs no learning."""
 
     def part(share: float, asked: Guarantee = guarantee) -> Divided:
         return divided(tables, asked, share=share, seed=how.seed, seen=how.seen)
@@ -270,7 +270,7 @@ def _beside(
 
     Args:
         certify: the questions on which the named score is tested.
-        guarantee: the promise of that test; the other has what it leaves of delta.
+        guarantee: the promise of that test; the other test gets the rest of delta.
         how: the options.
         part: divides the log.
     """
@@ -279,9 +279,9 @@ def _beside(
 
     asked = replace(guarantee, tested_before=certify.n)
     if how.method != AUTO or not asked.level or not reference_cost(certify):
-        return  # without costs there is nothing to choose by
+        return  # without costs there is no figure to choose by
     if tested_alpha(guarantee, certify) != guarantee.alpha:
-        return  # people judge a share of the questions: what the first test spends is not known from alpha
+        return  # people judge a share of the questions, so alpha does not tell what the first test spends
     parts = part(SHARES[-1], asked)
     if parts.training.n < LEAST_TRAINING or parts.calibration.n < needed_of(asked):
         return
@@ -317,13 +317,13 @@ def logged_in(tables: Sequence[EpisodeTable]) -> int:
 
 @one_thread()
 def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidate | None = None) -> Fitted:
-    """Fit and certify as `fit_policy` does, on a log that is divided already.
+    """Fit and certify as `fit_policy` does, on a log that has been divided.
 
     Args:
         parts: as `dividing.divided` makes them; for this guarantee, or for one that takes more questions.
         guarantee: what is to be promised.
         how: the options.
-        taken: a way to make the policy that is taken without a comparison, in the place of those of `how.method`.
+        taken: a candidate to take without a comparison, instead of those of `how.method`.
 
     Raises:
         UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
@@ -371,8 +371,8 @@ class _Certified(NamedTuple):
 def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Certified:
     """Return the certified policy; return the reference alone if the certified policy would not cost less.
 
-    The reference has no regret by definition, so it may take the place of a policy after the calibration questions
-    were looked at.
+    The reference has no regret by definition, so it may replace a policy even after a look at the calibration
+    questions.
 
     Raises:
         NotCertifiedError: the policy cannot be certified, and the promise is not one that the reference keeps.
@@ -406,7 +406,8 @@ def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, s
     compared = [replace(one, chosen=True, why=alone.why) for one in choice.judged if one.name == REFERENCE]
     judged = (*others, *(compared or [alone]))
     table = choice.sample.table
-    sample = sample_of(table, policy) if has_reference(table) else choice.sample  # nothing trained: no row, no walk
+    sample = sample_of(table, policy) if has_reference(table) else choice.sample  # without training questions there are
+    # no rows and no walks
     choice = replace(choice, chosen=taken, judged=judged, sample=sample)
     made = _Made(policy, choice)
     return _Certified(*made, _calibrated(made, parts, guarantee, how), (said,))
@@ -456,15 +457,15 @@ class Prepared:
 
 
 def prepared(parts: Divided, guarantee: Guarantee, how: How) -> Prepared:
-    """Check a log that is divided, and embed its questions where that was asked for.
+    """Check a divided log, and embed its questions if that was asked for.
 
     Args:
         parts: as `dividing.divided` makes them.
-        guarantee: what is to be promised, or come to.
-        how: the options; an earlier policy's directions are taken where it has any.
+        guarantee: the promise to make, or the aim.
+        how: the options; an earlier policy's directions are used if it has any.
 
     Raises:
-        UsageError: everything that stands in the way of a fit.
+        UsageError: lists every problem that prevents a fit.
     """
     check_parts(parts, guarantee, how.config, how.lambda_set)
     embedding = how.embedding
@@ -479,13 +480,13 @@ def prepared(parts: Divided, guarantee: Guarantee, how: How) -> Prepared:
 
 
 def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
-    """Refuse what cannot be fitted before time is spent on it.
+    """Refuse a fit that cannot work, before any time is spent on it.
 
     Raises:
-        UsageError: everything that stands in the way.
+        UsageError: lists every problem.
     """
     table = parts.training if parts.training.n else parts.calibration
-    problems = [] if lambda_set >= 0 else [f"lambda is what an answer is charged with, 0 or more, not {lambda_set:g}"]
+    problems = [] if lambda_set >= 0 else [f"lambda is the charge for an answer, 0 or more, not {lambda_set:g}"]
     if guarantee.budget_nano_usd is not None and not (table.cost_known and parts.calibration.cost_known):
         problems.append(f"a budget needs the cost of every step, and in {table.dataset} some are unknown")
     if not parts.calibration.n:
@@ -516,7 +517,7 @@ def objective_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) 
 def choice_on(
     training: EpisodeTable, objective: Objective, method: str = AUTO, seed: int = 0, networks: Networks | None = None
 ) -> Choice:
-    """Choose on training questions; where they are too few, take the fixed depth, or the method that was asked for.
+    """Choose on training questions; if they are too few, take the fixed depth, or the method that was asked for.
 
     No candidate starts from an earlier policy here. An earlier policy may have seen these questions, so its candidates
     would be scored on questions that they know, and the others on questions that they do not know.
@@ -529,13 +530,13 @@ def choice_on(
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
         return unchosen(training, taken, candidates, objective)
     fewer = _on_fewer_steps(training, objective, method, seed)
-    if fewer:  # what learns more on all steps pays for those that were found not to be worth it
+    if fewer:  # a policy on all steps would pay for steps that were found not to be worth it
         candidates = [one for one in candidates if one.complexity <= 2 or one.method == "purchases"]
     return choose(training, [*candidates, *fewer], objective, folds(training, FOLDS, seed), seed=seed)
 
 
 def _on_fewer_steps(table: EpisodeTable, objective: Objective, method: str, seed: int) -> list[Candidate]:
-    """Return candidates without the models of a ladder that cost more than they save; an empty list where all pay."""
+    """Return candidates without the models of a ladder that cost more than they save; an empty list if all pay."""
     if not may_leave_out(table, objective):
         return []
 
@@ -557,14 +558,14 @@ def _candidates(
     init: LearnedPolicy | None = None,
     networks: Networks | None = None,
 ) -> list[Candidate]:
-    # Without a question there is nothing to look at: only what looks at nothing can be fitted.
+    # Without a question, only policies that read no signal can be fitted.
     return portfolio(training, objective, method if training.n else "depth", seed=seed, init=init, networks=networks)
 
 
 def _made(
     training: EpisodeTable, objective: Objective, choice: Choice, how: How, networks: Networks | None
 ) -> LearnedPolicy:
-    """Fit the chosen candidate on all training questions, starting from the earlier policy where there is one."""
+    """Fit the chosen candidate on all training questions, starting from the earlier policy if there is one."""
     chosen = choice.chosen
     if how.init is not None:
         again = _candidates(training, objective, how.method, how.seed, how.init.policy, networks)
@@ -583,7 +584,7 @@ def _held(
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
     rules = guarantee.rules
     if not rules.tests_a_path or not parts.training.n or rules.strict_first(choice.sample.table, guarantee):
-        return bare  # without training questions calibration sets some aside itself, where it needs any
+        return bare  # without training questions calibration itself sets some aside, if it needs any
     path: tuple[PathPoint, ...] | None = None
     if guarantee.abstain:
         from cascade.training.abstaining import bars

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cascade.training.networks.trainer import Networks
 
 Conditioned: TypeAlias = Callable[[EpisodeTable, Mapping[str, Objective]], Mapping[str, LearnedPolicy]]
-"""Trains one policy for all levels at once, from training questions and what is asked for at each level."""
+"""Trains one policy for all levels at once, from training questions and the target of each level."""
 
 
 @one_thread()
@@ -88,9 +88,7 @@ def fit_levels(
     Reference: `design/levels.md`.
     """
     if make is not None and (init is not None or embedding is not None):
-        raise UsageError(
-            "What is trained for all levels at once starts from no earlier policy, and sees no embeddings."
-        )
+        raise UsageError("A policy for all levels at once cannot start from an earlier policy or use embeddings.")
     wanted = promised(guarantee, alphas)
     strictest = max(wanted.values(), key=needed_of)
     how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
@@ -107,7 +105,7 @@ def fit_levels(
 
 
 def conditioned(networks: Networks, method: str, seed: int) -> Conditioned:
-    """Return what trains one policy network for all levels: each level's policy knows of it in its biases."""
+    """Return a function that trains one policy network for all levels (each has its level in its biases)."""
 
     def make(training: EpisodeTable, objective: Mapping[str, Objective]) -> Mapping[str, LearnedPolicy]:
         return networks.levels(training, {name: asked_of(one) for name, one in objective.items()}, method, seed=seed)
@@ -116,14 +114,14 @@ def conditioned(networks: Networks, method: str, seed: int) -> Conditioned:
 
 
 def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Guarantee]:
-    """Return what is to be promised at each level, the cheapest first.
+    """Return the promise of each level, the cheapest first.
 
     Args:
         guarantee: what is to be promised, but for its alpha.
-        alphas: of each level.
+        alphas: the alpha of each level.
 
     Raises:
-        UsageError: everything that keeps them from being levels.
+        UsageError: they cannot be levels; lists every problem.
     """
     problems = list(level_problems(alphas))
     if guarantee.alpha is None:
@@ -155,10 +153,10 @@ def middle(alphas: Mapping[str, float]) -> str:
 
 
 def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee], how: How) -> dict[str, Candidate]:
-    """Return the policy that was trained for all levels at once, at each; nothing where none can be trained.
+    """Return each level's policy, trained for all levels at once; empty if none can be trained.
 
     Raises:
-        UsageError: the log cannot be fitted on; `fit_parts` would find it too, after the training.
+        UsageError: the log cannot be fitted; `fit_parts` would find out only after the training.
     """
     check_parts(parts, next(iter(wanted.values())), how.config, how.lambda_set)  # the same at every alpha
     if not parts.training.n:
@@ -181,7 +179,7 @@ def _of_level(error: NotCertifiedError, name: str, asked: Guarantee) -> NotCerti
 
 
 def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
-    """Yield which levels are not worth asking for: another promises more and costs no more on the same questions.
+    """Yield the levels that are not worth asking for: another promises more and costs no more on the same questions.
 
     Args:
         fitted: the levels, the cheapest first.
@@ -197,6 +195,6 @@ def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
 
 
 def _cost(fitted: Fitted) -> float:
-    """Return what a level costs a question on the calibration questions: nano-USD, else steps."""
+    """Return a level's cost for a calibration question: nano-USD, else steps."""
     realised = fitted.calibrated.realised
     return realised.length if realised.cost_nano_usd is None else realised.cost_nano_usd

@@ -21,7 +21,7 @@ from cascade.training.choice.objective import Objective
 from cascade.training.choice.simple import why_no_doubt
 from cascade.training.dividing import Divided, needed_of
 
-if TYPE_CHECKING:  # loaded where a network is trained
+if TYPE_CHECKING:  # loaded only for networks
     from cascade.training.networks.progress import Training
 
 LEAST_TRAINING = 20
@@ -37,7 +37,7 @@ class Init:
     """An earlier policy that a fit starts from.
 
     Attributes:
-        policy: what it was.
+        policy: the earlier policy.
         seen: the questions that it was made with: none of them may certify the new one.
     """
 
@@ -52,10 +52,10 @@ def notes(
 
     Args:
         parts: the questions.
-        objective: what was compared by.
-        lambda_set: what was asked for; `objective` may not charge it.
-        policy: what was fitted.
-        init: what it started from.
+        objective: the objective of the comparison.
+        lambda_set: the option as given; `objective` may not charge it.
+        policy: the fitted policy.
+        init: the policy that it started from.
     """
     table, needed = parts.training, needed_of(objective.guarantee)
     if table.n and not objective.prices.in_money:
@@ -99,7 +99,7 @@ def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy
 
 
 def ended_early(learning: Training | None) -> Iterator[str]:
-    """Yield that the training of a network was ended before its last step, where it was."""
+    """Yield a note if the training of a network ended before its last step."""
     if learning is not None and learning.diverged is not None:
         held = "" if learning.method in BARE else ". The certificate still holds: it is valid for any network"
         more = ": it will cost more than necessary" if held else ". It will miss more or cost more than necessary"
@@ -128,7 +128,7 @@ def starts_from(init: Init, policy: LearnedPolicy) -> bool:
 
 
 def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Iterator[str]:
-    """Yield what the earlier policy was used for: in full, in part, or only to know which questions it has seen."""
+    """Yield how the earlier policy was used: in full, in part, or only for the questions that it has seen."""
     old = init.policy
     seen = f"none of the {counted(len(init.seen.all), 'question')} that made the earlier policy certifies this one"
     if policy.method in NETWORKS:
@@ -146,18 +146,18 @@ def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Itera
     gone = _not_offered(old, table)
     if gone:
         named = ", ".join(gone[:_NAMED]) + (f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else "")
-        yield f"the earlier policy looks at what is not in this log ({named}): it may be of another cascade"
+        yield f"the earlier policy reads features that this log lacks ({named}): it may be of another cascade"
 
 
 def _not_offered(old: LearnedPolicy, table: EpisodeTable) -> list[str]:
-    """Return the features that an earlier policy looks at and a log does not offer, each once."""
+    """Return the features that an earlier policy reads and a log does not offer, each once."""
     history = history_of(table)
     there = {step: set(offered(history, step)) for step in range(1, table.arrays.horizon + 1)}
     used = [(name, step) for step, rule in enumerate(old.rules, 1) for name in rule.features.names if step in there]
     return list(dict.fromkeys(name for name, step in used if name not in there[step]))
 
 
-# --- how many would do ---
+# --- how many would be enough ---
 
 
 def in_logged(
@@ -166,9 +166,9 @@ def in_logged(
     """Return the error with the number of logged questions needed, instead of the number of certifying questions.
 
     Args:
-        error: of the calibration; `needed_n` counts the questions that certify and that the promise speaks of.
-        parts: how the log was divided.
-        guarantee: what was asked for.
+        error: the error of the calibration; `needed_n` counts the certifying questions that the promise covers.
+        parts: the divided log.
+        guarantee: the promise asked for.
         share: of the questions that certify.
         logged: questions in the log, each once.
     """
@@ -191,7 +191,7 @@ def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: floa
     `dividing.divided` sets aside the least number that the promise needs from any log, and more only up to `share`.
 
     Args:
-        certifying: questions that the promise speaks of.
+        certifying: questions that the promise covers.
         guarantee: what is asked for.
         share: of the questions that certify.
         spoken: the share of the logged questions that the promise speaks of, above 0.
@@ -205,7 +205,7 @@ def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: floa
 
 
 def lacks_judgements(table: EpisodeTable) -> tuple[str, ...]:
-    """Return the note that questions which certify lack a judgement, with which the policy may yet save; () if none."""
+    """Return a note that certifying questions lack judgements, which may yet prove a saving; () if none lack one."""
     many = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
     if not many:
         return ()

@@ -25,7 +25,7 @@ from cascade.training.choice.simple import doubt_of, only_unknown, plain_thresho
 from cascade.training.dividing import Divided, allowed_loss, needed_of
 
 SHARES = (0.25, 0.4, 0.55, 0.7)
-"""The shares of certifying questions to choose from. What the largest leaves is the part that always trains."""
+"""The shares of certifying questions to choose from. The rest after the largest always trains."""
 LEARNS_FROM = 2_000
 """With fewer questions than this, all of a pair of models certify one named score at delta, and what learns gets what
 that leaves: setting questions aside would, as a rule, cost more than learning saves (`design/regret.md`)."""
@@ -55,7 +55,7 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     if not few and (table.arrays.horizon > 2 or groups >= LEARNS_FROM):
         return None
     if only_unknown(table):
-        return None  # a threshold on a number of no known meaning saves next to nothing (`design/agreement.md`)
+        return None  # a threshold on a number without a known meaning saves almost nothing (`design/agreement.md`)
     doubt = doubt_of(table)
     if doubt is None:
         name, sign = "tokens_so_far", 1.0
@@ -64,12 +64,12 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     else:
         name, sign = doubt.signal, doubt.sign
 
-    policy = plain_threshold(table, name, sign, guarantee.rules)  # it looks at the steps and models of the log alone
+    policy = plain_threshold(table, name, sign, guarantee.rules)  # it reads only the steps and models of the log
     return Candidate(f"threshold on {name}", "threshold", 1, lambda _: policy)
 
 
 def _losses_allowed(n: int, guarantee: Guarantee) -> int:
-    """Return how many losses among n questions still certify the promise; −1 where none would."""
+    """Return how many losses among n questions still certify the promise; −1 if not even 0 do."""
     assert guarantee.alpha is not None  # noqa: S101 - a promise of regret has both
     assert guarantee.delta is not None  # noqa: S101 - the same
     most = most_losses(n, guarantee.alpha, guarantee.delta)
@@ -81,9 +81,9 @@ def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, s
 
     Args:
         parts: the log, divided by the largest of `SHARES`: its training questions train at every share.
-        choice: what was chosen on that part.
+        choice: the choice on that part.
         guarantee: a promise of regret.
-        seed: draws the folds.
+        seed: the seed of the folds.
     """
     chosen, first = choice.chosen, parts.training
     groups = len(set(first.groups)) + parts.calibration.n  # one question of each certifies

@@ -258,13 +258,13 @@ def test_a_learned_policy_that_fits_is_built(
 def test_a_learned_policy_cannot_be_written_out(policy: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         load(TWO_MODELS | {"policy": policy})
-    said = "policy: a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
+    said = "policy: a learned policy cannot be given by its settings; name the directory that cascade fit wrote: policy: DIR"
     assert caught.value.problems == (said,)
 
 
 def test_its_settings_alone_make_no_policy(tmp_path: Path) -> None:
     section = read_policy(learned(tmp_path)).section
-    with pytest.raises(ConfigError, match="cannot be written out"):
+    with pytest.raises(ConfigError, match="cannot be given by its settings"):
         policy_section(section.model_dump(mode="json"))
     with pytest.raises(ConfigError, match="the numbers of a learned policy are in its directory"):
         policy_of(section)

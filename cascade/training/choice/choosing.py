@@ -1,4 +1,4 @@
-"""The honest choice: candidates are compared on questions that they have not seen, at one and the same loss.
+"""The choice: candidates are compared on questions that they have not seen, all at the same loss.
 
 Each question is scored by a model that was fitted without it and without its group (cross-fitting). A candidate's
 figure is what it costs where it loses exactly what is allowed, matched within each fold: each fold was scored by a
@@ -53,11 +53,11 @@ class Candidate:
     """A way to make a policy from training questions.
 
     Attributes:
-        name: what it is called in the table.
-        method: what `policies.learned` calls it.
-        complexity: of candidates that do as well the one of the least is chosen.
-        fit: makes the policy, as far as the choice looks at it; the same questions give the same one.
-        finish: makes it whole, where the choice does without a part; None = `fit` does.
+        name: its name in the table.
+        method: its method in `policies.learned`.
+        complexity: of equally good candidates the one with the lowest complexity is chosen.
+        fit: makes the policy, as far as the choice needs it; the same questions give the same policy.
+        finish: makes the complete policy, if `fit` leaves out a part; None: `fit` makes all of it.
         most_rows: questions that the choice fits it on, of each fold's; None = all. The winner is fitted on all.
     """
 
@@ -100,7 +100,7 @@ def cross_fitted(
 
 
 def out_of_fold(table: EpisodeTable, candidate: Candidate | None, fold: Ints) -> Sample | None:
-    """Return one candidate's scores as `cross_fitted` makes them; None where it cannot be fitted, or there is none."""
+    """Return one candidate's scores as `cross_fitted` makes them; None if it cannot be fitted, or if there is none."""
     if candidate is None:
         return None
     held, failed = cross_fitted(table, [candidate], fold)
@@ -108,7 +108,7 @@ def out_of_fold(table: EpisodeTable, candidate: Candidate | None, fold: Ints) ->
 
 
 def cost_of(sample: Sample | None, objective: Objective, alpha: float | None, *, coin: float = 1.0) -> float:
-    """Return the mean cost at a mean loss of alpha; +∞ where no threshold reaches it, or nothing is scored."""
+    """Return the mean cost at a mean loss of alpha; +∞ if no threshold reaches it, or no question is scored."""
     if sample is None:
         return math.inf
     walk = curve_of(sample, objective.guarantee, objective.prices)
@@ -116,7 +116,7 @@ def cost_of(sample: Sample | None, objective: Objective, alpha: float | None, *,
 
 
 class _Fold:
-    """Questions to score, int64 rows, and those to fit on: the same tables for all candidates."""
+    """The questions of a fold to score, int64 rows, and those to fit on: the same tables for all candidates."""
 
     def __init__(self, table: EpisodeTable, fold: Ints, number: int) -> None:
         self.rows = np.flatnonzero(fold == number)
@@ -125,7 +125,7 @@ class _Fold:
         self._tables: dict[int | None, EpisodeTable] = {}
 
     def to_fit(self, most: int | None) -> EpisodeTable:
-        """Return the questions to fit on, at most so many."""
+        """Return at most `most` of the questions to fit on."""
         if most is not None and self._seen.size <= most:
             most = None
         if most not in self._tables:
@@ -140,7 +140,7 @@ def _folds(table: EpisodeTable, fold: Ints) -> Iterator[_Fold]:
 
 
 class _Blank:
-    """A candidate's scores out of fold, as far as they are filled in."""
+    """A candidate's scores out of fold, filled in fold by fold."""
 
     def __init__(self, table: EpisodeTable) -> None:
         self._whole = table
@@ -235,7 +235,7 @@ class Judged:
     """The figures of one candidate.
 
     Attributes:
-        name, method, complexity: the candidate's.
+        name, method, complexity: those of the candidate.
         matched: what it costs, or under a budget misses, where it keeps what is asked for: in the unit of the choice,
             without what answers are charged with; None where it could not be fitted, or keeps it at no threshold.
         difference: the interval of its difference to the best; None for the best itself, without a figure, and where
@@ -268,8 +268,8 @@ class Choice:
         judged: all candidates, in their order.
         chosen: the candidate to be fitted on all training questions.
         objective: the figure that compared them.
-        folds: how many there were; 0 where nothing was compared.
-        n, groups: questions and groups that they were compared on.
+        folds: the number of folds; 0 if nothing was compared.
+        n, groups: the numbers of questions and groups that they were compared on.
         sample: the questions with the chosen one's scores, out of fold where there are folds.
     """
 
@@ -283,7 +283,7 @@ class Choice:
 
     @property
     def unit(self) -> Unit:
-        """What `cost_at_loss` is in: nano-USD a question, steps a question, or under a budget the share missed."""
+        """The unit of `cost_at_loss`: nano-USD a question, steps a question, or under a budget the share missed."""
         return self.objective.unit
 
     @property
@@ -304,8 +304,8 @@ class Choice:
         """Return how the policy was chosen, as plain JSON values, without durations: the same log gives the same bytes.
 
         Args:
-            training: questions that it was made from.
-            calibration: questions that certify it.
+            training: the questions that it was made from.
+            calibration: the questions that certify it.
         """
         return {
             "chosen": self.chosen.name,
@@ -341,11 +341,11 @@ def choose(
 
     Args:
         table: training questions, each once; none of them will calibrate.
-        candidates: what there is to choose from.
-        objective: what they are compared by.
+        candidates: the candidates.
+        objective: the figure that compares them.
         fold: the fold of each question, whole groups (`folds.folds`).
-        seed: draws the bootstrap.
-        rule: what is as good as the best.
+        seed: the seed of the bootstrap.
+        rule: when a candidate is as good as the best.
 
     Raises:
         UsageError: no candidate can be fitted.
@@ -388,9 +388,9 @@ def _costs_alone(samples: Mapping[str, Sample], objective: Objective, fold: Ints
 
 
 def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
-    """Return why the single answers of some candidates are not known, where votes decide them in a log without texts.
+    """Return why the served answers of some candidates are unknown: votes decide them, and the log has no texts.
 
-    Those that are sure of one answer more than of the others need no votes.
+    A candidate that is always surest of one answer needs no votes.
     """
     failed: dict[str, str] = {}
     for name, found in held.items():
@@ -402,7 +402,7 @@ def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
 
 
 def _none_fitted(failed: Mapping[str, str]) -> str:
-    """Return why there is no policy to choose; where the reason is one and the same it is said once."""
+    """Return why there is no policy to choose; a reason that all candidates share is given once."""
     one = len(set(failed.values())) == 1
     reasons = set(failed.values()) if one else [f"{name}: {said}" for name, said in failed.items()]
     return "No policy can be fitted: " + "; ".join(reasons)
@@ -452,7 +452,7 @@ class _Bout:
 
 
 def _bouts(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> dict[str, _Bout]:
-    """Return each candidate's questions: a part for each fold, or all in one where a fold may not keep the promise."""
+    """Return each candidate's questions: a part for each fold, or one part if a fold may not keep the promise."""
     whole = {name: _bout(sample, objective, [np.arange(fold.size)]) for name, sample in samples.items()}
     if objective.guarantee.single:
         return whole
@@ -481,7 +481,7 @@ def _gaps(bouts: dict[str, _Bout], best: str, table: EpisodeTable, seed: int) ->
 
 
 def _minus(one: Floats, other: Floats) -> Floats:
-    """Return `one` minus `other`; 0 where both are +∞, because then neither keeps the promise."""
+    """Return `one` minus `other`; 0 if both are +∞, because then neither keeps the promise."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(np.isinf(one) & np.isinf(other), 0.0, one - other), dtype=np.float64)
 
@@ -539,7 +539,7 @@ def _more(share: float) -> str:
 
 
 def _why(one: Candidate, found: _Findings) -> str:
-    """Return in words why a candidate was chosen, or not."""
+    """Return, in words, why a candidate was chosen, or not."""
     best, chosen = found.best, found.chosen
     if one is chosen:
         return "the least" if one is best else f"as good as {best.name} within noise, and simpler"

@@ -47,20 +47,20 @@ from cascade.guarantees.base import Guarantee
 # ones, as Hanley & MacGibbon (2006).
 
 REPLICATES = 200
-"""The quantiles of a difference at 5 and 95 % are then themselves known to 1.5 points of probability."""
+"""The number of bootstrap replicates; the quantiles at 5 and 95 % are then accurate to 1.5 percentage points."""
 _CELLS = 1 << 21
-"""Numbers worked on at once: 16 MB each of a few arrays."""
+"""The most numbers per chunk: 16 MB for each of a few arrays."""
 _WHOLE = 512
-"""Points that are all looked at: below that no window is worth its search."""
+"""With at most so many points all are used: a window is not worth its search."""
 _ROUNDING = 1e-12
 """A share such as 0.29 of 100 questions is off by at most one unit in the last place."""
 _FAR = 6.0
-"""Standard errors that a window reaches to both sides. Where a replicate leaves it the window is doubled."""
+"""The half-width of a window in standard errors. If a replicate leaves the window, it is doubled."""
 Weights: TypeAlias = NDArray[np.uint8]
 
 
 class Units(NamedTuple):
-    """The groups that are drawn whole: int64 (n,), each question's group number, and the number of groups."""
+    """The groups that the bootstrap draws: int64 (n,), each question's group number, and the number of groups."""
 
     of: Ints
     many: int
@@ -77,7 +77,7 @@ def units(groups: Sequence[str]) -> Units:
 
 
 def draws(many: int, seed: int, replicates: int = REPLICATES) -> Weights:
-    """Return how often each of `many` groups stands in each bootstrap replicate: (replicates, many), Poisson(1).
+    """Return how often each bootstrap replicate has each of `many` groups: (replicates, many), Poisson(1).
 
     An empty replicate, which can occur with a few groups, is replaced by one that holds every group once.
     """
@@ -116,8 +116,8 @@ def cost_loss_curve(loss: StepFunctions, value: StepFunctions) -> CostLossCurve:
     """Return the curve of loss and compared value over n questions, as kappa falls.
 
     Args:
-        loss: what is to come down as kappa falls, one function a question; under a budget minus the cost.
-        value: what is to be small, one function a question; under a budget the loss.
+        loss: the figure that falls as kappa falls, one function for each question; under a budget minus the cost.
+        value: the figure to minimise, one function for each question; under a budget the loss.
 
     Raises:
         UsageError: they are of different questions, or of none.
@@ -218,7 +218,7 @@ class _Values(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A walk that is to come down to an allowed mean, with the groups that are weighted."""
+    """A cost-loss curve with its allowed mean and the groups to weight."""
 
     walk: CostLossCurve
     allowed: float
@@ -226,7 +226,7 @@ class _Run:
     coin: float
 
     def values(self, weights: Floats, low: int, high: int) -> _Values:
-        """Return what replicates (r, groups) give, of which only the points low..high are walked."""
+        """Return the values of replicates (r, groups), using only the points low..high."""
         walk = self.walk
         points = walk.start.size
         begin = int(walk.start[low]) if low < points else walk.row.size
@@ -245,11 +245,11 @@ class _Run:
         tossed = (fall > 0) & self._fine(low, high)[at]
         found = np.where(tossed, (1 - part) * value[rows, begun] + part * value[rows, at], value[rows, at])
         inside = (there | (high == points)) & ((begun > 0) | (low == 0))
-        mean = found / np.where(size > 0, size, 1.0)  # a fold of which nothing is drawn brings no policy anything
+        mean = found / np.where(size > 0, size, 1.0)  # a fold without drawn questions gives no policy a value
         return _Values(np.where(there, mean, np.inf), inside)
 
     def _fine(self, low: int, high: int) -> Bools:
-        """Return before the window, and at each of its points, whether so few questions change that a coin may toss."""
+        """Return, before and at each point of the window, whether few enough questions change for a random mixture."""
         walk = self.walk
         changes = np.concatenate([[0], np.cumsum(walk.gap_jump != 0)])
         ends = np.append(walk.start[1:], walk.row.size)
@@ -257,7 +257,7 @@ class _Run:
         return np.concatenate([[True], many <= self.coin * walk.n])
 
     def window(self, errors: float) -> tuple[int, int]:
-        """Return the points that lie within so many standard errors of the one that counts."""
+        """Return the points within so many standard errors of the matched point."""
         walk, points = self.walk, self.walk.start.size
         if points <= _WHOLE:
             return 0, points
@@ -290,7 +290,7 @@ class _Run:
 
 Unit = Literal["nano_usd", "steps", "missed"]
 _PARTS = 1_000_000
-"""Parts of a step where costs are counted in steps, so that an answer may be charged with a part of one."""
+"""Units of a step, if costs are counted in steps, so that an answer can be charged a fraction of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class Prices:
     Attributes:
         in_money: whether costs are nano-USD. If not, the log does not say what every step costs, each counts the same,
             and costs are numbers of steps.
-        answer: what each further distinct answer in the set is charged with (lambda); 0 where the set's size is free.
+        answer: the charge for each further distinct answer in the set (lambda); 0 if the set's size is free.
         unit: how many make one of what is shown: one nano-USD, or one step.
     """
 
@@ -309,11 +309,11 @@ class Prices:
 
     @property
     def unit(self) -> int:
-        """How many of what is summed make one of what is shown."""
+        """How many summed units make one displayed unit."""
         return 1 if self.in_money else _PARTS
 
     def of_steps(self, table: EpisodeTable) -> Ints:
-        """Return what each step costs, int64 (n, T); 0 beyond the record."""
+        """Return the cost of each step, int64 (n, T); 0 beyond the record."""
         if self.in_money:
             return table.arrays.cost
         on_record = np.arange(table.arrays.horizon) < table.arrays.steps[:, None]
@@ -331,10 +331,10 @@ class Objective(NamedTuple):
     """The objective by which policies are compared.
 
     Attributes:
-        guarantee: what will be promised.
+        guarantee: the promise to make.
         alpha: the loss that the calibration will allow; None under a budget.
-        prices: what steps and answers cost.
-        lambda_set: what an answer is charged with, as a share of a mean step.
+        prices: the prices of steps and answers.
+        lambda_set: the charge for an answer, as a share of a mean step.
     """
 
     guarantee: Guarantee
@@ -344,7 +344,7 @@ class Objective(NamedTuple):
 
     @classmethod
     def of(cls, table: EpisodeTable, guarantee: Guarantee, alpha: float | None, lambda_set: float = 0.0) -> Objective:
-        """Return the objective on a log. Where one answer is served, the size of the set costs nothing."""
+        """Return the objective on a log. If one answer is served, the size of the set costs nothing."""
         charged = 0.0 if guarantee.single else lambda_set
         return cls(guarantee, alpha, prices_of(table, charged), charged)
 
@@ -357,7 +357,7 @@ class Objective(NamedTuple):
 
     @property
     def divisor(self) -> float:
-        """How many of what is summed make one of the unit."""
+        """How many summed units make one of `unit`."""
         return 1.0 if self.guarantee.rules.on_cost else float(self.prices.unit)
 
 
@@ -366,8 +366,8 @@ def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCu
 
     Args:
         sample: the questions with the policy's scores; for regret those alone of which the reference is on record.
-        guarantee: what will be promised.
-        prices: what steps and answers cost.
+        guarantee: the promise to make.
+        prices: the prices of steps and answers.
 
     Raises:
         UsageError: the log lacks what the guarantee needs.
@@ -379,11 +379,11 @@ def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCu
 
 
 def allowed_of(table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -> float:
-    """Return the mean that a walk is to come down to, over all of a table's questions.
+    """Return the mean that a curve must come down to, over all of a table's questions.
 
     Args:
         table: the questions.
-        guarantee: what will be promised.
+        guarantee: the promise to make.
         alpha: the loss that the calibration questions will allow, at most that of the guarantee; None under a budget.
     """
     if alpha is None:

@@ -53,7 +53,7 @@ from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import Problem, SharedProblem, build
 from cascade.training.stopping.stages import FitTarget, multiplies
 
-if TYPE_CHECKING:  # loaded where a network is trained
+if TYPE_CHECKING:  # loaded only for networks
     from cascade.training.networks.trainer import Networks
 
 Estimator: TypeAlias = Callable[[Problem], LearnedPolicy]
@@ -66,19 +66,19 @@ DEPTH = "fixed depth"
 REFERENCE = "the reference alone"
 """The candidate that asks the guide, or a ladder's last model, at once."""
 _FEW = 100
-"""Training questions below which trees hardly find a cut."""
+"""The fewest training questions for trees: with fewer they hardly find a cut."""
 BOOSTED_ROWS = 2_000
 """Training questions from which trees are tried: with fewer they are behind the linear rules."""
 _EMBEDDINGS = 4
-"""What a sentence model adds to the complexity: it has to be served too."""
+"""The complexity that a sentence model adds, since it has to be served too."""
 _NETWORK = 11
-"""The complexity of the simpler network: more than all else, for one has to be trained and served."""
+"""The complexity of the simpler network: the highest, since a network has to be trained and served."""
 _CHOICE_ROWS = 20_000
-"""Questions that slow candidates are fitted on in each fold: what they gain from more does not change the choice."""
+"""The most questions that slow candidates are fitted on in each fold; more would not change the choice."""
 
 
 class _OnSteps:
-    """The part of a table that has some steps only; of the last table that was asked for, made once."""
+    """A table with some steps only; the last one is cached."""
 
     def __init__(self, steps: tuple[int, ...]) -> None:
         self.steps = steps
@@ -91,7 +91,7 @@ class _OnSteps:
         return self._last[1]
 
     def candidate(self, one: Candidate) -> Candidate:
-        """Return a candidate of the part as one of the whole ladder, that takes these steps."""
+        """Return a candidate of the part as a candidate of the whole ladder that takes these steps."""
         listed = ", ".join(map(str, self.steps))
         return replace(
             one,
@@ -107,14 +107,14 @@ class _OnSteps:
 def on_steps(
     table: EpisodeTable, objective: Objective, steps: tuple[int, ...], method: str = AUTO, *, seed: int = 0
 ) -> list[Candidate]:
-    """Return the candidates that take some steps of a ladder only; its last step is always one of them.
+    """Return the candidates that take only some steps of a ladder, always including the last.
 
     Args:
         table: training questions, with all steps.
         objective: what will be promised, and what steps cost.
-        steps: their numbers, from 1, rising.
-        method: as of `portfolio`.
-        seed: as of `portfolio`.
+        steps: the numbers of the steps, from 1, rising.
+        method: as in `portfolio`.
+        seed: as in `portfolio`.
     """
     part = _OnSteps(steps)
     found = portfolio(part.of(table), objective, method, seed=seed)
@@ -133,7 +133,7 @@ def portfolio(
     """Return the candidates that a log has the numbers for, simple ones first.
 
     Args:
-        table: training questions; what is known and varies in them decides which numbers are looked at.
+        table: training questions; candidates read only numbers that are known and vary in them.
         objective: what will be promised, and what steps cost.
         method: "auto", or one of `policies.learned.METHODS`: the candidates of that method alone.
         seed: draws what the learned ones draw.
@@ -188,7 +188,7 @@ def _all(
     networks: Networks | None,
     tried: set[str],
 ) -> Iterator[Candidate]:
-    """Yield the candidates of the methods that are tried; of other methods what takes no work to make."""
+    """Yield the candidates of the methods that are tried, and those of other methods that cost nothing to make."""
     kind = objective.guarantee.rules
     yield Candidate(DEPTH, "depth", 0, lambda table: fixed_depth(table, kind))
     if kind.reference_keeps_it and not objective.guarantee.abstain and has_reference(table):
@@ -228,9 +228,9 @@ def _thresholds(table: EpisodeTable, objective: Objective) -> Iterator[Candidate
 def _learned(
     table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None, tried: set[str]
 ) -> Iterator[Candidate]:
-    """Yield the candidates fitted to features. The choice does without confidences where they do not bear on it.
+    """Yield the candidates fitted to features. The choice leaves out confidences if they do not affect it.
 
-    Where no number is of a known kind, trees value a call together with the regressions of `purchases`.
+    If the log has no number of a known kind, `purchases` values a call with both trees and regressions.
     """
     if not _most_features(table):
         return
@@ -306,7 +306,7 @@ def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Net
 
 
 def sees_something(table: EpisodeTable) -> bool:
-    """Whether anything is known and varies before the last step, so that there is something to learn from."""
+    """Whether any number is known and varies before the last step, so that a policy can learn from it."""
     return table.arrays.horizon > 1 and _most_features(table) > 0
 
 
@@ -366,7 +366,7 @@ def best_steps(
 
 
 def _fewer(steps: tuple[int, ...], parents: Parents | None) -> Iterator[tuple[int, ...]]:
-    """Yield the steps with one of them left out, for each but the last and those that a step depends on."""
+    """Yield the steps with one left out, for each step except the last and those that another step depends on."""
     for at in range(len(steps) - 1):
         needed = () if parents is None else {p for step in steps if step != steps[at] for p in parents[step - 1]}
         if steps[at] not in needed:
@@ -383,7 +383,7 @@ def method_written(method: str) -> str:
 
 
 def method_named(said: str | None) -> str | None:
-    """Return a method as it is called inside; what was not given stays so.
+    """Return the internal name of a method; None stays None.
 
     >>> method_named("cpo-batch"), method_named("net_benefit"), method_named(None)
     ('cpo_batch', 'net_benefit', None)

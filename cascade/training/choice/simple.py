@@ -137,13 +137,13 @@ def _there(table: EpisodeTable) -> list[str]:
 VERDICT = "p_yes"
 _SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "verdict_mass", "agree", "agrees", "agreement")
 _DOUBT = ("entropy", "uncertainty", "doubt", "disagree", "disagrees", "disagreement")
-"""Words in the names of numbers whose high, or low, values mean that an answer is likely right."""
+"""Words in the names of numbers whose high, or low, values suggest that an answer is right."""
 _SURELY = 3.0
-"""Standard errors by which questions must contradict a name."""
+"""The number of standard errors by which questions must contradict a name."""
 
 
 def reference_alone(table: EpisodeTable) -> LearnedPolicy:
-    """Return the policy that asks the reference at once, and nothing else: it has no regret, by definition."""
+    """Return the policy that asks only the reference, at once; it has no regret by definition."""
     nothing = (None,) * len(table.sources)
     rule = StepRule(FeatureSet((), table.sources), None, nothing, nothing)
     return LearnedPolicy("reference", (rule,), takes=Takes(reference=True))
@@ -152,7 +152,7 @@ def reference_alone(table: EpisodeTable) -> LearnedPolicy:
 def fixed_depth(table: EpisodeTable, kind: Kind | None = None) -> LearnedPolicy:
     """Return the policy that reads no signal. After step t, going on has the score −t, so a threshold is a depth.
 
-    Calibration sets its threshold as for every policy: to the least depth that keeps the promise.
+    Calibration sets its threshold as for every policy, which gives the least depth that keeps the promise.
     """
     onward = [((), Constant(-float(step))) for step in range(1, table.arrays.horizon)]
     return policy_of("depth", table, onward, kind)
@@ -178,12 +178,12 @@ def one_threshold(table: EpisodeTable, signal: str, kind: Kind) -> LearnedPolicy
 
 
 def plain_threshold(table: EpisodeTable, feature: str, sign: float, kind: Kind) -> LearnedPolicy:
-    """Return the policy that goes on while a feature is high (sign 1) or low (−1), as it was named beforehand."""
+    """Return the policy that goes on while a feature, named beforehand, is high (sign 1) or low (−1)."""
     return _threshold(table, Signal(0, sign), feature, kind)
 
 
 def _meant(signal: str) -> float:
-    """Return 1 where a high number means doubt by its name, −1 where a low one does, 0 where the name says neither."""
+    """Return 1 if by its name a high number means doubt, −1 if a low one does, 0 if the name does not tell."""
     name = f"_{signal}_"
     if CONFIDENCE.fullmatch(signal) or any(f"_{word}_" in name for word in _SURE):
         return -1.0
@@ -202,13 +202,13 @@ def _promising(table: EpisodeTable, signal: str, kind: Kind) -> float:
         rows = decided[:, t] & ~np.isnan(values)
         if np.count_nonzero(rows) > 1:
             ranks, mended = _centred_ranks(values[rows]), loss[rows, t] - loss[rows, -1]
-            found += float((ranks * mended).sum())  # of whole numbers, but for graded losses
+            found += float((ranks * mended).sum())  # whole numbers, except for graded losses
             square += float((ranks**2).sum()) * float(mended.var(ddof=1))
     return found / math.sqrt(square) if square > 0 else 0.0
 
 
 def _centred_ranks(values: Floats) -> Ints:
-    """Return twice the ranks, of equal ones the middle, less their mean: whole numbers that sum to 0.
+    """Return twice the mid-ranks minus their mean: whole numbers that sum to 0.
 
     >>> _centred_ranks(np.array([0.3, 0.1, 0.3, 0.9])).tolist()
     [0, -3, 0, 3]
@@ -245,14 +245,14 @@ def policy_of(
     *,
     kappa: float = 0.0,
 ) -> LearnedPolicy:
-    """Return a policy that keeps every answer, of a score of going on for each step but the last.
+    """Return a policy that keeps every answer, with a score of going on for each step except the last.
 
     Args:
-        method: what made it, one of `policies.learned.METHODS`.
+        method: its method, one of `policies.learned.METHODS`.
         table: the questions that it was made from.
-        steps: for each step but the last what it looks at, and the score.
-        kind: of the guarantee; None: on the set of answers.
-        kappa: the threshold where none is certified.
+        steps: for each step except the last its features and the score.
+        kind: the kind of guarantee; None: one about the set of answers.
+        kappa: the threshold if none is certified.
     """
     nothing: tuple[Scorer | None, ...] = (None,) * len(table.sources)
     sure: Sequence[tuple[Scorer | None, ...]] = [nothing] * table.arrays.horizon
@@ -278,17 +278,17 @@ def policy_of(
 # histogram.
 
 PER_RUNG = "one threshold per rung"
-"""What the candidate and the baselines are called."""
+"""The name of the candidate and of the baseline."""
 QUANTILES = 100
-"""Thresholds that are looked at for each rung: quantiles of its doubt."""
+"""How many thresholds are tried for each rung: quantiles of its doubt."""
 CELLS = 10_201
-"""Combinations of thresholds that one search looks at; 101² is the finest grid of two rungs."""
+"""How many combinations of thresholds one search tries; 101² is the finest grid for two rungs."""
 LEVELS = (0.0, 0.4, 0.7, 0.85, 1.0, 1.15, 1.35, 1.8)
 """The losses that thresholds are tuned for, as parts of the one that will be allowed."""
 _TARGET = LEVELS.index(1.0)
 
 Vector: TypeAlias = tuple[int, ...]
-"""For each rung up to which place of its grid a question stops there; 0: nowhere."""
+"""For each rung the number of its grid's thresholds at which a question stops; 0: none."""
 
 
 def rung_doubt(table: EpisodeTable) -> Doubt | None:
@@ -304,7 +304,7 @@ def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> L
 
     Args:
         table: the training questions, of a ladder.
-        doubt: what the thresholds are set on.
+        doubt: the doubt that the thresholds are set on.
         asked: the promise, and the loss or the budget that the calibration will allow.
 
     Raises:
@@ -371,7 +371,7 @@ def tuned(problem: Problem, levels: Sequence[float]) -> list[Vector]:
     Those at level 1 are tuned by themselves; the others lie below and above them, each next to its neighbour.
 
     Args:
-        problem: what is to be tuned.
+        problem: the thresholds to tune.
         levels: rising parts of the limit, 1 among them.
     """
     lowest, highest = (0,) * len(problem.grids), tuple([grid.size for grid in problem.grids])
@@ -386,7 +386,7 @@ def tuned(problem: Problem, levels: Sequence[float]) -> list[Vector]:
 
 
 def search(problem: Problem, limit: float, low: Vector, high: Vector) -> Vector:
-    """Return the thresholds between two that cost least within a limit; the nearest to the limit if none keep it.
+    """Return the cheapest thresholds between two vectors within a limit; the nearest to the limit if none keep it.
 
     Exact where the combinations between the two are at most `CELLS`; otherwise grids are refined around the best.
     """
@@ -410,7 +410,7 @@ def _spread(low: int, high: int, many: int) -> Ints:
 
 
 def _best(problem: Problem, limit: float, grids: Sequence[Ints]) -> Vector:
-    """Return the place of the best of all combinations; of equal ones the strictest."""
+    """Return the index of the best combination; the strictest of equal ones."""
     cell = np.stack([np.searchsorted(grid, problem.place[:, r], side="right") for r, grid in enumerate(grids)], axis=1)
     shape = tuple([grid.size for grid in grids])
     limited, paid = (summed(cell, weights, shape) for weights in (problem.limited, problem.paid))
@@ -437,7 +437,7 @@ def summed(cell: Ints, weights: Floats, shape: tuple[int, ...]) -> Floats:
         wide = tuple([size + 1 for size in shape[:axes]])
         flat = np.ravel_multi_index(tuple(cell[:, :axes].T), wide)
         cells = np.bincount(flat, weights[:, rung], minlength=math.prod(wide)).reshape(wide)
-        for axis in range(rung if rung < len(shape) else axes):  # the rungs before: those that do not stop there
+        for axis in range(rung if rung < len(shape) else axes):  # questions that do not stop at the rungs before
             tail = np.flip(np.cumsum(np.flip(cells, axis), axis=axis), axis)
             cells = tail.take(range(1, wide[axis]), axis=axis)
         if rung < len(shape):
@@ -449,13 +449,13 @@ def summed(cell: Ints, weights: Floats, shape: tuple[int, ...]) -> Floats:
 def _scorer(grid: Floats, places: Sequence[int], sign: float) -> Scorer:
     """Return the level at which a value is first low enough to stop, of the places of a rung's thresholds by level."""
     if not grid.size:
-        return Constant(math.inf)  # the doubt is never known
+        return Constant(math.inf)  # the doubt is never known here
     knots = np.array([*_knots(grid, places)])
     return Piecewise(0, *(knots.T if sign > 0 else (knots * np.array([-1.0, 1.0]))[::-1].T))
 
 
 def _knots(grid: Floats, places: Sequence[int]) -> Iterator[tuple[float, float]]:
-    """Yield (doubt, level), both rising: where a rung's threshold stands at each level.
+    """Yield (doubt, level), both rising: a rung's threshold at each level.
 
     At level −1 no question stops, and at the level after the last all do. Where the threshold stays the same over
     several levels, the score jumps from the first of them to the last right behind it.

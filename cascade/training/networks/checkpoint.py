@@ -44,8 +44,8 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
     """Train, and write a checkpoint every `kept.every` steps and at the end, also where an error ends the run.
 
     Args:
-        setting: what, and how.
-        kept: where, how often, and whether to go on from what is there.
+        setting: the problem and the settings.
+        kept: the folder, how often to write, and whether to resume.
         tell: called after each step.
 
     Raises:
@@ -57,7 +57,7 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
     before = _before(folder, identity, setting, resume=kept.resume)
     rows = [] if before is None else before.rows
     if before is not None:
-        kept.say(f"going on from step {len(rows):,} of {setting.config.steps:,}")
+        kept.say(f"continuing from step {len(rows):,} of {setting.config.steps:,}")
         reason = lost(setting, rows)
         if reason is not None:
             return Trained(before.state, rows, reason)
@@ -71,12 +71,12 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
 
     try:
         return train(setting, None if before is None else before.state, list(rows), told)
-    finally:  # also where it was interrupted: the last whole step is kept
+    finally:  # also after an interrupt: the last complete step is kept
         run.write()
 
 
 class _Run:
-    """A run, and what of it no checkpoint holds yet."""
+    """A run, and the part of it that no checkpoint holds yet."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], rows: list[Row]) -> None:
         self._folder, self._identity, self._rows = folder, identity, list(rows)
@@ -87,7 +87,7 @@ class _Run:
         self._state = state
 
     def write(self) -> None:
-        """Write what was added since the last time."""
+        """Write what was added since the last checkpoint."""
         if self._state is not None:
             write(self._folder, self._identity, Found(self._state, self._rows))
             self._state = None
@@ -100,7 +100,7 @@ def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
         UsageError: it cannot be written there.
     """
     number = int(found.state.step)
-    # Copies: what was never touched, as Adam's moments in a trust region, may be one tensor under several names.
+    # Copies, since unused tensors, such as Adam's moments in a trust region, may be one tensor under several names.
     held = {name: value.cpu().clone().contiguous() for name, value in found.state._asdict().items()}
     state, curves = bytes_of(held), csv_of(found.rows)
     document = {
@@ -155,12 +155,12 @@ def _state_of(data: bytes, setting: TrainingProblem, folder: Path) -> State:
 
 
 def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem, *, resume: bool) -> Found | None:
-    """Return the checkpoint to resume from; None where there is none."""
+    """Return the checkpoint to resume from; None if there is none."""
     if not there(folder / CHECKPOINT_FILE):
         return None
     if not resume:
-        raise UsageError(f"{folder} holds a checkpoint: --resume goes on from it; or choose another --checkpoint.")
-    for rest in folder.glob(".writing.*"):  # of a process that was killed while it wrote
+        raise UsageError(f"{folder} holds a checkpoint: --resume continues from it; or choose another --checkpoint.")
+    for rest in folder.glob(".writing.*"):  # left by a process that was killed while it wrote
         with contextlib.suppress(OSError):
             shutil.rmtree(rest)
     document = json_of(folder / CHECKPOINT_FILE)
@@ -168,7 +168,7 @@ def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem,
         differ = list(differences(document["run"], identity))
         if differ:
             said = "".join(f"\n  - {one}" for one in differ)
-            raise UsageError(f"The checkpoint in {folder} is of another run, and cannot be gone on with:{said}")
+            raise UsageError(f"The checkpoint in {folder} is of another run and cannot be resumed:{said}")
     return read(folder, setting)[0]
 
 

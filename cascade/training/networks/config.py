@@ -1,7 +1,7 @@
-"""How policy networks are trained: every number with its symbol, where its default comes from, and the printed one.
+"""The settings of training a policy network, each with its symbol, the origin of its default, and the paper's value.
 
-"Paper" is Conformal Constrained Policy Optimization (arXiv 2511.11828). Where a default differs, `design/ccpo.md` says
-why. What the paper estimates from rollouts, and its update, are run in `benchmarks/literal`.
+"Paper" is Conformal Constrained Policy Optimization (arXiv 2511.11828). If a default differs, `design/ccpo.md` says
+why. `benchmarks/literal` runs the paper's rollouts and its update.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ _THRESHOLDS: Mapping[str, Literal["joint", "online", "none"]] = {
     "ccpo": "joint",
 }
 _LEAST = 1e-300
-"""A probability below which no threshold is served: its logarithm is to be finite."""
+"""The lowest probability of a served threshold, so that its logarithm is finite."""
 _ARGMAX_ONLY = 1.0
-"""Of log-probabilities: a threshold that none reaches."""
+"""A threshold that no log-probability reaches."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Learned:
 
     Attributes:
         policies: as served, by level; one level is called "".
-        trained: the run.
+        trained: the run of training.
         setting: what it was trained on.
     """
 
@@ -69,11 +69,11 @@ def fit_network(
 ) -> Learned:
     """Train a policy network, and serve it.
 
-    For several levels one network sees the level beside the features; what is served at a level has it in its biases.
+    For several levels one network reads the level beside the features; each served network has its level in its biases.
 
     Args:
         table: the training questions.
-        asked: what the policy is for; for several levels, by their names, each with its own limit. Of promises on the
+        asked: the target of the policy; for several levels, by their names, each with its own limit. Of promises on the
             set of answers each answer has a score of its own; for those on the single answer, and f1, every answer is
             kept and stopping alone is learned.
         method: "ccpo" trains policy and threshold together; "cpo" a policy of one action a step, served at its argmax;
@@ -173,7 +173,7 @@ def _network(
 def _kappa(method: str, setting: TrainingProblem, trained: float) -> float:
     """Return the threshold of log-probabilities that serves without a certificate.
 
-    Where every answer is kept, it is log ½: the likelier of two actions is taken.
+    If every answer is kept, it is log ½: the likelier of two actions is taken.
     """
     if method in {"cpo", "cpo_batch"}:
         return float(np.log(0.5)) if setting.walks.right is None else _ARGMAX_ONLY

@@ -1,7 +1,6 @@
 """A multilayer perceptron whose weights are one flat vector, with its derivatives written out.
 
-Adam works on a flat vector, and Jᵀu of a pass that is held anyway takes a dozen operations: nothing of the pass is done
-again.
+Adam works on a flat vector, and Jᵀu of a stored pass takes a dozen operations, without repeating the pass.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import torch
 from torch import Tensor
 
 DTYPE = torch.float64
-"""Of all training: batches are small, and rounding would be seen in the comparison with convex solvers."""
+"""The type of all training: batches are small, and rounding would show in the comparison with convex solvers."""
 _LAST = 0.1
-"""Scale of the last layer at the start: the first policy is nearly uniform, so that it can learn to take any action."""
+"""The initial scale of the last layer: the first policy is nearly uniform, so it can learn to take any action."""
 
 
 class Tape(NamedTuple):
@@ -53,7 +52,7 @@ class Mlp:
         return sum(fan * out + out for fan, out in zip(self.sizes, self.sizes[1:], strict=False))
 
     def initial(self, seed: int) -> Tensor:
-        """Return weights to start from, (P,): He's or Glorot's scale, biases 0, the last layer a tenth of that."""
+        """Return initial weights, (P,): He's or Glorot's scale, a tenth of it in the last layer, and biases of 0."""
         chance, parts = torch.Generator().manual_seed(seed), list[Tensor]()
         for number, (fan, out) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             last = number == len(self.sizes) - 2
@@ -99,9 +98,9 @@ class Mlp:
         return torch.cat(parts[::-1])
 
 
-# --- Where networks can be trained ---
+# --- The devices on which networks can be trained ---
 
 
 def gpus() -> int:
-    """Return how many GPUs torch finds here."""
+    """Return the number of GPUs that torch finds."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -42,7 +42,7 @@ class TrainingProblem:
     Attributes:
         walks: the training questions.
         goal: the limit of each level.
-        config: how.
+        config: the settings.
         threshold: "joint": the policy is trained through the sets at κ, and κ along (CCPO); "online": κ follows the
             misses of a policy of one action a step, which does not look at it (CPO online); "none" (CPO).
         seed: draws weights and batches.
@@ -66,7 +66,7 @@ class TrainingProblem:
 
     @property
     def inputs(self) -> int:
-        """The inputs of the network, those of the levels included."""
+        """The number of inputs of the network, including those of the levels."""
         return int(self.walks.inputs.shape[2]) + (self.levels if self.levels > 1 else 0)
 
     @property
@@ -76,7 +76,7 @@ class TrainingProblem:
 
     @property
     def kappa_range(self) -> tuple[float, float]:
-        """The range of κ; 0..1 where the policy is not trained through κ."""
+        """The range of κ; 0..1 if the policy is not trained through κ."""
         actions = self.walks.actions
         return self.config.kappa_range or ((_LOWEST / actions, 1.0 / actions) if self.joint else (0.0, 1.0))
 
@@ -144,19 +144,19 @@ def start(setting: TrainingProblem) -> State:
 
 
 def served_weights(setting: TrainingProblem, state: State) -> Tensor:
-    """Return the weights to serve: the average, where one has begun."""
+    """Return the weights to serve: the average, if averaging has begun."""
     return state.average if int(state.step) > average_after(setting.config) else state.weights
 
 
 def average_after(config: CCPOConfig) -> int:
-    """Return how many updates are made before weights are averaged."""
+    """Return the number of updates before weights are averaged."""
     return min(int(config.average_from * config.steps), config.steps)
 
 
 # --- A policy on a batch of questions, at its thresholds ---
 
 _ABOVE_ALL = 2.0
-"""A threshold that no probability reaches: the argmax alone is taken."""
+"""A threshold that no probability reaches: only the argmax is taken."""
 
 
 class Batch(NamedTuple):
@@ -168,7 +168,7 @@ class Batch(NamedTuple):
 
 
 def drawn(setting: TrainingProblem, number: int) -> Batch:
-    """Return the batch of a step: it depends on the seed and the step's number alone."""
+    """Return the batch of a step, which depends only on the seed and the step's number."""
     chance = np.random.default_rng([setting.seed, number])
     n, size, horizon = len(setting.walks.counts), setting.config.batch, setting.walks.cost.shape[1]
     chosen = np.arange(n) if size >= n else chance.choice(n, size, replace=False)
@@ -190,20 +190,20 @@ class BatchEvaluation:
 
     @property
     def there(self) -> Tensor | None:
-        """Which of the batch's steps are on record, bool (B, T); None where all are."""
+        """Which of the batch's steps are on record, bool (B, T); None if all are."""
         return self._batch.walks.there
 
     def log_policy(self, logits: Tensor) -> Tensor:
         """Return log π as it is served, (N, k) -> (B, T, k).
 
-        "next" is masked at step T alone: a served network is not told that a question ends earlier.
+        "next" is masked only at step T: a served network does not know that a question ends earlier.
         """
         before = torch.ones_like(self._batch.walks.onward)
         before[:, -1] = False
         return policy_of(logits.view(*before.shape, -1), before)
 
     def included(self, logs: Tensor) -> Tensor:
-        """Return how far each action is in the set; π of the actions that are there, where one a step is taken."""
+        """Return how far each action is in the set; for one action a step, π of the available actions."""
         walks = self._batch.walks
         if not self._setting.joint:
             return able(logs, walks).softmax(dim=-1)
@@ -219,13 +219,13 @@ class BatchEvaluation:
     def values(self, logits: Tensor) -> Values:
         """Return objective and constraint of each question, exactly, (N, k) -> (B,)."""
         included = self.included(self.log_policy(logits))
-        # One action a step keeps one answer: nothing is counted twice, and two right ones add up.
+        # One action a step keeps one answer: none is counted twice, and the probabilities of two right ones add up.
         found = brought(included, self._batch.walks, counted=not self._setting.joint)
         return self._setting.goal.values(found, self._batch.level)
 
     def hard(self, logs: Tensor) -> Hard:
         """Return the loss, cost and size of the sets at κ; for CPO without a threshold, those of the argmax."""
-        likeliest = _ABOVE_ALL if self._batch.walks.right is not None else 0.5  # "stop" is no member of any set
+        likeliest = _ABOVE_ALL if self._batch.walks.right is not None else 0.5  # "stop" is never a member of a set
         kappa = torch.full_like(self._kappa, likeliest) if self._setting.threshold == "none" else self._kappa
         return at_threshold(logs, self._batch.walks, kappa)
 
@@ -240,7 +240,7 @@ class BatchEvaluation:
         return (each if there is None else each[there]).mean()
 
     def onward(self, logs: Tensor) -> float:
-        """Return the mean π(next) where there is a next step."""
+        """Return the mean π(next) over steps with a next step."""
         there = self._batch.walks.onward
         return float(logs[..., -1].exp()[there].mean()) if bool(there.any()) else 0.0
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:  # that module needs torch, and who shows progress does not
+if TYPE_CHECKING:  # that module needs torch, which showing progress does not
     from cascade.training.networks.problem import Row, State
 
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cascade.errors import ConfigError
 from cascade.policies.artifact import CURVES_FILE
 
-if TYPE_CHECKING:  # that module needs torch, and who draws curves does not
+if TYPE_CHECKING:  # that module needs torch, which drawing curves does not
     from cascade.training.networks.problem import Row
 
 _RECENT = 100
@@ -27,11 +27,11 @@ _RECENT = 100
 
 
 class Progress(NamedTuple):
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        method: what is trained.
-        step, steps: the last step done, and how many there will be.
+        method: the method that is trained.
+        step, steps: the last step done, and the number of steps.
         coverage, cost: means over the last 100 steps; the share of questions covered, and mean steps a question.
         kappa: the threshold.
     """
@@ -72,7 +72,7 @@ CHECKPOINT_FILE = "checkpoint.json"
 CALLED, OPTION = "folder of checkpoints", "--checkpoint"
 """The folder's name in errors, and the option that sets it (`policies.files.writable`)."""
 EVERY = 500
-"""Steps from one checkpoint to the next: half of a run of the default length is lost at the most."""
+"""Steps between checkpoints; at most half of a run of the default length can be lost."""
 
 
 def _unsaid(_: str) -> None:
@@ -83,10 +83,10 @@ class Checkpoints(NamedTuple):
     """The folder for checkpoints of a run, and how often they are written.
 
     Attributes:
-        folder: of this run alone.
+        folder: the folder, for this run alone.
         every: steps from one checkpoint to the next.
-        resume: whether to go on from what is there.
-        say: is told, in words, where it goes on.
+        resume: whether to continue from the newest checkpoint.
+        say: is called with a sentence that says where the run continues.
     """
 
     folder: Path
@@ -110,7 +110,7 @@ class Training(NamedTuple):
     Attributes:
         method: of `policies.learned.NETWORKS`.
         settings: all of `CCPOConfig`, plain values.
-        steps: steps done.
+        steps: the number of steps done.
         questions: that it was trained on.
         levels: that the network serves, 1 or more.
         covered: the share of questions that training aims to cover, the mean over levels; None under a budget.

@@ -23,15 +23,15 @@ from cascade.training.networks.walks import Walks
 
 
 def policy_of(logits: Tensor, onward: Tensor) -> Tensor:
-    """Return log π, (B, T, k): "next", the last action, is masked where there is nothing to go on to, bool (B, T)."""
+    """Return log π, (B, T, k); "next", the last action, is masked if `onward`, bool (B, T), is false."""
     masked = logits[..., -1].masked_fill(~onward, -torch.inf)
     return torch.log_softmax(torch.cat([logits[..., :-1], masked[..., None]], dim=-1), dim=-1)
 
 
 def able(log_policy: Tensor, walks: Walks) -> Tensor:
-    """Return log π, with −∞ for impossible actions: "next" at the end of a question, an answer that its step lacks.
+    """Return log π, with −∞ for impossible actions: "next" at the end of a question, and answers that a step lacks.
 
-    Where a step has no answer and no next step, one action is left; it changes no result.
+    If a step has no answer and no next step, one action is left; it changes no result.
     """
     answers = torch.zeros_like(log_policy[..., :-1], dtype=torch.bool) if walks.absent is None else walks.absent
     gone = torch.cat([answers, ~walks.onward[..., None]], dim=-1)
@@ -55,8 +55,8 @@ class Brought(NamedTuple):
 
     Attributes:
         cost: in mean steps.
-        size: leaves kept.
-        loss: of the kind of promise, 0 where it does not count; may be below 0 where leaves are counted.
+        size: the number of leaves kept.
+        loss: the loss of the kind of promise, 0 if the question does not count; may be below 0 if leaves are counted.
     """
 
     cost: Tensor
@@ -68,8 +68,8 @@ def brought(included: Tensor, walks: Walks, *, counted: bool = False) -> Brought
     """Return cost, size and loss under soft inclusions.
 
     Args:
-        included: m, (B, T, k), or π itself for a policy that takes one action at a time; 0 for "next" where there is
-            nothing to go on to.
+        included: m, (B, T, k), or π itself for a policy that takes one action at a time; 0 for "next" without a further
+            step.
         walks: the B questions.
         counted: whether right leaves are counted with repetition, as in the paper's J̄_C.
     """
@@ -97,7 +97,7 @@ def _counted(included: Tensor, right: Tensor) -> Tensor:
 
 
 def _summed(walked: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
-    """Return cost and leaves, (B,) each. Where every answer is kept a step's leaves are its answers."""
+    """Return cost and leaves, (B,) each. If every answer is kept, a step's leaves are its answers."""
     cost = size = torch.zeros_like(walked[:, 0, 0])
     kept = walks.leaves if walks.right is None else walked[..., :-1].sum(dim=-1)
     for t in range(walked.shape[1] - 1, -1, -1):
@@ -107,7 +107,7 @@ def _summed(walked: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
 
 
 def _stopped(onward: Tensor, walks: Walks) -> Tensor:
-    """Return the loss of where a walk stops, every answer kept, (B, T) -> (B,)."""
+    """Return the expected loss of stopping, with every answer kept, (B, T) -> (B,)."""
     ahead = walks.stop_loss[:, -1]
     for t in range(onward.shape[1] - 2, -1, -1):
         ahead = (1.0 - onward[:, t]) * walks.stop_loss[:, t] + onward[:, t] * ahead
@@ -126,9 +126,9 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
     """Return loss, cost and size of the served sets: {a : π(a) ≥ κ} and the argmax.
 
     Args:
-        log_policy: log π, (B, T, k); what cannot be done (`able`) is passed over.
+        log_policy: log π, (B, T, k); impossible actions (`able`) are skipped.
         walks: the questions.
-        kappa: (B,); above 1 the argmax alone is taken.
+        kappa: (B,); above 1 only the argmax is taken.
     """
     possible = able(log_policy, walks)
     policy = possible.exp()
@@ -142,14 +142,14 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
     return Hard(found.loss, found.cost, found.size)
 
 
-# --- What is minimised, and what is held: cost under an allowed loss, or loss under a budget; each level has its limit
+# --- The objective and the constraint: cost under an allowed loss, or loss under a budget; each level has its limit
 
 LEAST_LIMIT = 0.01
 """Violations are divided by the limit, and by no less than this: at α = 0 each miss would be an infinite violation."""
 
 
 class Values(NamedTuple):
-    """Of each question, (B,): the objective, and how far it is above its level's limit; held at a mean of 0 or less."""
+    """For each question, (B,): the objective, and its excess over its level's limit, whose mean must be 0 or less."""
 
     objective: Tensor
     constraint: Tensor
@@ -160,8 +160,8 @@ class Goal(NamedTuple):
 
     Attributes:
         limits: (L,), for each level the mean loss that is allowed, or the mean cost in mean steps.
-        lambda_set: what each answer kept is charged with, in mean steps.
-        budget: whether the cost is held and the loss is minimised.
+        lambda_set: the charge for each answer kept, in mean steps.
+        budget: whether the cost is the constraint and the loss is minimised.
     """
 
     limits: Tensor

@@ -48,8 +48,8 @@ class Networks:
     Args:
         config: how they are trained.
         offered: whether "auto" tries them too.
-        checkpoints: where the run is kept on the disk; for one network alone.
-        tell: is told how far training is.
+        checkpoints: where the run is saved; only for a single network.
+        tell: is called with the progress of training.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Networks:
 
         Raises:
             MissingExtraError: torch is not installed.
-            UsageError: the log has nothing to learn from, or lacks what is needed; a checkpoint is of another run.
+            UsageError: the log has nothing to learn from, or lacks required columns; a checkpoint is of another run.
         """
         return self._once(table, _For(asked, method, seed, confidences=True))
 
     def levels(
         self, table: EpisodeTable, asked: Mapping[str, FitTarget], method: str, *, seed: int = 0
     ) -> Mapping[str, LearnedPolicy]:
-        """Train one network for several levels, each with what is asked for at it.
+        """Train one network for several levels, each with its own target.
 
         Raises:
             MissingExtraError, UsageError: as `policy`.
@@ -99,11 +99,11 @@ class Networks:
         return learned.policies
 
     def training_of(self, policy: LearnedPolicy) -> Training | None:
-        """Return how a policy was trained; None where it was not made here to be served."""
+        """Return how a policy was trained; None if this object did not train it to be served."""
         return next((one.training for one in self._made if one.policy is policy and _to_be_served(one)), None)
 
     def _once(self, table: EpisodeTable, made_for: _For) -> LearnedPolicy:
-        """Return the network of one level that was made for the same, or train it."""
+        """Return the network of one level that was trained for the same target, or train it."""
         for one in self._made:
             if one.arrays is table.arrays and one.made_for == made_for:
                 return one.policy

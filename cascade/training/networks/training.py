@@ -1,4 +1,4 @@
-"""CPO and CCPO: one policy network, one threshold a level, step after step.
+"""Trains CPO and CCPO: one policy network, with a threshold for each level.
 
 A step draws a batch, counts what the sets at κ miss under the policy as it is, updates the policy, and then κ by Eq. 9
 with its sign corrected, κ ← κ − η_t (misses − α). So κ does not learn from the update that these very questions made;
@@ -43,7 +43,7 @@ class Moments(NamedTuple):
     second: Tensor
 
     def step(self, gradient: Tensor, rate: float, number: int) -> tuple[Tensor, Moments]:
-        """Return what to add to the weights, and the new moments; `number` counts the updates from 1."""
+        """Return the change of the weights, and the new moments; `number` counts the updates from 1."""
         first = (_DECAYS[0] * self.first).add_(gradient, alpha=1 - _DECAYS[0])
         second = (_DECAYS[1] * self.second).addcmul_(gradient, gradient, value=1 - _DECAYS[1])
         spread = (second / (1 - _DECAYS[1] ** number)).sqrt_().add_(_EPSILON)
@@ -85,7 +85,7 @@ def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:
 
 
 def smoothed_by(before: Tensor, now: Tensor, share: float) -> Tensor:
-    """Return the running mean of violations, (L,); the first one is taken as it is."""
+    """Return the running mean of violations, (L,); it starts at the first violation."""
     return torch.where(before.isnan(), now, share * before + (1.0 - share) * now)
 
 
@@ -100,7 +100,7 @@ def ascended(multiplier: Tensor, smoothed: Tensor, config: CCPOConfig) -> Tensor
 
 
 def averaged(state: State, weights: Tensor, updates: int) -> Tensor:
-    """Return the mean of the weights over so many updates; the one before, where averaging has not begun."""
+    """Return the mean of the weights over so many updates; the old mean if averaging has not begun."""
     return state.average if updates < 1 else state.average + (weights - state.average) / updates
 
 
@@ -125,8 +125,8 @@ class Trained(NamedTuple):
 
     Attributes:
         state: the last state whose weights could be served.
-        rows: what each step showed.
-        diverged: why it was ended before its last step, in words; None where it was not.
+        rows: the figures of each step.
+        diverged: why it ended before its last step, in words; None if it did not.
     """
 
     state: State
@@ -144,9 +144,9 @@ def train(
     """Train to the last step, or until it diverges.
 
     Args:
-        setting: what, and how.
-        state: where to go on from; None starts anew.
-        rows: what the steps before showed.
+        setting: the problem and the settings.
+        state: the state to continue from; None starts anew.
+        rows: the figures of the earlier steps.
         tell: called after each step.
         advance: makes a step.
     """
@@ -154,9 +154,9 @@ def train(
     while int(state.step) < setting.config.steps:
         try:
             now, row = advance(setting, state)
-        except (LinAlgError, UsageError) as error:  # the settings were checked: it is the numbers
+        except (LinAlgError, UsageError) as error:  # the settings were checked, so the numbers diverged
             return Trained(state, shown, f"step {len(shown) + 1}: {error}; {_MILDER}")
-        if not float(now.weights.abs().max()) < _LARGEST:  # a NaN neither
+        if not float(now.weights.abs().max()) < _LARGEST:  # also false for NaN
             return Trained(state, shown, f"step {len(shown) + 1}: a weight is not finite, or nearly so; {_MILDER}")
         state = now
         shown.append(row)
@@ -176,7 +176,7 @@ _LOST = 0.5
 
 
 def lost(setting: TrainingProblem, rows: list[Row]) -> str | None:
-    """Return why a run should end early, in words; None where it should go on. Checked every 200 steps."""
+    """Return why a run should end early, in words; None if it should go on. Checked every 200 steps."""
     if len(rows) < _WINDOW or len(rows) % _WINDOW:
         return None
     last = rows[-_WINDOW:]
@@ -185,6 +185,6 @@ def lost(setting: TrainingProblem, rows: list[Row]) -> str | None:
     if not setting.goal.budget and wanted - coverage > _LOST:
         return (
             f"step {len(rows)}: over the last {_WINDOW} steps {100 * coverage:.0f} % were covered, where "
-            f"{100 * wanted:.0f} % are asked for, and kappa is {last[-1].kappa:.3g}: it does not find back"
+            f"{100 * wanted:.0f} % are asked for, and kappa is {last[-1].kappa:.3g}: it does not recover"
         )
     return None

@@ -22,12 +22,12 @@ from cascade.training.stopping.stages import Stage, on_record
 
 
 class Encoding(NamedTuple):
-    """Where each step's columns lie among the inputs.
+    """The position of each step's columns among the inputs.
 
     Attributes:
-        names: what the inputs are that come from features; "p_yes?" marks where p_yes is missing.
+        names: the names of the inputs that come from features; "p_yes?" is 1 if p_yes is missing.
         places: int64 for each step, the input of each of its design's columns.
-        levels: inputs that say which level a policy serves; 0 where there is one.
+        levels: the number of inputs that say which level a policy serves; 0 for a single level.
     """
 
     names: tuple[str, ...]
@@ -50,7 +50,8 @@ class Walks(NamedTuple):
 
     Attributes:
         inputs: (n, T, inputs), without those of levels.
-        right: (n, T, m), 1 where a candidate is right; None where every answer is kept and stopping alone is decided.
+        right: (n, T, m), 1 if a candidate is right; None if every answer is kept and the policy only decides when to
+            stop.
         stop_loss: (n, T), what stopping after each step loses, every answer kept (`stopping.targets`).
         counts: (n,), 1 where a question counts as missed if no right answer is kept.
         cost: (n, T), of each step, in mean steps; 0 beyond a complete record.
@@ -76,12 +77,12 @@ class Walks(NamedTuple):
 
     @property
     def actions(self) -> int:
-        """The actions k of a step: one a candidate and "next", or "stop" and "next"."""
+        """The number of actions k of a step: one for each candidate and "next", or "stop" and "next"."""
         return 2 if self.right is None else int(self.right.shape[2]) + 1
 
 
 def encoding_of(stages: Sequence[Stage], levels: int = 0) -> Encoding:
-    """Return where the columns of steps lie."""
+    """Return the positions of the columns of steps."""
     said = [_names(stage) for stage in stages]
     names = tuple(dict.fromkeys(name for some in said for name in some))
     at = {name: place for place, name in enumerate(names)}
@@ -97,7 +98,7 @@ def _names(stage: Stage) -> list[str]:
 def walks_of(problem: Problem, encoding: Encoding, device: str = "cpu") -> Walks:
     """Return the questions of a problem (`stopping.problem.build`, without products of features)."""
     table = problem.table
-    scored = problem.asked.rules.counts_misses  # answers are scored one by one; for the others every answer is kept
+    scored = problem.asked.rules.counts_misses  # these kinds score each answer; for the others every answer is kept
     right = _tensor(table.arrays.correct, device) if scored else None
     hopeless = table.arrays.complete & ~table.arrays.solvable
     counts = _tensor(problem.asked.rules.counted(table) & ~hopeless, device)
@@ -121,7 +122,7 @@ def _inputs(table: EpisodeTable, stages: Sequence[Stage], encoding: Encoding) ->
 
 
 def _onward(table: EpisodeTable) -> Tensor:
-    """Return where there is a next step: not after the last of a complete question, nor after step T."""
+    """Return whether there is a next step: not after the last step of a complete question, nor after step T."""
     number = np.arange(table.arrays.horizon)
     ends = table.arrays.complete[:, None] & (number >= table.arrays.steps[:, None] - 1)
     return torch.from_numpy(~ends & (number < table.arrays.horizon - 1))

@@ -171,7 +171,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bytes(
     assert "- questions.sha256" in words(other.err)
     resumed = fit(cli, log, "--checkpoint", "ck", "--resume", "--force")
     assert resumed.code == 0, resumed.err
-    assert "going on from step 7 of 12" in resumed.err
+    assert "continuing from step 7 of 12" in resumed.err
     assert contents(tmp_path / "policy") == whole
     assert set(contents(tmp_path / "ck")) == {"checkpoint.json", "curves.csv", "state-12.safetensors"}
     assert contents(tmp_path / "ck")["curves.csv"] == whole["curves.csv"]

@@ -323,7 +323,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no policy\.json in this directory; cascade calibrate"):
         read(tmp_path)
     (tmp_path / "policy.json").write_text("{}")
-    with pytest.raises(ConfigError, match="it is a file, and a policy directory is meant"):
+    with pytest.raises(ConfigError, match="it is a file, not a policy directory"):
         read(tmp_path / "policy.json")
 
 

@@ -63,6 +63,6 @@ def test_files_beside_the_policy_have_plain_names(tmp_path: Path) -> None:
     write(tmp_path, certified(), files={"README.md": b"x", "frontier.svg": b"y"})
     assert set(files(tmp_path)) == {POLICY_FILE, CERTIFICATE_FILE, "README.md", "frontier.svg"}
     for name in ("../README.md", "a/b", POLICY_FILE, CERTIFICATE_FILE, "", ".", ".."):
-        with pytest.raises(UsageError, match="is no name for a file beside"):
+        with pytest.raises(UsageError, match="cannot be the name of a file beside"):
             write(tmp_path, certified(), files={name: b""})
     assert MODEL_FILE not in files(tmp_path)

@@ -156,7 +156,7 @@ def test_any_byte_that_is_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_cannot_be_written_out() -> None:
-    with pytest.raises(ConfigError, match="cannot be written out"):
+    with pytest.raises(ConfigError, match="cannot be given by its settings"):
         policy_section(SECTION)
     with pytest.raises(ConfigError, match="in its directory"):
         policy_of(policy_section(SECTION, held=True))

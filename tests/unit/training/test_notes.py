@@ -112,7 +112,7 @@ def test_an_earlier_policy_of_other_signals_is_warned_of() -> None:
     renamed = log(200, 5)
     renamed = replace(renamed, signals={f"other_{name}": values for name, values in renamed.signals.items()})
     said = started(renamed, first, method="net_benefit")
-    assert "the earlier policy looks at what is not in this log" in said
+    assert "the earlier policy reads features that this log lacks" in said
 
 
 def test_one_training_question_is_one() -> None:

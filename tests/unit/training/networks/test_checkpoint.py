@@ -114,7 +114,7 @@ def test_a_run_that_is_done_is_not_run_again(tmp_path: Path) -> None:
     whole = train_kept(made(), kept(tmp_path), quiet)
     again = train_kept(made(), kept(tmp_path, say=said.append), until(STEPS))
     assert bits(again) == bits(whole)
-    assert said == [f"going on from step {STEPS} of {STEPS}"]
+    assert said == [f"continuing from step {STEPS} of {STEPS}"]
 
 
 def test_a_run_that_diverged_goes_no_further_when_it_is_resumed(
