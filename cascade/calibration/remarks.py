@@ -41,6 +41,21 @@ def about_questions(tables: Sequence[EpisodeTable]) -> Iterator[str]:
         )
 
 
+def about_gaps(tables: Sequence[EpisodeTable]) -> Iterator[str]:
+    """Yield which steps of how many questions nobody asked, though later ones are on record."""
+    for table in tables:
+        if table.bought is None:
+            continue
+        unasked = ~table.bought & (np.arange(table.arrays.horizon) < table.arrays.steps[:, None])
+        for at, many in enumerate(unasked.sum(axis=0)):
+            if many:
+                name = (table.step_models[at] if table.step_models else None) or f"step {at + 1}"
+                yield (
+                    f"of {many:,} of {table.n:,} questions no call of {name} is on record: where a policy asks it, "
+                    "such a question counts against the promise. Log every model's answer, or leave these questions out"
+                )
+
+
 def about_reference(table: EpisodeTable) -> Iterator[str]:
     """Yield which model is the reference of savings and of a promise of regret, and reasons to doubt it."""
     if not has_reference(table):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cascade.calibration.remarks import about_questions, about_reference
+from cascade.calibration.remarks import about_gaps, about_questions, about_reference
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from unit.evaluation.plain import row
@@ -35,6 +35,14 @@ def test_near_duplicates_are_said_and_counted_as_one() -> None:
 def test_an_empty_column_of_questions_is_named() -> None:
     (said,) = about_questions([logged(*(ladder("", f"e{k}") for k in range(7)))])
     assert "column question is empty in 7 episodes" in said
+
+
+def test_questions_that_a_model_was_not_asked_are_counted() -> None:
+    """A fit on such a log said only how many more questions it would take."""
+    asked = [ladder("Who?", "a"), ladder("What?", "b")]
+    assert not list(about_gaps([logged(*asked)]))
+    (said,) = about_gaps([logged(*asked, ladder("Where?", "c")[1:])])
+    assert said.startswith("of 1 of 3 questions no call of small is on record: where a policy asks it")
 
 
 def test_the_reference_is_named_with_the_reason() -> None:
