@@ -7,7 +7,7 @@ does not record is None. None is not compared; `unknown` says in words what ther
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -302,8 +302,33 @@ def _shown(value: Any, beside: Any) -> str:
     if not isinstance(value, Mapping) or not isinstance(beside, Mapping):
         return str(value)
     differing = [name for name in value if value[name] != beside.get(name)]
-    settings = ", ".join(f"{name} {value[name]}" for name in differing if name != "kind")
+    settings = ", ".join(f"{name} {_setting(value[name], beside.get(name))}" for name in differing if name != "kind")
     return f"{value.get('kind', '')} ({settings})" if settings else str(value.get("kind", ""))
+
+
+def _setting(value: Any, beside: Any) -> str:
+    """Return a setting in words; of a list its names, or what differs in items of the same names.
+
+    >>> _setting([{"name": "a", "purpose": "answer"}, {"name": "b", "purpose": "judge"}], None)
+    'a, b'
+    >>> _setting([{"name": "b", "purpose": "judge", "parents": ["a"]}], [{"name": "b", "purpose": "verify"}])
+    'b: purpose judge, parents a'
+    """
+    if not isinstance(value, list | tuple):
+        return str(value)
+    names, others = _names(value), _names(beside if isinstance(beside, list | tuple) else ())
+    if names != others:
+        return ", ".join(names) or "none"
+    return "; ".join(
+        f"{name}: "
+        + ", ".join(f"{key} {_setting(one[key], other.get(key))}" for key in one if one[key] != other.get(key))
+        for name, one, other in zip(names, value, beside, strict=True)
+        if one != other
+    )
+
+
+def _names(listed: Iterable[Any]) -> list[str]:
+    return [str(one.get("name")) if isinstance(one, Mapping) else str(one) for one in listed]
 
 
 def _models_changed(before: MadeFor, after: MadeFor) -> Iterator[str]:

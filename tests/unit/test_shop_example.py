@@ -60,3 +60,14 @@ def test_the_large_model_is_learned_where_it_can_be_paid_and_no_task_is_overspen
         before = len(fake.requests)
         run.learned(asked, models, 10_000_000)
         assert len(fake.requests) == before  # every call is on record
+
+
+def test_with_scripted_models_a_switch_is_learned_that_is_as_right_and_cheaper(
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["shop_run.py", "--fake", "--tasks", "24"])
+    run.main()
+    small, large, learned = (line.split(" | ") for line in capsys.readouterr().out.splitlines()[-3:])
+    assert int(small[2].split("/")[0]) < int(large[2].split("/")[0])
+    assert learned[2] == large[2] == "12/12"
+    assert float(learned[3]) < float(large[3])

@@ -61,6 +61,26 @@ def test_a_change_is_said_in_words(more: dict[str, Any], words: list[str]) -> No
     assert all(word in said for word in words), said
 
 
+def test_other_offers_are_said_by_their_names_and_by_what_differs() -> None:
+    small, large = {"name": "first", "model": "base"}, {"name": "last", "model": "guide"}
+    both, swapped = ({"kind": "offers", "offers": listed} for listed in ([small, large], [large, small]))
+    judged = {
+        "kind": "offers",
+        "offers": [small, {**large, "name": "check", "purpose": "judge", "parents": ["first"]}, large],
+    }
+    verified = {"kind": "offers", "offers": [small, {**judged["offers"][1], "purpose": "verify"}, large]}
+
+    def said(then: dict[str, Any], now: dict[str, Any]) -> str:
+        return differences(made_for(config(strategy=then)), made_for(config(strategy=now)))[0]
+
+    order = "the strategy is offers (offers last, first); the certificate was made for offers (offers first, last)"
+    assert said(both, swapped) == order
+    purpose = (
+        "the strategy is offers (offers check: purpose verify); the certificate was made for offers (offers check: "
+    )
+    assert said(judged, verified) == f"{purpose}purpose judge)"
+
+
 def test_a_certificate_that_does_not_say_what_writing_to_a_cache_costs_holds() -> None:
     """Those of before 0.6 do not."""
     priced = {"input": 1.0, "output": 2.0, "cache_write": 1.25}
