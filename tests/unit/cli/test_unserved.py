@@ -83,7 +83,7 @@ def test_a_signal_that_no_strategy_gives_is_said_at_once(cli: Cli, tmp_path: Pat
     ran = cli("fit", str(episodes), "--alpha", "0.2", "--policy", "threshold", "-o", str(tmp_path / "policy"))
     assert ran.code == 0, ran.err
     said = " ".join(ran.err.split())
-    assert "no strategy gives the signal logprob, so a policy that looks at it cannot be served. The most similar" in said
+    assert "no strategy gives the signal logprob, so a policy that looks at it cannot be served. The most" in said
     assert "serves it" not in ran.out
 
 
