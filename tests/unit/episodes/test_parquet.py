@@ -93,7 +93,7 @@ def test_columns_of_other_writers_are_understood(tmp_path: Path) -> None:
         ("confidence", [math.inf], None),
         ("confidence", ["0.5"], None),
         ("correct", ["true"], None),
-        ("correct", [1], None),
+        ("correct", [2], None),
         ("answer", [1.5], None),
         ("gold", ["Danube"], ["Danube"]),
         ("gold", ["4"], ["4"]),
