@@ -201,8 +201,9 @@ def run(
     answers, stopped = _served(record.steps, stopped, abstain_below, question.chat)
     record.warnings += _unkept(record.steps, answers, stopped)
     if certificate is not None:
-        reasons = [f"the walk was not the policy's own to its end (stopped: {stopped})"]
-        reasons = [*(reasons if stopped in UNCERTIFIED else ()), *dict.fromkeys(record.outside)]
+        reasons = list(dict.fromkeys(record.outside))
+        if stopped in UNCERTIFIED:
+            reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
         certificate = None if reasons else certificate
         record.warnings += [f"no certificate: {said}" for said in reasons]
     return Answer(
@@ -232,30 +233,34 @@ def _walk(
     """Follow the plan until the policy or the plan ends it; return why it stopped."""
     item = next(plan, None)
     while item is not None:
-        if isinstance(item, Request | Conclusion):
+        if not isinstance(item, Step):
             item = yield from _pay(item, plan, prices, purse, record)
             continue
         observation = _within(Observation(question, record.seen(item), horizon), record)
+        step, last = observation.step, observation.last
         decision = decide(policy, observation)
-        record.warnings += () if observation.last else missing_logprobs(observation.step, policy.reads)
-        if item.number:  # before the first call there is nothing to put on record
-            yield record.finish(observation.step._replace(decision=decision))
+        record.warnings += () if last else missing_logprobs(step, policy.reads)
+        if step.number:  # before the first call there is nothing to put on record
+            yield record.finish(step._replace(decision=decision))
         record.check()
         if not decision.proceed:
-            if observation.step.forced is not None:
+            if step.forced is not None:
                 return "forced"
-            return "horizon" if observation.last else "policy"
+            return "horizon" if last else "policy"
         item = _resumed(plan, decision.buy)
     return "horizon"
 
 
 def _within(observation: Observation, record: _Record) -> Observation:
     """Put down why the latest step is outside of what the certificate speaks of, and go on where one is required."""
-    step = observation.step
-    outside = () if record.scope is None or not step.number else record.scope.outside(step)
+    step, scope = observation.step, record.scope
+    if scope is None or not step.number:
+        return observation
+    outside = scope.outside(step)
+    if not outside:
+        return observation
     record.outside += outside
-    insists = bool(outside) and record.scope is not None and record.scope.insists
-    if not insists or step.forced is not None or observation.last:
+    if not scope.insists or step.forced is not None or observation.last:
         return observation
     reason = f"{outside[0]}: no certificate speaks of that, one is required, and so the walk goes on"
     return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
@@ -302,10 +307,7 @@ def _pay(
         completion = yield from _answered(request, prices, purse, record)
     except ProviderError as error:
         return _resume(plan, error)
-    try:
-        return plan.send(completion)
-    except StopIteration:
-        return None
+    return _resumed(plan, completion)
 
 
 def _answered(
@@ -368,10 +370,10 @@ def _call(
     return completion
 
 
-def _resumed(plan: Plan, buy: int | None) -> Request | Step | Conclusion | None:
-    """Go on with a plan, with the offer that is bought next where the policy says which."""
+def _resumed(plan: Plan, told: Completion | int | None) -> Request | Step | Conclusion | None:
+    """Go on with a plan: with a reply, or with the offer that is bought next where the policy says which."""
     try:
-        return plan.send(buy)
+        return plan.send(told)
     except StopIteration:
         return None
 
@@ -471,20 +473,17 @@ def _ranked(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: boo
         return max(known, default=-1.0), len(group), max(step.number for step, _ in group)
 
     best_first = sorted(groups.values(), key=worth, reverse=True)
-    return [_Ranked(_text(*_surest(group)), _most_sure(group)) for group in best_first]
+    return [_Ranked(_surest(group), _most_sure(group)) for group in best_first]
 
 
-def _surest(group: Sequence[tuple[Step, int]]) -> tuple[Step, int]:
-    """Return the candidate of an answer whose text is served: the surest, of equals the one kept first."""
+def _surest(group: Sequence[tuple[Step, int]]) -> str:
+    """Return the text that is served of an answer: its surest candidate's, of equals that of the one kept first."""
 
     def sure(one: tuple[Step, int]) -> float:
         known = one[0].confidence(one[1])
         return -1.0 if known is None else known
 
-    return max(group, key=sure)
-
-
-def _text(step: Step, index: int) -> str:
+    step, index = max(group, key=sure)
     return step.candidates[index].text
 
 

@@ -173,6 +173,8 @@ class Price:
 
     def for_input(self, input_tokens: int) -> Price:
         """Return the price of a call whose prompt has so many tokens."""
+        if not self.above:
+            return self
         applicable = [price for tokens, price in self.above if input_tokens > tokens]
         return applicable[-1] if applicable else self
 

@@ -36,6 +36,9 @@ class Charged(NamedTuple):
     unpriced: str | None = None
 
 
+_FREE = Charged(0)
+
+
 def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
     """Return what an answered call costs by the usage that its reply told."""
     tier, usage = completion.tier if completion.tier is not None else _asked_tier(request.chat), completion.usage
@@ -48,16 +51,20 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
     plain = at_tier.cost_nano_usd(usage)
     if plain is None or more.nano_usd is None:
         return Charged(None, more.unpriced)
-    heard, spoken = (
-        _audio(completion.details, name) for name in ("prompt_tokens_details", "completion_tokens_details")
-    )
+    audio = _audio(completion.details, rate, cached=bool(usage.cached_input_tokens)) if completion.details else _FREE
+    return audio if audio.nano_usd is None else Charged(plain + more.nano_usd + audio.nano_usd)
+
+
+def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
+    """Return what a call costs more, or less, because some of its tokens are audio."""
+    heard, spoken = (_audio_tokens(details, name) for name in ("prompt_tokens_details", "completion_tokens_details"))
     unknown = _audio_unknown(rate, heard=bool(heard), spoken=bool(spoken))
-    if heard and usage.cached_input_tokens:
+    if heard and cached:
         unknown = "audio where part of the prompt was read from a cache: which part is not told"
     if unknown is not None:
         return Charged(None, unknown)
     pico = heard * ((rate.audio_input or 0) - rate.input) + spoken * ((rate.audio_output or 0) - rate.output)
-    return Charged(plain + more.nano_usd - (-pico // PICO_PER_NANO))
+    return Charged(-(-pico // PICO_PER_NANO))
 
 
 def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
@@ -110,7 +117,7 @@ def _searched(chat: ChatRequest | None, price: Price) -> Charged:
     """Return what searching the web costs: once for each request of a model that always does."""
     wanted = None if chat is None else chat.options.get("web_search_options")
     if not price.search:
-        return Charged(0) if wanted is None else Charged(None, "web_search_options (price.search)")
+        return _FREE if wanted is None else Charged(None, "web_search_options (price.search)")
     size = wanted.get("search_context_size") if isinstance(wanted, Mapping) else None
     pico = dict(price.search).get(str(size or _MEDIUM))
     unknown = f"web_search_options (price.search.{size or _MEDIUM})"
@@ -128,7 +135,7 @@ def _speaks(chat: ChatRequest) -> bool:
     return "audio" in (chat.options.get("modalities") or ()) or chat.options.get("audio") is not None
 
 
-def _audio(details: Mapping[str, Any], name: str) -> int:
+def _audio_tokens(details: Mapping[str, Any], name: str) -> int:
     found = details.get(name, {}).get("audio_tokens")
     return found if isinstance(found, int) else 0
 

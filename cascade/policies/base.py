@@ -37,7 +37,8 @@ class Observation(NamedTuple):
     @property
     def last(self) -> bool:
         """Whether no further step is possible."""
-        return self.step.final or self.step.number >= self.horizon
+        step = self.steps[-1]
+        return step.final or step.number >= self.horizon
 
 
 class Scores(NamedTuple):

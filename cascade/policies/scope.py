@@ -71,9 +71,9 @@ class Scope:
         >>> Scope().outside(Step(1, (), {}))
         ('step 1 brought no answer',)
         """
-        failed = tuple(dict.fromkeys(failures(step)))
+        failed = failures(step)
         if failed:
-            return failed
+            return tuple(dict.fromkeys(failed))
         found = (*dict.fromkeys(self._renamed(step)), *self._lacks(step))
         if not found and self.strict and self.odd(step):
             return (f"step {step.number} {ODD}, which more questions do now than the calibration allows",)
@@ -133,7 +133,7 @@ class Scope:
 
     def _lacks(self, step: Step) -> Iterator[str]:
         many = len(step.candidates)
-        missing = sorted(name for name in self.reads if step.signals.get(name) is None)
+        missing = sorted([name for name in self.reads if step.signals.get(name) is None])
         if self.shown is None:
             if not many:
                 yield f"step {step.number} brought no answer"
@@ -164,8 +164,10 @@ def usual(at: Shown) -> int:
     return min((-held["of"], int(many)) for many, held in at.items())[1]
 
 
-def failures(step: Step) -> Iterator[str]:
-    """Yield a sentence for each failed call of a step. The provider's own message is only in `Call.error`."""
-    for call in step.calls:
-        if call.error is not None:
-            yield f"the call of {call.request.role} at step {step.number} failed ({call.failed_with})"
+def failures(step: Step) -> list[str]:
+    """Return a sentence for each failed call of a step. The provider's own message is only in `Call.error`."""
+    return [
+        f"the call of {call.request.role} at step {step.number} failed ({call.failed_with})"
+        for call in step.calls
+        if call.error is not None
+    ]

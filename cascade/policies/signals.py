@@ -146,11 +146,11 @@ def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]
     """Return the mean and the least log-prob of tokens, in nats; None for both where one of them is unknown."""
     if not tokens:
         return None, None
-    values = [token.logprob for token in tokens]
-    known = [value for value in values if value is not None and value > -math.inf]
-    if len(known) < len(values):
+    known = [token.logprob for token in tokens if token.logprob is not None]
+    total = sum(known)
+    if len(known) < len(tokens) or not total > -math.inf:
         return None, None  # a mean over a part of the tokens would mislead
-    return sum(known) / len(known), min(known)
+    return total / len(known), min(known)
 
 
 def message_signals(request: ChatRequest, completion: Completion) -> dict[str, float | None]:

@@ -6,8 +6,9 @@ Each function is one line or a few of `design/faults.md` (the F numbers), and ea
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, TypeAlias
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
 from cascade.chat import ChatRequest, output_text, part_texts, refusal_of
@@ -20,7 +21,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload
 from cascade.text import same_model
-from cascade.types import Completion, Request, Token, Usage
+from cascade.types import Completion, Request, Token, Usage, tokens_of
 
 MAX_TEXT_CHARS = 1_000_000
 """Longer answers are cut: no model of today writes them, so it is a fault or an attack (F29)."""
@@ -94,8 +95,9 @@ def _details(usage: Any) -> dict[str, dict[str, int]]:
     found = {}
     for name in ("prompt_tokens_details", "completion_tokens_details"):
         given = usage.get(name)
-        kinds = given.items() if isinstance(given, dict) else ()
-        if counts := {as_storable(str(kind))[:100]: many for kind, many in kinds if is_count(many)}:
+        if not isinstance(given, dict):
+            continue
+        if counts := {as_storable(str(kind))[:100]: many for kind, many in given.items() if is_count(many)}:
             found[name] = counts
     return found
 
@@ -311,30 +313,52 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
     content = raw.get("content") if isinstance(raw, dict) else None
     if not isinstance(content, list) or not content:
         return None
-    read = _token if wanted is None or wanted <= 1 else _chosen
-    tokens = [read(entry) for entry in content if isinstance(entry, dict)]
-    bad = [token.logprob for token in tokens].count(None)
+    entries = [entry for entry in content if isinstance(entry, dict)]
+    if not entries:
+        return None
+    values: Sequence[float | None] = _logprobs(entries)
+    tops: Iterable[_Alternatives] = repeat(())
+    if wanted is not None and wanted > 1:
+        values, tops = zip(*map(_with_alternatives, values, entries), strict=True)
+    tokens = tokens_of(_texts(entries), values, tops)
     if len(tokens) > 1 and not tokens[-1].text:
         tokens.pop()  # the end mark, which some servers send and the same servers' streams do not
-    if bad:
+    if bad := values.count(None):
         notes.append(f"{bad} of {len(tokens)} log-probs are not log-probabilities")
-    return tuple(tokens) or None
+    return tuple(tokens)
 
 
-def _token(entry: dict[str, Any]) -> Token:
-    """Return a token, or an alternative to one."""
-    text = entry.get("token")
-    return Token(as_storable(text) if isinstance(text, str) else "", logprob(entry.get("logprob")))
+_Alternatives: TypeAlias = tuple[tuple[str, float], ...]
 
 
-def _chosen(entry: dict[str, Any]) -> Token:
-    """Return a token with its alternatives. A bad one makes its place unknown: the rest would look surer than it is."""
-    token, top = _token(entry), entry.get("top_logprobs")
+def _with_alternatives(value: float | None, entry: dict[str, Any]) -> tuple[float | None, _Alternatives]:
+    """Return a token's log-prob and its alternatives.
+
+    A bad alternative makes the token's own log-prob unknown: the rest would look surer than it is.
+    """
+    top = entry.get("top_logprobs")
     if not isinstance(top, list) or not top:
-        return token
-    others = [_token(other) for other in top if isinstance(other, dict)]
-    known = tuple([(other.text, other.logprob) for other in others if other.logprob is not None])
-    return Token(token.text, token.logprob, known) if len(known) == len(others) else Token(token.text, None)
+        return value, ()
+    others = [other for other in top if isinstance(other, dict)]
+    known = [other for other in _logprobs(others) if other is not None]
+    return (value, tuple(zip(_texts(others), known, strict=True))) if len(known) == len(others) else (None, ())
+
+
+def _texts(entries: list[dict[str, Any]]) -> list[str]:
+    """Return the texts of tokens as they can be stored, "" where a token has none."""
+    texts = [entry.get("token", "") for entry in entries]
+    try:
+        as_they_are = is_storable("".join(texts))  # one look for all of them
+    except TypeError:
+        as_they_are = False
+    return texts if as_they_are else [as_storable(text) if isinstance(text, str) else "" for text in texts]
+
+
+def _logprobs(entries: list[dict[str, Any]]) -> list[float | None]:
+    """Return the log-probabilities of tokens, None for what is none."""
+    return [
+        value if type(value := entry.get("logprob")) is float and value <= 0.0 else logprob(value) for entry in entries
+    ]
 
 
 _ROUNDING = 1e-4
@@ -343,8 +367,6 @@ _ROUNDING = 1e-4
 
 def logprob(value: object) -> float | None:
     """Return a log-probability ≤ 0 (−inf allowed: p = 0), or None for anything that is not one (F25)."""
-    if type(value) is float and value <= 0.0:
-        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import tenacity
 
@@ -23,8 +23,7 @@ _CLOCK_S = 0.002
 """libuv counts in whole milliseconds, so that a timer may fire up to one too early."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(NamedTuple):
     """An instant on the monotonic clock, so that a step of the wall clock changes nothing (F13)."""
 
     at_s: float = float("inf")

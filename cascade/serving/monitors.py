@@ -11,6 +11,7 @@ import itertools
 import math
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import getLogger
@@ -119,16 +120,6 @@ class ServiceStatus:
     missing: int = 0
     alarm: str | None = None
 
-    def after(self, certified: bool, reasons: Iterable[str]) -> ServiceStatus:
-        """Return what is known after one more answer."""
-        held = dict(self.uncertified)
-        for said in dict.fromkeys(reasons):
-            name = said if said in held or len(held) < _MOST_REASONS else _OTHER_REASONS
-            held[name] = held.get(name, 0) + 1
-        return replace(
-            self, answered=self.answered + 1, certified=self.certified + certified, uncertified=MappingProxyType(held)
-        )
-
 
 class _Draws:
     """Which questions are audited: by chance alone, in the order in which they come."""
@@ -159,7 +150,8 @@ class CertificateMonitors:
         self._begin()
         after_fork(self._begin)
         self._known: dict[str, CertificateMonitor] = {}
-        self._status = ServiceStatus()
+        self._counts: Counter[str] = Counter()  # by the names of `ServiceStatus`
+        self._uncertified: Counter[str] = Counter()
         self._heard: dict[str, set[str]] = {}
         self._level = asked.monitor.level
         self.drawn = _Draws(asked.audit).drawn
@@ -176,17 +168,22 @@ class CertificateMonitors:
     @property
     def status(self) -> ServiceStatus:
         """What became of all questions that were answered; `alarm` is None, since who serves knows it."""
-        return self._status
+        with self._lock:
+            return ServiceStatus(**self._counts, uncertified=MappingProxyType(dict(self._uncertified)))
 
     def answered(self, certified: bool, reasons: Iterable[str]) -> None:
         """Count one answer, and why it has no certificate."""
         with self._lock:
-            self._status = self._status.after(certified, reasons)
+            self._counts["answered"] += 1
+            self._counts["certified"] += certified
+            for said in dict.fromkeys(reasons):
+                known = said in self._uncertified or len(self._uncertified) < _MOST_REASONS
+                self._uncertified[said if known else _OTHER_REASONS] += 1
 
     def missing(self, why: str) -> Outcome:
         """Count an audit that shows nothing."""
         with self._lock:
-            self._status = replace(self._status, missing=self._status.missing + 1)
+            self._counts["missing"] += 1
         return Outcome(None, counted=False, reason=f"the audit is missing: {why}")
 
     @property
@@ -226,8 +223,8 @@ class CertificateMonitors:
             heard.add(group)
             known = known.after(certificate, missed, critical, again=again)
             self._known = {**self._known, name: known}
-            told = self._status
-            self._status = replace(told, audits=told.audits + 1, missed=told.missed + missed)
+            self._counts["audits"] += 1
+            self._counts["missed"] += missed
         if known.alarm is not None:
             logger.error("certificate %s: %s", name, known.alarm)
         if again:

@@ -357,9 +357,10 @@ class BaseGuide(Strategy):
         )
         if self.verdict == "auto" and verdicts.without_alternatives(first):
             return (yield from self._sampled(question, current, messages, [first]))
-        if question.chat is None:
+        verdict = verdicts.read(first, current.answer)
+        if question.chat is None and not verdict.says_yes:  # a yes has no correction to go on after
             current.note_explanations([first])
-        return verdicts.read(first, current.answer)
+        return verdict
 
     def _sampled(
         self, question: Question, current: _Round, messages: tuple[Message, ...], got: list[Completion]

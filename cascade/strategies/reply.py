@@ -28,6 +28,7 @@ _LONGEST_OPENER_CHARS = 200
 _BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
 _ALNUM = re.compile(r"[^\W_]")
 _QUOTES = (('"', '"'), ("`", "`"), ("“", "”"))
+_AT_ENDS = ' \t*"`“”'
 _SHOWN_CHARS = 100
 """How much of a reply a warning quotes."""
 
@@ -48,7 +49,9 @@ def split_reply(text: str) -> tuple[str, str]:
     text = _without_outer_fence(text)
     found = _answer_line(text)
     if found is not None:
-        return _REASONING_HEAD.sub("", text[: found.start()]).strip(), tidy(text[found.end() :])
+        head = _REASONING_HEAD.match(text, 0, found.start())
+        begins = 0 if head is None else head.end()
+        return text[begins : found.start()].strip(), tidy(text[found.end() :])
     head = _REASONING_HEAD.match(text)
     if head is None:
         return "", tidy(text)
@@ -64,9 +67,11 @@ def _without_outer_fence(text: str) -> str:
 
 def _answer_line(text: str) -> re.Match[str] | None:
     """Return the line that begins with "Answer:" and states the answer; None in a reply that has no such line."""
-    fences, questions = _fence_ends(text), [found.start() for found in _QUESTION_LINE.finditer(text)]
+    heads = list(_ANSWER_LINE.finditer(text))
+    fences = _fence_ends(text) if heads else []
+    questions = [found.start() for found in _QUESTION_LINE.finditer(text)] if len(heads) > 1 else []
     last, asked_before = None, 0
-    for found in _ANSWER_LINE.finditer(text):
+    for found in heads:
         if bisect_right(fences, found.start()) % 2:
             continue  # a fence is open here
         asked = bisect_right(questions, found.start())
@@ -78,6 +83,8 @@ def _answer_line(text: str) -> re.Match[str] | None:
 
 def _fence_ends(text: str) -> list[int]:
     """Return where fenced blocks begin and end, in order: after an odd number of these places a block is open."""
+    if "```" not in text and "~~~" not in text:
+        return []
     places: list[int] = []
     opening = ""
     for found in _FENCE.finditer(text):
@@ -101,7 +108,7 @@ def tidy(answer: str) -> str:
 
 def _unmarked(line: str) -> str:
     """Return a line without asterisks and quotes at its ends, unless the quotes belong to the text inside."""
-    before = None
+    before = line.strip(_AT_ENDS)  # a line without any is done
     while line != before:
         before, line = line, line.strip(" \t*")
         for opening, closing in _QUOTES:
