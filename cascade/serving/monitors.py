@@ -169,7 +169,9 @@ class CertificateMonitors:
     def status(self) -> ServiceStatus:
         """What became of all questions that were answered; `alarm` is None, since who serves knows it."""
         with self._lock:
-            return ServiceStatus(**self._counts, uncertified=MappingProxyType(dict(self._uncertified)))
+            told, uncertified = self._counts.copy(), MappingProxyType(dict(self._uncertified))
+        counted = (told["answered"], told["certified"], uncertified, told["audits"], told["missed"], told["missing"])
+        return ServiceStatus(*counted)
 
     def answered(self, certified: bool, reasons: Iterable[str]) -> None:
         """Count one answer, and why it has no certificate."""
