@@ -179,7 +179,7 @@ async def test_the_asynchronous_client_reads_responses(url: str) -> None:
 
 @pytest.mark.parametrize("asked", [{"previous_response_id": "resp_1"}, {"background": True}])
 def test_what_needs_state_is_refused(client: Any, asked: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"kept between requests|at once only"):
+    with pytest.raises(openai.BadRequestError, match=r"kept between requests|in its own response"):
         client.responses.create(model="cascade", input="easy", **asked)
 
 
