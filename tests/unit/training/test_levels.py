@@ -167,7 +167,7 @@ def one_step(table: EpisodeTable) -> EpisodeTable:
         (one_step(log(60)), {}, "no signal that a policy for all levels can use"),
         (log(60), {"config": config(strategy={"kind": "base_guide", "rounds": 2})}, "another cascade than the config"),
         (log(60), {"lambda_set": -1.0}, "lambda is the charge for an answer"),
-        (log(60), {"embedding": Embedding(Embedder(), {})}, "sees no embeddings"),
+        (log(60), {"embedding": Embedding(Embedder(), {})}, "or use embeddings"),
         (log(60), {"init": Init(fixed_depth(log(60)), Seen())}, "cannot start from an earlier policy"),
     ],
     ids=["nothing to see", "another cascade", "lambda", "embedding", "init"],
