@@ -60,8 +60,8 @@ def on_split(log: EpisodeTable, seed: int, config: CCPOConfig) -> Iterator[tuple
             yield f"{way}, {level}", _served(test, one)
     rows, shown = rows_of(one_a_group(given, seed=seed)), rows_of(test)
     for level, alpha in LEVELS.items():
-        one = serve(exact(rows, alpha, DELTA), shown)
-        yield f"one score, {level}", Found(one.ratio, float("nan"), one.regret)
+        simple = serve(exact(rows, alpha, DELTA), shown)
+        yield f"one score, {level}", Found(simple.ratio, float("nan"), simple.regret)
 
 
 def _fitted(
