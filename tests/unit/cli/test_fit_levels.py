@@ -134,7 +134,7 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
         (("--levels", "0.1"), ["1 alpha without names; name them"]),
         (("--levels", "a=0.1"), ["there are two levels or more"]),
         (("--levels", "low=0.2,0.1"), ["name all of them, or none"]),
-        (("--levels", "low=0.2,low=0.1"), ["a name stands twice"]),
+        (("--levels", "low=0.2,low=0.1"), ["a name appears twice"]),
         (("--levels", "low=0.2,high=x,"), ["'high=x', '' is not of the form NAME=ALPHA"]),
         (("--levels", "low=0.2,Hi=0.2"), ["'Hi' is no name for a level", "two levels have the same alpha"]),
         (
