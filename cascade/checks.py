@@ -263,8 +263,8 @@ def timed_chat(messages: Chat, fields: dict[str, Any]) -> tuple[Question, float 
 
 def above_zero(deadline_s: float | None) -> float | None:
     """Return a number of seconds; raise UsageError where it is not above 0."""
-    if deadline_s is not None and not deadline_s > 0:
-        raise UsageError(f"deadline_s must be above 0, not {deadline_s!r}.")
+    if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s > 0):
+        raise UsageError(f"deadline_s must be a number of seconds above 0, not {deadline_s!r}.")
     return deadline_s
 
 

@@ -406,7 +406,7 @@ def _unkept(steps: Sequence[Step], answers: Sequence[str], stopped: str) -> list
     if stopped in UNCERTIFIED or stopped == "abstained" or any(step.decision and step.decision.keep for step in steps):
         return []
     if answers:
-        return ["the policy kept no answer, and the last step brought none: the best answer there is is served"]
+        return ["the policy kept no answer, and the last step brought none: the best answer is served"]
     return ["no step brought an answer"]
 
 
@@ -435,7 +435,7 @@ def _served(
 ) -> tuple[tuple[str, ...], str]:
     """Return the answers that are served, best first, and why the walk ended, "abstained" being a reason.
 
-    Where no answer was kept the best there is is served, unless the configuration or an abstention leaves none: a
+    If no answer was kept, the best one is served, unless the configuration or an abstention leaves none: a
     policy always keeps one of the last step's, so that a walk without one lacks what its last step was to bring.
     """
     any_will_do = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))

@@ -141,7 +141,7 @@ class Orchestrator:
             alpha: the same by the share of questions that may be missed: the cheapest level that promises so much.
             segment: what the question belongs to (a tenant, a task, a language), where the policy has a certificate for
                 each; in place of the question's own.
-            deadline_s: seconds after which the best answer there is is returned, in place of `timeouts.per_question_s`.
+            deadline_s: seconds after which the best answer so far is returned, in place of `timeouts.per_question_s`.
             budget: the old name of `level`.
 
         Raises:

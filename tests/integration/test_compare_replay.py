@@ -106,7 +106,7 @@ def live(replay: Replay, strategy: dict[str, Any], policy: dict[str, Any]) -> tu
 def told(answer: Answer, asked: AskedQuestion) -> tuple[Any, ...]:
     """Return what is compared: cost, length, answers kept and different ones, and whether they are right.
 
-    Where the policy kept nothing the best answer there is is served, with a warning; the log knows no set of answers.
+    Where the policy kept nothing the best answer is served, with a warning; the log knows no set of answers.
     """
     matches = get_matcher("exact").matches
     kept, answers = kept_by(answer), answers_kept(answer)

@@ -151,5 +151,6 @@ def test_when_the_time_is_over_the_best_answer_there_is_is_served(monkeypatch: A
 def test_without_any_answer_the_deadline_is_an_error_and_so_is_one_that_is_no_time() -> None:
     with pytest.raises(ProviderTimeoutError):
         asked(down("small", "large", error=ProviderTimeoutError), ask={"deadline_s": 1e-9})
-    with pytest.raises(errors.UsageError, match="deadline_s"):
-        asked(down(), ask={"deadline_s": 0})
+    for wrong in (0, "2 s"):
+        with pytest.raises(errors.UsageError, match="deadline_s must be a number of seconds above 0"):
+            asked(down(), ask={"deadline_s": wrong})
