@@ -122,9 +122,7 @@ def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path
     with Orchestrator.from_config({**LADDER, "policy": judged}, providers={"fake": FakeProvider(script)}) as one:
         answer = one.ask("which?")
     assert (answer.text, answer.stopped) == ("Rhine", "horizon")
-    assert "the policy kept no answer, and the last step brought none: the best answer is served" in (
-        answer.warnings
-    )
+    assert "the policy kept no answer, and the last step brought none: the best answer is served" in (answer.warnings)
 
 
 def test_where_no_step_brought_an_answer_a_warning_says_so() -> None:
