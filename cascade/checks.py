@@ -261,11 +261,11 @@ def timed_chat(messages: Chat, fields: dict[str, Any]) -> tuple[Question, float 
     return chat_question(messages, fields), deadline_s
 
 
-def above_zero(deadline_s: float | None) -> float | None:
-    """Return a number of seconds; raise UsageError where it is not above 0."""
-    if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s > 0):
-        raise UsageError(f"deadline_s must be a number of seconds above 0, not {deadline_s!r}.")
-    return deadline_s
+def above_zero(deadline_s: object) -> float | None:
+    """Return a number of seconds, or None; raise UsageError for anything else and for a number that is not above 0."""
+    if deadline_s is None or (isinstance(deadline_s, int | float) and deadline_s > 0):
+        return deadline_s
+    raise UsageError(f"deadline_s must be a number of seconds above 0, not {deadline_s!r}.")
 
 
 def level_of(level: str | None, budget: str | None) -> str | None:
