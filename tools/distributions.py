@@ -8,6 +8,7 @@ litellm (`design/packaging.md`). Its project file is made here from pyproject.to
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -35,8 +36,7 @@ def build(folder: Path) -> list[Path]:
     """Build all four files and return their paths."""
     with tempfile.TemporaryDirectory() as scratch:
         full = _built(ROOT, folder)
-        with tarfile.open(full[0]) as archive:
-            archive.extractall(scratch, filter="data")
+        shutil.unpack_archive(full[0], scratch)  # tarfile's own `filter` came with Python 3.11.4
         (source,) = Path(scratch).iterdir()
         (source / "PKG-INFO").unlink()
         project = source / "pyproject.toml"
