@@ -231,7 +231,7 @@ def fitted_question(asked: Question, context_chars: int | None) -> tuple[Questio
     for name, text in (("question", asked.text), ("context", asked.context or "")):
         gone = taken_out(text)
         if gone is not None:
-            said.append(f"no model reads this of the {name}, which was taken out: {gone}")
+            said.append(f"taken out of the {name}, so that no model reads it: {gone}")
     return asked, tuple(said)
 
 

@@ -162,7 +162,7 @@ def _fallback_problems(config: CascadeConfig) -> Iterable[str]:
             elif config.models[name].model == entry.model:
                 yield f"models.{place}.fallbacks: {entry.model} cannot answer in its own place"
             elif entry.fallbacks.count(name) > 1:
-                yield f"models.{place}.fallbacks: {name} stands there more than once"
+                yield f"models.{place}.fallbacks: {name} is named more than once"
 
 
 def _price_problems(config: CascadeConfig) -> Iterable[str]:

@@ -330,7 +330,7 @@ class ServerConfig(Section):
         names = [one.name for one in value]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"{', '.join(twice)} stands more than once")
+            raise ValueError(f"{', '.join(twice)} is named more than once")
         return value
 
 

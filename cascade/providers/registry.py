@@ -51,7 +51,7 @@ class Trusted:
         lost = self.file is not None and not Path(self.file).is_file()
         problems = [f"SSL_CERT_FILE: there is no file {self.file}"] if lost else []
         missing = [one for one in (self.folders or "").split(os.pathsep) if one and not Path(one).is_dir()]
-        return problems + [f"SSL_CERT_DIR: there is no folder {one}" for one in missing]
+        return problems + [f"SSL_CERT_DIR: the folder {one} does not exist" for one in missing]
 
 
 CERTIFI_ALONE = Trusted()

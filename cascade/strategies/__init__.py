@@ -1,1 +1,1 @@
-"""How models are combined into steps. A strategy plans calls; it decides nothing about stopping."""
+"""How models are combined into steps. A strategy plans calls; the policy decides when to stop."""

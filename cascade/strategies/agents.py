@@ -1,9 +1,9 @@
-"""Agents: a tool loop in the place of a model, under any strategy.
+"""Agents: a tool loop in place of a model, under any strategy.
 
-Where a strategy asks a model for an answer and the model has an agent, the agent's loop runs instead: it yields calls
-to the model, reads the replies, uses its tools, and returns the reply that the strategy reads. Each of its calls is a
-call like any other: it is held under the caps, charged, traced and logged, and `cascade collect` goes on after it. So
-an agent is a rung of a ladder, a base that a guide judges, or an offer, and no strategy knows.
+If a strategy asks a model for an answer and the model has an agent, the agent's loop runs instead: it yields calls to
+the model, reads the replies, uses its tools, and returns the reply that the strategy reads. Each of its calls counts
+against the caps, is charged, traced and logged like any other, and `cascade collect` can resume after it. So an agent
+can be a rung of a ladder, a base that a guide judges, or an offer, and the strategies need no code for it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cascade.strategies.prompts import Prompts
 from cascade.types import ACT, Completion, Question, Request, Step, Usage
 
 Loop: TypeAlias = Generator[Request, Completion, Completion]
-"""Yields a `Request`, is sent its `Completion` (or has a `ProviderError` thrown in), and returns the last reply, its
-text changed where the strategy is to read more than that (what was searched, what was found)."""
+"""Yields a `Request`, is sent its `Completion` (or has a `ProviderError` thrown in), and returns the last reply. The
+loop may add to its text what else the strategy should read (what was searched, what was found)."""
 Agent: TypeAlias = Callable[[Request], Loop]
 """Takes the request that the strategy would have sent, and returns the loop that answers it."""
 
@@ -37,7 +37,7 @@ class WithAgents(Strategy):
     """A strategy some of whose models answer through agents.
 
     Args:
-        strategy: who plans.
+        strategy: the strategy that plans.
         agents: the agent of each such model, by the model's name.
     """
 
@@ -74,7 +74,7 @@ class WithAgents(Strategy):
         return replace(self, strategy=self.strategy.only(takes))
 
     def plan(self, question: Question) -> Plan:
-        """Plan as the strategy does, with an agent's calls in the place of each answer of its model."""
+        """Plan as the strategy does, with an agent's calls in place of each answer of its model."""
         plan = self.strategy.plan(question)
         try:
             item = next(plan)
@@ -91,18 +91,18 @@ class WithAgents(Strategy):
             plan.close()
 
     def _done(self, item: _Item) -> Generator[_Item, Completion | None, Completion | None]:
-        """Yield an item of the plan, or the calls of the agent that stands in its place, and return what came of it."""
+        """Yield an item of the plan, or the calls of the agent that replaces it, and return the reply."""
         agent = self.agents.get(item.model) if isinstance(item, Request) and item.purpose in ANSWERING else None
         if agent is None or not isinstance(item, Request):
             return (yield item)
         reply = yield from _run(agent, item)
-        said = reply._replace(usage=Usage(0, 0), latency_s=0.0)  # the calls that brought it are paid and timed
+        said = reply._replace(usage=Usage(0, 0), latency_s=0.0)  # the agent's own calls were paid and timed
         yield Conclusion(item, said)
         return said
 
 
 def _run(agent: Agent, request: Request) -> Generator[Request, Completion | None, Completion]:
-    """Run an agent's loop; what it raises by mistake is an error of the call that it answers."""
+    """Run an agent's loop; an exception in it becomes an error of the call that it answers."""
     try:
         loop = agent(request)
         asked = next(loop)

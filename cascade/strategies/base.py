@@ -16,7 +16,7 @@ from cascade.types import Completion, Question, Request, Step
 
 
 class Conclusion(NamedTuple):
-    """What an agent made of its calls: a reply that is made without another call, at no cost of its own."""
+    """An agent's reply, made from its calls: it needs no further call and costs nothing itself."""
 
     request: Request
     completion: Completion
@@ -24,21 +24,21 @@ class Conclusion(NamedTuple):
 
 Plan: TypeAlias = Generator[Request | Step | Conclusion, Any, None]
 """Yields a `Request` and is sent its `Completion` (or has a `ProviderError` thrown in), yields an undecided `Step` and
-is resumed if another step is wanted. It ends by returning after its last step. A `Conclusion` goes on record.
+is resumed if the policy wants another step. It returns after its last step. A `Conclusion` is logged.
 
 Where a policy decides before each call (`Takes.calls`) it begins with `NOTHING_BOUGHT`, and is resumed with the number
 of the offer to buy (`following`)."""
 NOTHING_BOUGHT = Step(0, (), {})
-"""What the first decision is made on: it has no call and does not go on record."""
+"""The step before the first decision: it has no call and is not logged."""
 
 
 def following(told: object, number: int, horizon: int, *, calls: bool) -> int:
-    """Return the number of the step to make next, above the horizon where there is none.
+    """Return the number of the next step, above the horizon if there is none.
 
     Args:
-        told: what the plan was resumed with; without an offer, the reference is bought, which is the last.
-        number: of the step before; 0 before the first.
-        horizon: the steps that there are.
+        told: the value that the plan was resumed with; without an offer, the reference (the last) is bought.
+        number: the number of the step before; 0 before the first.
+        horizon: the number of steps.
         calls: whether the policy decides before each call.
 
     >>> following(None, 1, 4, calls=False), following(3, 1, 4, calls=True), following(None, 1, 4, calls=True)
@@ -50,17 +50,17 @@ def following(told: object, number: int, horizon: int, *, calls: bool) -> int:
 
 
 MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
-"""The longest reply to a question, and to a chat request, where neither the configuration nor the request says."""
+"""The longest reply to a question, and to a chat request, if neither the configuration nor the request sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """A model, how it is asked, and what it can take: None for what is not known.
+    """A model, how it is asked, and what it accepts: None if unknown.
 
     Args:
         name: the model.
         max_tokens, temperature, seed: how it is asked.
-        context_tokens: how long prompt and reply may be together.
+        context_tokens: the most tokens of prompt and reply together.
         images, tools: whether it takes images, and tools.
         chat_max_tokens: the longest reply to a chat request that sets no limit itself.
     """
@@ -75,7 +75,7 @@ class ModelUse:
     chat_max_tokens: int = CHAT_MAX_TOKENS
 
     def lacks(self, request: Request) -> str | None:
-        """Return what a chat request needs that the model is known not to have, in words; None for nothing."""
+        """Return what a chat request needs and the model is known to lack, in words; None if it lacks nothing."""
         chat = request.chat
         if chat is None:
             return None
@@ -85,18 +85,18 @@ class ModelUse:
             return "it takes no images"
         if self.context_tokens is None:
             return None
-        needed = estimate_prompt(request) + (chat.max_tokens or 1)  # a limit of ours is no need of the request
+        needed = estimate_prompt(request) + (chat.max_tokens or 1)  # our own limit is not a need of the request
         if needed <= self.context_tokens:
             return None
         return f"prompt and reply may have {needed:,} tokens, and its context has {self.context_tokens:,}"
 
 
 class Standins(NamedTuple):
-    """Who is asked in another model's place.
+    """The models that are asked in place of others.
 
     Attributes:
-        down: by a model's name, who is asked in turn where that model is down.
-        poor: who is asked where a budget has no room for another model's call; None for no model.
+        down: for each model's name, the models that are asked in turn while it is down.
+        poor: the model that is asked if the budget has no room for another model's call; None for no model.
     """
 
     down: Mapping[str, tuple[ModelUse, ...]] = {}
@@ -129,7 +129,7 @@ class Strategy(Protocol):
 
     @default
     def prompts(self) -> Prompts | None:
-        """The prompt files that it was built with; None where it reads none."""
+        """The prompt files that it was built with; None if it reads none."""
         return None
 
     @default
@@ -139,7 +139,7 @@ class Strategy(Protocol):
 
     @default
     def guide_policy(self) -> Policy:
-        """The policy that takes one step and keeps the strongest model's answer, as far as a step tells it apart."""
+        """The policy that takes one step and keeps the strongest model's answer, if a step has answers of several."""
         from cascade.policies.fixed import FixedPolicy
 
         return FixedPolicy()
@@ -150,4 +150,4 @@ class Strategy(Protocol):
         Raises:
             UsageError: the strategy has no such part.
         """
-        raise UsageError(f"{type(self).__name__} cannot be taken in part ({takes}).")
+        raise UsageError(f"{type(self).__name__} has no parts that a policy could take ({takes}).")

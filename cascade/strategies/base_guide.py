@@ -1,11 +1,11 @@
 """The base answers, the guide judges with a few tokens and corrects, for up to T rounds.
 
-Of a chat request the guide judges the base's whole message, and answers outright instead of correcting it: what is
-served is always one model's whole message.
+For a chat request the guide judges the base's whole message, and answers outright instead of correcting it: the
+message served is always one model's whole message.
 
-A round is a step with two candidates: the base's answer, and the guide's (after a yes, the base's own). What round t+1
-sees never depends on the policy: the base's context holds every earlier round, whatever was kept. So a log of all T
-rounds tells exactly how any policy would have fared.
+A round is a step with two candidates: the base's answer, and the guide's (after a yes, the base's own). The input of
+round t+1 never depends on the policy: the base's context has every earlier round, whatever was kept. So a log of all T
+rounds gives the exact result of any policy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
 VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled", "structured"]
 
 _VERDICT_ALTERNATIVES = 20
-"""What hosted interfaces allow at most: enough to find Yes and No wherever they rank."""
+"""The most that hosted APIs allow: enough to find Yes and No at any rank."""
 _SAMPLE_TEMPERATURE = 1.0
 _SCHEMA = {
     "type": "object",
@@ -98,7 +98,7 @@ class _Round:
     final: bool = False
 
     def note_explanations(self, judgements: list[Completion]) -> None:
-        """Note that the guide said more after its correction than is taken for its answer."""
+        """Note that the guide's reply goes on after the line that is taken as its correction."""
         if any(verdicts.explains(judgement.text, self.answer or "") for judgement in judgements):
             self.notes.append("the guide's reply goes on after its answer; the lines after the first are left out")
 
@@ -122,8 +122,8 @@ class BaseGuide(Strategy):
         base, guide: the two models and how they are asked.
         rounds: T, the most rounds a question takes.
         verdict: how P(yes) is read: from log-probs, from samples, from structured samples, or as the guide allows.
-        samples: verdicts asked for where there are no log-probs.
-        on_guide_error: what a guide that cannot be reached means: go on ("escalate"), keep the base's answer unjudged
+        samples: how many verdicts are asked for if there are no log-probs.
+        on_guide_error: what to do if the guide cannot be reached: go on ("escalate"), keep the base's answer unjudged
             ("accept"), or stop without an answer ("abstain").
         prompts: the prompts; the shipped ones by default.
         decider: "base" or "guide": that model is asked each round what to do (LLM-as-policy), at its own cost; its
@@ -160,14 +160,14 @@ class BaseGuide(Strategy):
         """Return the guide asked outright, as in the walk "guide only"; there is no other part.
 
         Raises:
-            UsageError: single rounds are asked for: each reads the rounds before it.
+            UsageError: single rounds are asked for, but each round reads those before it.
         """
         if not takes.reference:
             raise UsageError("Rounds of base and guide cannot be left out: each round reads those before it.")
         return Ladder((self.guide,), self.prompts)
 
     def plan(self, question: Question) -> Plan:
-        """Plan up to T rounds; of a chat request, the base's message with a verdict, and then the guide's message."""
+        """Plan up to T rounds; for a chat request, the base's message with a verdict, and then the guide's message."""
         if question.chat is not None:
             yield from self._chat(question, ChatForm(question, question.chat))
             return
@@ -199,7 +199,7 @@ class BaseGuide(Strategy):
                 )
 
     def _chat(self, question: Question, form: ChatForm) -> Plan:
-        """Plan a chat request, in which nothing of ours stands: no model is told of another's message.
+        """Plan a chat request. It is sent unchanged, so no model reads another model's message.
 
         So the base is asked once. The guide answers outright: in the same step after a no, else in the next.
         """
@@ -243,7 +243,7 @@ class BaseGuide(Strategy):
     def _guide_replies(
         self, form: ChatForm, current: _Round, earlier: list[str]
     ) -> Generator[Request, Completion, None]:
-        """Let the guide answer outright; where it fails, the base's message is all there is."""
+        """Let the guide answer outright; if it fails, the base's message is the only one."""
         told = dict(current.signals)
         try:
             reading = yield from self._message(form, self.guide, "guide", current, last=not earlier)
@@ -262,7 +262,7 @@ class BaseGuide(Strategy):
     def _message(
         form: ChatForm, use: ModelUse, role: str, current: _Round, *, last: bool
     ) -> Generator[Request, Completion, Reading]:
-        """Ask a model for its message and take it as a candidate, where it can be one."""
+        """Ask a model for its message and take it as a candidate if it can be one."""
         request = form.request(use, role, current.number)
         reading = form.read((yield request), request, last=last)
         current.signals |= reading.signals
@@ -295,13 +295,13 @@ class BaseGuide(Strategy):
         current.candidates.append(Candidate(answer, "base", self.base.name))
         gone = taken_out(completion.text)
         if gone is not None:
-            current.notes.append(f"no model reads this of the base's reply, which was taken out: {gone}")
+            current.notes.append(f"taken out of the base's reply, so that no model reads it: {gone}")
 
     @staticmethod
     def _why_unjudged(completion: Completion, answer: str) -> str:
         if completion.truncated:
             return "the base's reply was cut at max_tokens: not accepted, not judged"
-        return f"the base's reply holds no answer ({answer[:20]!r}): scored 0 without asking the guide"
+        return f"the base's reply has no answer ({answer[:20]!r}): scored 0 without asking the guide"
 
     def _guide_judges(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:
         """Ask the guide for its verdict and turn it into a second candidate and signals."""
@@ -341,15 +341,15 @@ class BaseGuide(Strategy):
         return (yield from self._asked(question, current, self.prompts.judge.fill(block)))
 
     def _judgement_of_message(self, question: Question, chat: ChatRequest, current: _Round) -> _Ask:
-        """Ask for a verdict on a whole message: a yes or a no without a correction, which no model has sent as such."""
+        """Ask for a verdict on a whole message: a yes or a no, no correction, since only whole messages are served."""
         seen = judged_fields(chat, current.candidates[0])
         if hidden := sum(_left_out(message.get("content")) for message in chat.messages):
-            current.notes.append(f"the guide judges without {counted(hidden, 'part')} of the messages that are no text")
+            current.notes.append(f"the guide does not see {counted(hidden, 'part')} of the messages: not text")
         verdict = yield from self._asked(question, current, self.prompts.judge_chat.fill(data_block(seen)))
         return verdict._replace(correction=None)
 
     def _asked(self, question: Question, current: _Round, messages: tuple[Message, ...]) -> _Ask:
-        """Ask with a prompt for log-probs, or for samples where there are none."""
+        """Ask for log-probs, or for samples if there are none."""
         if self.verdict in {"sampled", "structured"}:
             return (yield from self._sampled(question, current, messages, []))
         first = yield self._request(
@@ -405,7 +405,7 @@ class BaseGuide(Strategy):
         unread = reply.unread(completion, answer, request)
         if unread is not None:
             current.warnings.append(unread)
-            current.notes.append("the guide's own reply holds no answer")
+            current.notes.append("the guide's own reply has no answer")
             return
         current.notes.append("the guide answered by itself")
         current.candidates.append(Candidate(answer, "guide", self.guide.name))
@@ -435,7 +435,7 @@ class BaseGuide(Strategy):
 
 
 def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
-    """Return what a judge is shown of a chat request and a message that answers it, each as a JSON text."""
+    """Return what a judge reads of a chat request and of a message that answers it, each as JSON text."""
     message = {"content": candidate.text} if candidate.message is None else candidate.message
     shown = {
         "conversation": [{**one, "content": _shown(one.get("content"))} for one in chat.messages],
@@ -448,7 +448,7 @@ def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
 
 
 def _shown(content: Any) -> Any:
-    """Return a message's content with a mark in the place of each part that is no text, such as an image."""
+    """Return a message's content with a mark in place of each part that is not text, such as an image."""
     if not isinstance(content, list | tuple):
         return content
     return [part if text is not None else _MARK for part, text in zip(content, part_texts(content), strict=True)]

@@ -1,7 +1,7 @@
 """The settings of a strategy: what every kind has in common, and the kinds by name (`STRATEGIES`).
 
-`docs/write-a-strategy.md` shows a whole kind. A kind is built in, brought by an installed package, or a class of one's
-own as "module:Class".
+`docs/write-a-strategy.md` shows a whole kind. A kind is built in, comes with an installed package, or is the user's own
+class, named as "module:Class".
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.registry import Registry, file_of, subclass_of
 from cascade.section import ByKind, KindSection
 
-if TYPE_CHECKING:  # settings are read, and asked what its steps give, before anything is built
+if TYPE_CHECKING:  # settings are read and queried before a strategy is built
     from cascade.providers.base import Provider
     from cascade.strategies.base import ModelUse, Strategy
     from cascade.strategies.prompts import Prompts
 
 
 class StrategyConfig(KindSection):
-    """The settings of a strategy, what is known of it before it is built, and how it is built.
+    """The settings of a strategy, its properties that are known before it is built, and how it is built.
 
     A configuration names the class by its entry point in the group `cascade.strategies`, or as "module:Class". A
     subclass adds its settings, defines `places`, `horizon` and `build`, and declares its signals.
@@ -32,9 +32,9 @@ class StrategyConfig(KindSection):
     Attributes:
         prompts: the folder of its prompt files; None for the shipped ones.
         candidates: the places of a step's candidates, as a log names them; "answer" is a place that any model fills.
-        signals: the names of the signals that its steps can have (`policies.signals`); a policy that looks at another
-            one is refused.
-        fitting_policy: the settings of the policy that serves where the configuration names none.
+        signals: the names of the signals that its steps can have (`policies.signals`); a policy that reads another
+            signal is refused.
+        fitting_policy: the settings of the policy that serves if the configuration names none.
         has_reference: whether a policy can ask its reference alone (`Takes.reference`).
         has_parts: whether a policy can take some of its steps and leave out others (`Takes.steps`).
         has_calls: whether a policy can decide before each call which one is bought next (`Takes.calls`).
@@ -73,25 +73,25 @@ class StrategyConfig(KindSection):
 
     @property
     def decides(self) -> bool:
-        """Whether a model decides in each step when to stop, as the policy `prompted` needs."""
+        """Whether a model decides in each step whether to stop, as the policy `prompted` needs."""
         return False
 
     @property
     def free_calls(self) -> tuple[str, ...]:
-        """The names under which calls are made that go to no model and cost nothing (`free_providers`)."""
+        """The names of calls that go to no model and cost nothing (`free_providers`)."""
         return ()
 
     def free_providers(self) -> Mapping[str, Provider]:
-        """Return who answers such calls, by name.
+        """Return the providers of such calls, by name.
 
         Raises:
-            ConfigError: what is named cannot be imported or read.
+            ConfigError: something that the settings name cannot be imported or read.
         """
         return {}
 
     @property
     def own_files(self) -> Mapping[str, Path | None]:
-        """The files of one's own that decide what it does, by what they are; of a strategy of one's own, its module.
+        """The user's own files that decide what it does, by their description; for a user's own strategy, its module.
 
         A certificate holds as long as they do not change.
         """
@@ -100,23 +100,23 @@ class StrategyConfig(KindSection):
         return {} if ours else {f"the strategy {self.kind}": file_of(f"{made.__module__}:{made.__qualname__}")}
 
     def role(self, place: str, model: str) -> str:  # noqa: ARG002 - a ladder calls a model by its name
-        """Return what a log calls the model of an entry under `models`: by default the entry's name."""
+        """Return the name in a log of the model of an entry under `models`: by default the entry's name."""
         return place
 
     def sources(self, roles: Sequence[str]) -> tuple[frozenset[str], ...]:
-        """Return the places of a step's candidates (`candidates`), each with the names that it may bear in a log.
+        """Return the places of a step's candidates (`candidates`), each with the names that it may have in a log.
 
         Args:
-            roles: what a log calls the models (`role`).
+            roles: the names of the models in a log (`role`).
         """
         return tuple([frozenset([name, *(roles if name == SHARED_PLACE else ())]) for name in self.candidates])
 
-    def described(self, roles: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - of use where settings name models
+    def described(self, roles: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - for settings that name models
         """Return the settings that a certificate names, as JSON values: all but the folder of prompts."""
         return self.model_dump(mode="json", exclude={"prompts"})
 
-    def step_roles(self, roles: Sequence[str]) -> list[str] | None:  # noqa: ARG002 - of use where a step has one model
-        """Return the one model that answers each step, as `role` calls it; None where several do."""
+    def step_roles(self, roles: Sequence[str]) -> list[str] | None:  # noqa: ARG002 - for steps of one model
+        """Return the model that answers each step, by its name from `role`; None if several models answer a step."""
         return None
 
     def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -125,11 +125,11 @@ class StrategyConfig(KindSection):
 
     @classmethod
     def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:  # noqa: ARG003
-        """Return the line of a configuration under which a policy of such steps is served; None where none is.
+        """Return the line of a configuration that serves a policy fitted on such steps; None if this kind cannot.
 
         Args:
             sources: the places of the candidates that the policy was fitted on, as `History` names them.
-            horizon: how many steps it was fitted on.
+            horizon: the number of steps that it was fitted on.
             places: the entries under `models`, cheapest first as far as prices are known.
         """
         return None
@@ -153,7 +153,7 @@ GIVES: Mapping[str, Gives] = {
     "offers": Gives((SHARED_PLACE,), _ANY_MODEL | {"p_yes", "verdict_mass", "judge_share", "answer_share"}),
     "verified": Gives((SHARED_PLACE,), _ANY_MODEL | {"gate", "p_yes"}),
 }
-"""What the steps of each built-in strategy give: whoever fits a policy asks this of all, and loads none of them."""
+"""What the steps of each built-in strategy give. A fit reads this table and loads no strategy."""
 STRATEGIES: Registry[type[StrategyConfig]] = Registry(
     "strategy",
     "cascade.strategies",
@@ -172,7 +172,7 @@ WRITTEN = ByKind(STRATEGIES, "base_guide")
 
 
 def gives_for(sources: Sequence[str]) -> dict[str, Gives]:
-    """Return what steps give, by kind, of the strategies with candidates in these places; if none, in any model's."""
+    """Return what steps give, by kind, for strategies with candidates in these places, else in any model's."""
     others = STRATEGIES.usable([kind for kind in STRATEGIES.names if kind not in GIVES])
     every = {**GIVES, **{kind: Gives(one.candidates, one.signals) for kind, one in others.items()}}
 

@@ -21,7 +21,7 @@ from cascade.resilience.forks import after_fork
 MODEL = "minilm"
 WIDTH = 384
 MOST_TOKENS = 256
-"""As many as the model was trained on at a time."""
+"""The number of tokens that the model was trained on at a time."""
 _NEEDED_FOR = "A policy that looks at a question's embedding"
 
 
@@ -43,7 +43,7 @@ class SentenceModel:
         if not (model.here and words.here):
             raise ModelFileError(f"{_NEEDED_FOR} needs the weights of {MODEL}. Fetch them: cascade models pull {MODEL}")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1  # one order of adding, so the same bits
+        options.intra_op_num_threads = options.inter_op_num_threads = 1  # one order of additions, so the same bits
         self._session: Any = onnxruntime.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
         self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(words.path))
         self._tokenizer.no_padding()
@@ -53,12 +53,12 @@ class SentenceModel:
         self._name = f"{MODEL}:{model.sha256[:16]}"
 
     def _begin(self) -> None:
-        """Make the lock, anew in a forked child. The session runs in the caller's thread, so a fork leaves it whole."""
+        """Make the lock, again in a forked child. The session runs in the caller's thread, so it survives a fork."""
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
-        """Which model it is: `MODEL` and the start of its weights' SHA-256."""
+        """The model's name: `MODEL` and the start of its weights' SHA-256."""
         return self._name
 
     def __call__(self, text: str) -> Floats:
@@ -73,10 +73,10 @@ class SentenceModel:
 
 @cache
 def sentence_model() -> SentenceModel:
-    """Return the one of this process; loading it takes a third of a second. Raises as `SentenceModel` does."""
+    """Return the process's shared model; loading it takes a third of a second. Raises as `SentenceModel` does."""
     return SentenceModel()
 
 
 def embed(text: str) -> Floats:
-    """Return a text's embedding by the shared model: for the comparator `embedding`."""
+    """Return a text's embedding by the shared model, for the comparator `embedding`."""
     return sentence_model()(text)

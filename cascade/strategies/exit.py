@@ -1,7 +1,7 @@
 """One model answers and decides by itself, round after round, whether to stop: LLM-exit.
 
-A step has one candidate, and the signal `says_exit`. `policies.prompted` follows what the model says. It is a baseline:
-a model that judges itself.
+A step has one candidate, and the signal `says_exit`. `policies.prompted` follows what the model says. The strategy is a
+baseline: a model that judges itself.
 
 Reference: Lu et al., Runaway is ashamed, but helpful (2025); the prompt is our own.
 """
@@ -30,7 +30,7 @@ _DECISION_TOKENS = 8
 
 
 def read_exit(text: str) -> bool | None:
-    """Return whether a reply says to stop; None where it says neither or both.
+    """Return whether a reply says to stop; None if it says neither or both.
 
     >>> read_exit("[EXIT]"), read_exit("continue."), read_exit("Exit or continue?")
     (True, False, None)
@@ -45,7 +45,7 @@ class Exit(Strategy):
 
     Args:
         use: the model, and how it is asked.
-        role: what it is called in a log.
+        role: its name in a log.
         rounds: T, the most answers that it may give.
         prompts: the prompts; `answer`, `again` and `exit` are used.
     """
@@ -67,7 +67,7 @@ class Exit(Strategy):
 
     def plan(self, question: Question) -> Plan:
         """Plan an answer and a decision a step."""
-        if question.chat is not None:  # it would have to be told that it may be wrong, in a prompt of ours
+        if question.chat is not None:  # our prompt asks the model whether it may be wrong
             raise UsageError("The strategy exit answers no chat requests: use kind: ladder or kind: base_guide.")
         messages = self.prompts.answer.fill(question_text(question))
         again = self.prompts.again.fill(data_block({"opinion": "doubtful"}))
@@ -80,7 +80,7 @@ class Exit(Strategy):
             numbers = logprob_signals(completion, answer)
             unread = reply.unread(completion, answer, request)
             if unread is not None:
-                notes = ("the reply holds no whole answer",)
+                notes = ("the reply has no complete answer",)
                 yield Step(number, (), numbers | {"says_exit": None}, notes, warnings=(unread,))
                 continue
             numbers["agrees_with_earlier"] = agreement(answer, answers, None)
@@ -93,7 +93,7 @@ class Exit(Strategy):
     def _decides(
         self, question: Question, number: int, answers: list[str], notes: list[str]
     ) -> Generator[Request, Completion, float | None]:
-        """Ask whether to stop. Where that fails the answer stands all the same: it is paid for."""
+        """Ask whether to stop. If that call fails, the answer is still kept, since it is paid for."""
         block = data_block({"question": question.text, "answers": "\n".join(answers)})
         request = self._request(question, number, "exit", self.prompts.exit.fill(block))
         try:

@@ -1,6 +1,6 @@
-"""How a model is asked for an answer, and how its reply is read: with our prompt, or as the application's own chat.
+"""How a model is asked for an answer, and how its reply is read: with cascade's prompt, or as an application's chat.
 
-A strategy asks through a form and does not know which it is. `TextForm` asks with the prompts of the strategy and reads
+A strategy uses either form in the same way. `TextForm` asks with the prompts of the strategy and reads
 "Reasoning: … Answer: …". `ChatForm` sends the application's request unchanged and reads the whole message.
 """
 
@@ -17,7 +17,7 @@ from cascade.types import Candidate, Completion, Question, Request
 
 
 class Reading(NamedTuple):
-    """What a reply holds: its answer as a candidate, or None and the warning that says why; and its signals."""
+    """What was read from a reply: its answer as a candidate, or None and a warning that says why; and its signals."""
 
     candidate: Candidate | None
     signals: dict[str, float | None]
@@ -25,14 +25,14 @@ class Reading(NamedTuple):
 
 
 class Form(Protocol):
-    """Asks one model for an answer to one question, and reads what it replies."""
+    """Asks one model for an answer to one question, and reads its reply."""
 
     def request(self, use: ModelUse, role: str, step: int) -> Request:
         """Return the call that asks a model for its answer."""
         ...
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
-        """Read a reply. `last` says that no other model is left that could answer instead."""
+        """Read a reply. `last`: no other model is left that could answer instead."""
         ...
 
 
@@ -64,7 +64,7 @@ class TextForm:
         )
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:  # noqa: ARG002 - the Protocol's
-        """Read the answer of a reply; one that cannot be read is no candidate, at the last step neither."""
+        """Read the answer of a reply. An answer that cannot be read is not a candidate, even at the last step."""
         _, answer = reply.split_reply(completion.text)
         numbers = logprob_signals(completion, answer)
         unread = reply.unread(completion, answer, request)
@@ -85,7 +85,7 @@ class ChatForm:
         return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=wanted, chat=self.chat)
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
-        """Read a message. One with a fault is a candidate, with a warning, where no other message can be served."""
+        """Read a message. A message with a fault is a candidate, with a warning, only if no other can be served."""
         numbers = message_signals(self.chat, completion)
         faults = "; ".join(completion.faults)
         candidate = Candidate(completion.text, request.role, request.model, None, completion.message)
@@ -93,7 +93,7 @@ class ChatForm:
             return Reading(candidate, numbers)
         said = f"the message of {request.model} at step {request.step} has a fault: {faults}"
         if completion.shown:
-            return Reading(candidate, numbers, f"{said}; its text had been streamed when that was known")
+            return Reading(candidate, numbers, f"{said}; its text was streamed before the fault was known")
         if last:
             return Reading(candidate, numbers, f"{said}; it is served, since no other model is left")
         return Reading(None, numbers, said)

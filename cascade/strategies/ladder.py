@@ -1,6 +1,6 @@
-"""A list of models, cheapest first: a step is one model's answer, and the question climbs until the policy has enough.
+"""A list of models, cheapest first: a step is one model's answer, and models are asked until the policy stops.
 
-With one model it is that model alone, at its own cost: the baseline that a cascade has to beat.
+A ladder of one model is that model alone, at its own cost: the baseline that a cascade has to beat.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ladder(Strategy):
     Args:
         rungs: the models in the order in which they are asked.
         prompts: the prompts; only `answer` is used.
-        logprobs: whether log-probs are asked for that no application wants: policies decide by them.
+        logprobs: whether log-probs are requested even if the application did not ask for them: policies read them.
         calls: whether a policy decides before each call which model is asked next.
     """
 
@@ -60,7 +60,7 @@ class Ladder(Strategy):
             return replace(self, rungs=self.rungs[-1:])
         if not takes.steps or max(takes.steps) > self.horizon:
             listed = ", ".join(map(str, takes.steps))
-            raise UsageError(f"The policy takes the steps {listed} of a ladder, and this one has {self.horizon}.")
+            raise UsageError(f"The policy takes the steps {listed} of a ladder, but this ladder has {self.horizon}.")
         return replace(self, rungs=tuple([self.rungs[step - 1] for step in takes.steps]))
 
     def plan(self, question: Question) -> Plan:
@@ -81,7 +81,7 @@ class Ladder(Strategy):
         if not self.logprobs and not (question.chat is not None and question.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
         lacks = use.lacks(request)
-        if lacks is not None and not (last and not earlier):  # somebody has to be asked
+        if lacks is not None and not (last and not earlier):  # at least one model must be asked
             yield request._replace(purpose=SKIP)
             return Step(number, (), {"model_skipped": 1.0}, (f"{use.name} was not asked: {lacks}",))
         try:
@@ -94,7 +94,7 @@ class Ladder(Strategy):
         candidate, numbers, warning = form.read(completion, request, last=last and not earlier)
         said = () if warning is None else (warning,)
         if candidate is None:
-            return Step(number, (), numbers, (f"the reply of {use.name} holds no whole answer",), warnings=said)
+            return Step(number, (), numbers, (f"the reply of {use.name} has no complete answer",), warnings=said)
         numbers["agrees_with_earlier"] = agreement(candidate.text, earlier, question.chat)
         earlier.append(candidate.text)
         return Step(number, (candidate,), numbers, warnings=said)
@@ -114,7 +114,7 @@ class RungsConfig(StrategyConfig):
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         twice = sorted({name for name in value if value.count(name) > 1})
         if twice:
-            raise ValueError(f"{', '.join(twice)} stands more than once")
+            raise ValueError(f"{', '.join(twice)} is named more than once")
         return value
 
     @property
@@ -123,7 +123,7 @@ class RungsConfig(StrategyConfig):
         return self.models
 
     def role(self, place: str, model: str) -> str:  # noqa: ARG002 - the same model in another entry is the same rung
-        """Return the model's own name: a rung is called by it."""
+        """Return the model's own name, which is also the rung's."""
         return model
 
     def described(self, roles: Sequence[str]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class LadderConfig(RungsConfig):
 
     @classmethod
     def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:
-        """Return a ladder of the configured models, where there are as many as steps."""
+        """Return a ladder of the configured models, if there are as many models as steps."""
         if sources != ("answer",):
             return None
         listed = ", ".join(places) if len(places) == horizon else f"the {horizon} models, cheapest first"

@@ -1,9 +1,9 @@
 """A strategy as data: a list of offers, each one call to one model for one purpose.
 
-A ladder, two cheap opinions, self-consistency with an adaptive stop, rounds that are judged, and panels of judges are
-lists of offers. A step is one offer, in the order of the list, and has at most one candidate, so that a policy decides
-before each call whether it is worth its price. What an offer brings depends on its parents alone, never on the policy:
-a log of all offers tells exactly how any policy would have fared.
+A ladder, two cheap opinions, self-consistency with an adaptive stop, judged rounds, and panels of judges are lists of
+offers. A step is one offer, in the order of the list, and has at most one candidate, so that a policy decides before
+each call whether it is worth its price. An offer's result depends on its parents alone, never on the policy: a log of
+all offers gives the exact result of any policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cascade.types import Candidate, Completion, Message, Question, Request, Ste
 Purpose: TypeAlias = Literal["answer", "sample", "judge", "verify", "outright"]
 JUDGING = frozenset({"judge", "verify"})
 VERDICT_ALTERNATIVES = 20
-"""What hosted interfaces allow at most: enough to find Yes and No wherever they rank."""
+"""The most that hosted APIs allow: enough to find Yes and No at any rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,12 @@ class Offer:
     """One call that can be bought.
 
     Attributes:
-        name: what it is called in logs and answers.
+        name: its name in logs and answers.
         use: the model and how it is asked.
-        purpose: "answer": the model answers, after its parents' answer and verdict where it has parents. "sample":
-            the same prompt drawn again. "judge": it says whether its parent's answer is right. "verify": it also gives
-            its own answer after a no. "outright": the model that the others save; an answer like any other.
+        purpose: "answer": the model answers; if the offer has parents, it reads their answer and verdict first.
+            "sample": the same prompt is sampled again. "judge": the model says whether its parent's answer is right.
+            "verify": it also gives its own answer after a no. "outright": an answer of the model that the other offers
+        save.
         parents: the numbers of the offers that it reads, from 1.
     """
 
@@ -57,7 +58,7 @@ class Offer:
 
 @dataclass(slots=True)
 class _Bought:
-    """What an offer brought: its candidate, the reply that gave it, and the verdict, where it judges."""
+    """The result of an offer: its candidate, the reply that gave it, and the verdict, if the offer judges."""
 
     offer: Offer
     candidate: Candidate | None = None
@@ -102,7 +103,7 @@ class Offers(Strategy):
         """Return some of the offers, or the model of the last one alone.
 
         Raises:
-            UsageError: there are not so many offers, or a chosen one reads another.
+            UsageError: there are fewer offers, or a chosen offer reads one that is left out.
         """
         if takes.calls:
             return replace(self, calls=True)
@@ -111,13 +112,13 @@ class Offers(Strategy):
         if not takes.steps or max(takes.steps) > self.horizon:
             listed = ", ".join(map(str, takes.steps))
             raise UsageError(
-                f"The policy takes the steps {listed} of a list of offers, and this one has {self.horizon}."
+                f"The policy takes the steps {listed} of a list of offers, but this list has {self.horizon}."
             )
         place = {step: number for number, step in enumerate(takes.steps, 1)}
         chosen = [self.offers[step - 1] for step in takes.steps]
         lacking = [offer.name for offer in chosen if not place.keys() >= {*offer.parents}]
         if lacking:
-            raise UsageError(f"The policy leaves out what {', '.join(lacking)} must see.")
+            raise UsageError(f"The policy leaves out offers that {', '.join(lacking)} must read.")
         kept = [replace(offer, parents=tuple([place[parent] for parent in offer.parents])) for offer in chosen]
         return replace(self, offers=tuple(kept))
 
@@ -125,12 +126,12 @@ class Offers(Strategy):
         """Plan one call a step.
 
         Raises:
-            UsageError: a chat request is to be judged, which this strategy cannot.
+            UsageError: an offer would have to read another model's message of a chat request.
         """
         if question.chat is not None and any(offer.purpose in JUDGING or offer.parents for offer in self.offers):
             raise UsageError(
-                "Offers that read other offers answer no chat requests: use offers of the purposes answer, sample and "
-                "outright without parents, kind: ladder or kind: base_guide."
+                "Offers that read other offers cannot answer chat requests: use offers of the purposes answer, sample "
+                "and outright without parents, kind: ladder or kind: base_guide."
             )
         form, bought = form_of(question, self.prompts), [_Bought(offer) for offer in self.offers]
         told = (yield NOTHING_BOUGHT) if self.calls else None
@@ -154,12 +155,12 @@ class Offers(Strategy):
     def _answers(
         self, form: Form, question: Question, number: int, one: _Bought, bought: Sequence[_Bought], *, last: bool
     ) -> _Making:
-        """Ask a model for an answer, after what its parents brought."""
+        """Ask a model for an answer; it reads its parents' results."""
         offer = one.offer
         request = form.request(self._drawn(number), offer.name, number)
         read = [bought[parent - 1] for parent in offer.parents]
         if any(parent.said is None for parent in read):
-            return Step(number, (), {}, (f"{offer.name} is not asked: what it reads is missing",))
+            return Step(number, (), {}, (f"{offer.name} was not asked: what it reads is missing",))
         if read:
             request = request._replace(messages=self._again(question, read))
         completion = yield request
@@ -168,9 +169,9 @@ class Offers(Strategy):
         earlier, alike = _answered(bought), _answered(bought, offer.use.name)
         one.said, one.candidate = completion.text, reading.candidate
         if self._judged:
-            numbers["p_yes"] = None  # the answers of a table without it are taken to be sure for their log-probs
+            numbers["p_yes"] = None  # without this signal a table would take the log-probs as the confidence
         if one.candidate is None:
-            notes = (f"the reply of {offer.name} holds no whole answer",)
+            notes = (f"the reply of {offer.name} has no complete answer",)
             return Step(number, (), numbers, notes, warnings=warnings)
         if question.chat is None:
             one.reasoning = reply.split_reply(completion.text)[0]
@@ -182,7 +183,7 @@ class Offers(Strategy):
         return Step(number, (one.candidate,), numbers, warnings=warnings)
 
     def _drawn(self, number: int) -> ModelUse:
-        """Return how the model of an offer is asked: a later sample has another seed, where there is one."""
+        """Return how the model of an offer is asked: a later sample has another seed, if a seed is set."""
         offer = self.offers[number - 1]
         if offer.purpose != "sample" or offer.use.seed is None:
             return offer.use
@@ -190,7 +191,7 @@ class Offers(Strategy):
         return replace(offer.use, seed=offer.use.seed + before)
 
     def _again(self, question: Question, read: Sequence[_Bought]) -> tuple[Message, ...]:
-        """Return the question, the earlier reply, and what was said of it.
+        """Return the question, the earlier reply, and the judgement of it.
 
         A small model repeats the word that it is told as its next answer, so it is told the verifier's answer and not
         its yes or no.
@@ -245,7 +246,7 @@ class Offers(Strategy):
 
 
 def _as_judged(one: _Bought, judged: _Bought) -> Candidate | None:
-    """Return the judged answer, as likely right as the judge says; of a verifier that said no, its own answer."""
+    """Return the judged answer with the judge's probability; after a verifier's no, the verifier's own answer."""
     verdict, offer = one.verdict, one.offer
     if offer.purpose == "verify" and verdict.correction is not None:
         doubt = None if verdict.p_yes is None else 1.0 - verdict.p_yes
@@ -256,7 +257,7 @@ def _as_judged(one: _Bought, judged: _Bought) -> Candidate | None:
 
 
 def _answered(bought: Sequence[_Bought], model: str | None = None) -> list[str]:
-    """Return the answers so far, of one model or of all; what judges offer again counts once."""
+    """Return the answers so far, of one model or of all; an answer that a judge offers again counts once."""
     return [
         one.candidate.text
         for one in bought
@@ -267,14 +268,14 @@ def _answered(bought: Sequence[_Bought], model: str | None = None) -> list[str]:
 
 
 def _share(one: _Bought, bought: Sequence[_Bought]) -> float | None:
-    """Return the share of the judges of one answer, this one included, that said yes; None where none said either."""
+    """Return the share of an answer's judges, this one included, that said yes; None without a verdict."""
     same = [other for other in bought if other.offer.purpose in JUDGING and other.offer.parents == one.offer.parents]
     said = [judge.verdict.says_yes for judge in same if judge.verdict.says_yes is not None]
     return sum(said) / len(said) if said else None
 
 
 class OfferConfig(Section):
-    """One offer: what it is called, which entry under `models` is asked, what for, and which offers it reads."""
+    """One offer: its name, the entry under `models` that is asked, the purpose, and the offers that it reads."""
 
     name: str = Field(min_length=1)
     model: str
@@ -283,7 +284,7 @@ class OfferConfig(Section):
 
 
 class OffersConfig(StrategyConfig):
-    """A list of offers, each one call, bought one after another for as long as the policy wants more."""
+    """A list of offers, each one call, bought one after another until the policy stops."""
 
     kind: Literal["offers"]
     offers: tuple[OfferConfig, ...] = Field(min_length=1)
@@ -300,7 +301,7 @@ class OffersConfig(StrategyConfig):
     def _can_be_bought(cls, value: tuple[OfferConfig, ...]) -> tuple[OfferConfig, ...]:
         problems = list(_problems(value))
         if problems:
-            raise ValueError("\n".join(problems))  # a problem a line: `config.problems` takes them apart again
+            raise ValueError("\n".join(problems))  # one problem a line: `config.problems` separates them again
         return value
 
     @property
@@ -318,7 +319,7 @@ class OffersConfig(StrategyConfig):
         """Return the strategy.
 
         Raises:
-            ConfigError: a model is to be sampled at temperature 0, where each sample is the same.
+            ConfigError: a model would be sampled at temperature 0, at which all samples are equal.
         """
         fixed = [one.name for one in self.offers if one.purpose == "sample" and not uses[one.model].temperature]
         if fixed:
@@ -333,7 +334,7 @@ class OffersConfig(StrategyConfig):
         return Offers(tuple(made), prompts)
 
     def role(self, place: str, model: str) -> str:  # noqa: ARG002 - as in a ladder
-        """Return the model's own name: a table of steps with one answer knows models by it."""
+        """Return the model's own name, which names it in a table of steps with one answer."""
         return model
 
     def sources(self, roles: Sequence[str]) -> tuple[frozenset[str], ...]:
@@ -354,13 +355,13 @@ class OffersConfig(StrategyConfig):
 
 
 def _problems(offers: Sequence[OfferConfig]) -> Iterator[str]:
-    """Yield what keeps offers from being bought in their order."""
+    """Yield the reasons why offers cannot be bought in their order."""
     names, earlier = [one.name for one in offers], dict[str, OfferConfig]()
     for one in offers:
         if one.name in earlier:
-            yield f"{one.name} stands more than once"
+            yield f"{one.name} is named more than once"
         if one.name != one.name.strip() or not one.name.isprintable():
-            yield f"{one.name!r}: a name has no spaces around it, and no line breaks"
+            yield f"{one.name!r}: a name must not begin or end with a space, or have a line break"
         unknown = [parent for parent in one.parents if parent not in earlier]
         for parent in unknown:
             yield f"{one.name}: {_unreadable(parent, one, names, earlier)}"
@@ -379,17 +380,17 @@ def _unreadable(parent: str, one: OfferConfig, names: Sequence[str], earlier: It
     if parent == one.name:
         return "it reads itself"
     if parent in names:
-        return f"{parent} must stand before it, since it reads that"
-    return f"its parent {shown_name(parent)} is no offer{did_you_mean(parent, earlier)}"
+        return f"it reads {parent}, so {parent} must come before it"
+    return f"its parent {shown_name(parent)} is not an offer{did_you_mean(parent, earlier)}"
 
 
 def _parent_problems(one: OfferConfig, read: Sequence[OfferConfig]) -> Iterator[str]:
     answers = sum(parent.purpose not in JUDGING for parent in read)
     given = ", ".join(f"{parent.name} ({parent.purpose})" for parent in read) or "none"
     if one.purpose in JUDGING and (len(read) != 1 or not answers):
-        yield f"{one.name}: a {one.purpose} has one parent, the answer that it looks at, and here it has {given}"
+        yield f"{one.name}: purpose {one.purpose} needs one parent, the answer that it judges, and this has {given}"
     elif one.purpose in {"sample", "outright"} and read:
-        yield f"{one.name}: an offer of purpose {one.purpose} reads no other; use purpose: answer"
+        yield f"{one.name}: an offer of purpose {one.purpose} cannot read other offers; use purpose: answer"
     elif read and one.purpose == "answer" and answers != 1:
         yield (
             f"{one.name}: an answer that reads others has one answer among its parents, and judges of it; here it has "

@@ -1,4 +1,4 @@
-"""Read a model's reply: split it into reasoning and answer, and decide whether the answer can be one at all.
+"""Read a model's reply: split it into reasoning and answer, and decide whether the text can be an answer.
 
 The answer is returned whole. The shipped prompts ask for two parts, "Reasoning: …" and "Answer: …"; what follows
 "Answer:", over as many lines as it takes, is the answer. A reply in another form is the answer from its first character
@@ -30,11 +30,11 @@ _ALNUM = re.compile(r"[^\W_]")
 _QUOTES = (('"', '"'), ("`", "`"), ("“", "”"))
 _AT_ENDS = ' \t*"`“”'
 _SHOWN_CHARS = 100
-"""How much of a reply a warning quotes."""
+"""The number of characters of a reply that a warning quotes."""
 
 
 def split_reply(text: str) -> tuple[str, str]:
-    r"""Return (reasoning, answer) of a reply; the answer is whole but for blanks, and marks around a single line.
+    r"""Return (reasoning, answer) of a reply; only blanks, and marks around a single line, are cut off the answer.
 
     If several lines begin with "Answer:", the last one counts, since a model may correct itself. Lines inside a fenced
     block do not count, nor do lines that answer a "Question:" inside the answer.
@@ -66,7 +66,7 @@ def _without_outer_fence(text: str) -> str:
 
 
 def _answer_line(text: str) -> re.Match[str] | None:
-    """Return the line that begins with "Answer:" and states the answer; None in a reply that has no such line."""
+    """Return the line that begins with "Answer:" and states the answer; None if the reply has no such line."""
     heads = list(_ANSWER_LINE.finditer(text))
     fences = _fence_ends(text) if heads else []
     questions = [found.start() for found in _QUESTION_LINE.finditer(text)] if len(heads) > 1 else []
@@ -82,7 +82,7 @@ def _answer_line(text: str) -> re.Match[str] | None:
 
 
 def _fence_ends(text: str) -> list[int]:
-    """Return where fenced blocks begin and end, in order: after an odd number of these places a block is open."""
+    """Return the positions of fences, in order: after an odd number of them a block is open."""
     if "```" not in text and "~~~" not in text:
         return []
     places: list[int] = []
@@ -95,7 +95,7 @@ def _fence_ends(text: str) -> list[int]:
 
 
 def tidy(answer: str) -> str:
-    r"""Return an answer of one line without the marks around it and the full stop behind it; any other as it is.
+    r"""Return an answer of one line without the marks around it and the final full stop; any other answer unchanged.
 
     >>> tidy(' **"The Danube".** '), tidy('x = "a"'), tidy("```\nx = 1\n```")
     ('The Danube', 'x = "a"', '```\nx = 1\n```')
@@ -120,7 +120,7 @@ def _unmarked(line: str) -> str:
 
 
 def is_answer(text: str) -> bool:
-    """Return whether a text can be an answer: a text such as ":" or "Thought process:" is none, but fools judges (F41).
+    """Return whether a text can be an answer: ":" or "Thought process:" cannot, though judges accept them (F41).
 
     >>> is_answer("Danube"), is_answer(":"), is_answer("Thought process:")
     (True, False, False)
@@ -131,12 +131,12 @@ def is_answer(text: str) -> bool:
 
 
 def unread(completion: Completion, answer: str, request: Request) -> str | None:
-    """Return a warning, with the start of the reply, if a reply holds no whole answer; None if it holds one.
+    """Return a warning, with the start of the reply, if a reply has no complete answer; None if it has one.
 
     Args:
         completion: the reply.
-        answer: what `split_reply` took for its answer.
-        request: what it replies to.
+        answer: the answer that `split_reply` found.
+        request: the request that it replies to.
     """
     if not completion.truncated and is_answer(answer):
         return None
@@ -150,7 +150,7 @@ _LONGEST_HEAD_CHARS = 40
 
 
 class AnswerText:
-    r"""Passes on the answer of a reply while it is being written, and holds back the reasoning before it.
+    r"""Streams the answer of a reply while it is written, and withholds the reasoning before it.
 
     A reply that does not begin with "Reasoning:" or "Answer:" is passed on from its first character. The answer that
     is served in the end is the one of `split_reply`.
@@ -166,7 +166,7 @@ class AnswerText:
         self._reasons = self._passes = self._began = False
 
     def add(self, piece: str) -> str:
-        """Take a piece in and return what can be shown of the answer, possibly nothing."""
+        """Add a piece and return the part of the answer that can be shown now, possibly nothing."""
         if not self._passes:
             self._held += piece
             piece = self._opened()
@@ -176,16 +176,16 @@ class AnswerText:
         return piece
 
     def rest(self) -> str:
-        """Return the answer of a reply that ended without showing it."""
+        """Return the answer if the reply ended before any of it was shown."""
         return "" if self._passes else split_reply(self._held)[1]
 
     def _opened(self) -> str:
-        """Return what can be shown once it is known where the answer begins."""
+        """Return the part that can be shown, once the start of the answer is known."""
         self._reasons = self._reasons or _REASONING_HEAD.match(self._held) is not None
         find = _ANSWER_LINE.search if self._reasons else _ANSWER_LINE.match
         found = find(self._held, self._looked_to)
         if found is not None and found.end() == len(self._held):
-            return ""  # marks that belong to the head may follow
+            return ""  # marks that belong to the heading may follow
         if found is None and (self._reasons or _may_become_head(self._held)):
             self._looked_to = self._held.rfind("\n") + 1 if self._reasons else 0
             return ""
@@ -194,7 +194,7 @@ class AnswerText:
 
 
 def _may_become_head(text: str) -> bool:
-    """Whether the start of a reply can still turn out to be "Reasoning:" or "Answer:"."""
+    """Whether the start of a reply can still become "Reasoning:" or "Answer:"."""
     letters = "".join([char for char in text.lower() if char.isalpha()])
     heads = ("reasoning", "answer", "finalanswer")
     return len(text) < _LONGEST_HEAD_CHARS and any(head.startswith(letters) for head in heads)

@@ -1,8 +1,8 @@
-"""What a guide said of an answer: P(yes), and its own answer where it said no.
+"""The guide's verdict on an answer: P(yes), and its own answer after a no.
 
 With log-probs, P(yes) is the probability of "Yes" as the first token, renormalised over {Yes, No}. Without, it is the
-share of yes among samples. Prose, both words at once, or another language is no verdict (F42), and no verdict is never
-read as a yes. A yes that goes on counts only if what follows confirms the answer or repeats it.
+share of yes among samples. Prose, both words at once, or another language is no verdict (F42), and a missing verdict is
+never read as a yes. A yes with more text counts only if the text confirms or repeats the answer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cascade.text import normalize_answer
 from cascade.types import Completion, Token
 
 MIN_MASS = 0.5
-"""If Yes and No together have less than half of the probability, the guide was answering something else."""
+"""If Yes and No together have less probability than this, the guide did not answer yes or no."""
 _TOKENS_LOOKED_AT = 3
-"""Some tokenizers begin an answer with an empty or a blank token; the verdict is the first that says something."""
+"""Some tokenizers begin an answer with an empty or blank token; the verdict is the first other token."""
 
 _SAYS = re.compile(r"^\W*(yes|no)\b(?:[\s\"'`*:;,.–—]|-(?!\d))*(.*)", re.IGNORECASE | re.DOTALL)
 _ONLY_SAYS_WRONG = re.compile(
@@ -41,7 +41,7 @@ _NAMES_ANSWER = re.compile(r"\banswer\s*(?:is|was|would be|must be|[:=])\s*:?\s*
 _CONTRADICTS_NO = re.compile(r"\byes\b", re.IGNORECASE)
 _NO_HEAD = re.compile(r"^\W*no\b[*_\"'`]{0,3}[ \t:;,.–—]*", re.IGNORECASE)
 _LONGEST_REMARK_CHARS = 500
-"""A longer text is no remark like "that is wrong", which is no correction."""
+"""The most characters of a remark such as "that is wrong", which is not a correction."""
 _SAYS_WRONG_FIRST = re.compile(
     r"^(?:(?:it|that|this|the (?:given |proposed )?answer)(?:'s| is)\s+)?"
     r"(?:not (?:correct|right)|incorrect|wrong)[.,;:!]\s*",
@@ -56,7 +56,7 @@ _LEAD_IN = re.compile(
 class Verdict(NamedTuple):
     """A guide's judgement.
 
-    `p_yes` in [0, 1] is None without a verdict. `says_yes` is what the text says. `correction` is the guide's own
+    `p_yes` in [0, 1] is None without a verdict. `says_yes` is read from the text. `correction` is the guide's own
     answer after a no. `mass` is the probability of Yes and No together, None without log-probs. `method` is
     "logprobs", "sampled" or "none".
     """
@@ -86,7 +86,7 @@ def read(completion: Completion, answer: str | None = None) -> Verdict:
 
 
 def without_alternatives(completion: Completion) -> bool:
-    """Whether the model gave no log-probs, or none but the chosen tokens' own: P(yes) then needs samples.
+    """Whether the model gave no log-probs, or only those of the chosen tokens: P(yes) then needs samples.
 
     A value that is not a log-prob (F25) gives no verdict instead.
     """
@@ -94,7 +94,7 @@ def without_alternatives(completion: Completion) -> bool:
 
 
 def sensible(verdict: Verdict, answer: str) -> Verdict:
-    """Return the verdict, or none where the correction is a bare "yes" to an answer that was not "no"."""
+    """Return the verdict, or no verdict if the correction is a bare "yes" to an answer that was not "no"."""
     correction = verdict.correction
     if correction is not None and normalize_answer(correction) == "yes" and normalize_answer(answer) != "no":
         return NO_VERDICT
@@ -104,7 +104,7 @@ def sensible(verdict: Verdict, answer: str) -> Verdict:
 def combine(completions: Sequence[Completion], answer: str | None = None) -> Verdict:
     """Return the verdict of several samples: P(yes) = (yeses + ½) / (verdicts + 1), the commonest correction.
 
-    The half keeps a handful of samples from looking like certainty.
+    With the half, a few equal samples do not give a probability of 0 or 1.
     """
     readings = [read_text(completion.text, answer) for completion in completions]
     verdicts = [says_yes for says_yes, _ in readings if says_yes is not None]
@@ -120,13 +120,13 @@ def combine(completions: Sequence[Completion], answer: str | None = None) -> Ver
 
 
 def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | None]:
-    """Return (says yes, correction); (None, None) where the text is no verdict.
+    """Return (says yes, correction); (None, None) if the text is not a verdict.
 
     Args:
         text: the guide's reply.
-        answer: what it judges. A yes to it that names another answer is no verdict. The correction of an answer of one
-            line is one line, and what follows is taken for an explanation; that of a longer answer is all that follows
-            the no. None: it is not known, and is taken for one line.
+        answer: the answer that it judges. A yes that names another answer is no verdict. The correction of an answer
+            of one line is one line, and the rest counts as an explanation; the correction of a longer answer is all
+            the text after the no. None: unknown, taken as one line.
 
     >>> read_text("Yes."), read_text("No: 42"), read_text("Yes and no"), read_text("I think so")
     ((True, None), (False, '42'), (None, None), (None, None))
@@ -146,7 +146,7 @@ def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | 
 
 
 def explains(text: str, answer: str) -> bool:
-    r"""Whether a no to an answer of one line goes on after its correction, with lines that are no part of it.
+    r"""Whether a no to an answer of one line goes on after its correction, with lines that do not belong to it.
 
     >>> explains("No, Vienna.\nIt lies on the Danube.", "Linz"), explains("No, Vienna.", "Linz")
     (True, False)
@@ -162,7 +162,7 @@ def _is_long(answer: str | None) -> bool:
 
 
 def _stays_yes(rest: str, answer: str | None) -> bool:
-    """Whether what follows a yes leaves it one: nothing does, or it confirms or repeats the answer."""
+    """Whether a yes is still a yes with the text after it: there is none, or it confirms or repeats the answer."""
     if answer is None:
         return not _CONTRADICTS_YES.search(rest)
     if not rest:
@@ -176,7 +176,7 @@ def _stays_yes(rest: str, answer: str | None) -> bool:
 
 
 def _holds(text: str, answer: str) -> bool:
-    """Whether a text holds an answer, word by word as answers are compared."""
+    """Whether a text contains an answer, compared word by word after normalisation."""
     return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
 
 
@@ -200,7 +200,7 @@ def _read_json(text: str, judged: str | None) -> tuple[bool | None, str | None]:
 
 
 def _clean_whole(rest: str) -> str | None:
-    """Return the correction of a longer answer: all that stands after a "No", but a lead-in and blank lines."""
+    """Return the correction of a longer answer: all text after a "No", without a lead-in and blank lines."""
     bare = _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", rest.strip("\r\n"))).strip("\r\n").rstrip()
     return bare if _corrects(bare) else None
 
@@ -213,7 +213,7 @@ def _corrects(text: str) -> bool:
 
 
 def _clean(rest: str) -> str | None:
-    """Return the correction that stands after a "No": one line, without lead-in, quotes and full stop."""
+    """Return the correction after a "No": one line, without lead-in, quotes and full stop."""
     line = next((line for line in rest.splitlines() if line.strip()), "")
     bare = (
         _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", line.strip()))
@@ -225,7 +225,7 @@ def _clean(rest: str) -> str | None:
 
 
 def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
-    """Return (P(yes) over {Yes, No}, their mass) at the first token that says something; None where unknown.
+    """Return (P(yes) over {Yes, No}, their mass) at the first token that is not blank; None if unknown.
 
     −inf is p = 0; a verdict token whose own log-prob is not one is no verdict (F25).
     """

@@ -1,8 +1,8 @@
-"""A ladder in which each model's answer but the last one's is checked, in a step of its own, before the next is paid.
+"""A ladder that checks each model's answer, except the last one's, in its own step before the next model is paid.
 
-The step of the check has the answer again as its candidate, and the verdict as its signals: `gate`, and `p_yes` where a
-model checks. So a policy decides twice: whether to check, and whether to go on. What checks is a verifier: a function,
-a schema, a command or a model, as a configuration names it.
+The step of a check has the answer again as its candidate, and the verdict as its signals: `gate`, and `p_yes` if a
+model checks. So a policy decides twice: whether to check, and whether to go on. The verifier that the configuration
+names is a function, a schema, a command or a model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cascade.text import data_block
 from cascade.types import SKIP, Candidate, Completion, Message, Question, Request, Step
 
 ROLE = "verifier"
-"""What a log calls whoever verifies."""
+"""The verifier's name in a log."""
 _PURPOSE = "verify"
 _VERDICT_ALTERNATIVES = 20
 _MOST_SCHEMA_BYTES = 1_000_000
@@ -48,13 +48,13 @@ class Checks(Protocol):
         ...
 
     def read(self, completion: Completion, candidate: Candidate) -> dict[str, float | None]:
-        """Return the signals of a verdict: `gate`, and of a model `p_yes`."""
+        """Return the signals of a verdict: `gate`, and `p_yes` if a model checks."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A function, a schema or a command: what is asked under `name` costs nothing."""
+    """A function, a schema or a command: a call under `name` costs nothing."""
 
     name: str
 
@@ -71,7 +71,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A model that says yes or no of an output, which it reads as data."""
+    """A model that says yes or no to an output, which it reads as data."""
 
     use: ModelUse
     prompts: Prompts
@@ -121,7 +121,7 @@ class FunctionVerifier(Section):
         except (ImportError, AttributeError) as error:
             raise ConfigError([f"strategy.verifier.function: {self.function} cannot be imported: {error}"]) from None
         if not callable(found):
-            raise ConfigError([f"strategy.verifier.function: {self.function} is no function"])
+            raise ConfigError([f"strategy.verifier.function: {self.function} is not a function"])
         return Verifier(lambda question, message, _: found(question, message), self.function)
 
     @property
@@ -140,7 +140,7 @@ class FunctionVerifier(Section):
 
 
 class SchemaVerifier(Section):
-    """A JSON schema that the output has to keep, or the path of a file that holds one."""
+    """A JSON schema that the output must match, or the path of a file with one."""
 
     kind: Literal["schema"]
     json_schema: Mapping[str, Any] | str
@@ -152,7 +152,7 @@ class SchemaVerifier(Section):
 
     @property
     def own_files(self) -> dict[str, Path | None]:
-        """The schema, where it stands in a file; a certificate names one that does not as a setting."""
+        """The schema's file; a certificate names a schema without a file as a setting."""
         path = self.json_schema
         return {f"the schema {path}": Path(path)} if isinstance(path, str) else {}
 
@@ -165,7 +165,7 @@ class SchemaVerifier(Section):
         except (OSError, ValueError) as error:
             raise ConfigError([f"strategy.verifier.json_schema: {path}: {error}"]) from None
         if not isinstance(found, Mapping):
-            raise ConfigError([f"strategy.verifier.json_schema: {path} holds no JSON object"])
+            raise ConfigError([f"strategy.verifier.json_schema: {path} is not a JSON object"])
         return found
 
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:  # noqa: ARG002 - as every kind's
@@ -179,7 +179,7 @@ class SchemaVerifier(Section):
 
 
 class CommandVerifier(Section):
-    """A command that reads the output as JSON and ends with 0 for one that passes; killed after `timeout_s`."""
+    """A command that reads the output as JSON and exits with 0 if it passes; killed after `timeout_s`."""
 
     kind: Literal["command"]
     command: tuple[str, ...] = Field(min_length=1)
@@ -187,12 +187,12 @@ class CommandVerifier(Section):
 
     @property
     def provider(self) -> Provider:
-        """Return who runs it."""
+        """Return the provider that runs it."""
         return Verifier(Command(self.command, self.timeout_s), self.command[0])
 
     @property
     def own_files(self) -> dict[str, Path | None]:
-        """The files that the command names: a script, a list of tests; not a program that is found on PATH."""
+        """The files that the command names: a script, a list of tests; not a program found on PATH."""
         return {f"the verifier’s {word}": Path(word) for word in self.command if Path(word).is_file()}
 
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:  # noqa: ARG002 - as every kind's
@@ -218,7 +218,7 @@ class ModelVerifier(Section):
 
     @property
     def own_files(self) -> dict[str, Path | None]:
-        """None: the model and the prompt are on record elsewhere."""
+        """None: a certificate records the model and the prompt in other fields."""
         return {}
 
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:
@@ -237,9 +237,9 @@ class Verified(Strategy):
 
     Args:
         ladder: the models.
-        checks: who asks for a verdict.
-        checker: the model that gives it, or the name under which another verifier is asked.
-        checked: of each model, whether its answer is checked.
+        checks: asks for a verdict and reads it.
+        checker: the model that gives it, or the name of another verifier.
+        checked: for each model, whether its answer is checked.
     """
 
     ladder: Ladder
@@ -254,7 +254,7 @@ class Verified(Strategy):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models, cheapest first, and who checks."""
+        """The models, cheapest first, and the verifier."""
         return tuple(dict.fromkeys([*self.ladder.models, self.checker]))
 
     @property
@@ -268,10 +268,10 @@ class Verified(Strategy):
         return True
 
     def only(self, takes: Takes) -> Strategy:
-        """Return some of the models and checks; a ladder where nothing is checked any more.
+        """Return some of the models and checks; a ladder if no check is left.
 
         Raises:
-            UsageError: there are fewer steps, or an answer is to be checked that is not asked for.
+            UsageError: there are fewer steps, or a check is taken without its answer.
         """
         if takes.reference:
             return self.ladder.only(takes)
@@ -279,22 +279,22 @@ class Verified(Strategy):
             return replace(self, ladder=replace(self.ladder, calls=True))
         pairs = self._pairs
         if not takes.steps or max(takes.steps) > len(pairs):
-            raise UsageError(f"The policy takes the steps {takes.steps}, and this strategy has {len(pairs)}.")
+            raise UsageError(f"The policy takes the steps {takes.steps}, but this strategy has {len(pairs)}.")
         kept = [pairs[step - 1] for step in takes.steps]
         rungs = [place for place, check in kept if not check]
         checked = tuple([(place, True) in kept for place in rungs])
         if sum(checked) + len(rungs) != len(kept):
-            raise UsageError("The policy checks an answer that it does not ask for.")
+            raise UsageError("The policy takes a check without the answer that it checks.")
         ladder = replace(self.ladder, rungs=tuple([self.ladder.rungs[place] for place in rungs]))
         return replace(self, ladder=ladder, checked=checked) if any(checked) else ladder
 
     @property
     def _pairs(self) -> list[tuple[int, bool]]:
-        """The model of each step, by its place in the ladder, and whether its answer is checked there."""
+        """The model of each step, by its place in the ladder, and whether the step is a check."""
         return [(place, check) for place, checked in enumerate(self.checked) for check in (False, True)[: 1 + checked]]
 
     def plan(self, question: Question) -> Plan:
-        """Plan a call a step: a model's, then the verifier's."""
+        """Plan one call a step: a model's, then the verifier's."""
         form, earlier, done = form_of(question, self.ladder.prompts), list[str](), dict[int, Step]()
         calls = self.ladder.calls
         told = (yield NOTHING_BOUGHT) if calls else None
@@ -306,13 +306,13 @@ class Verified(Strategy):
             else:
                 use, last = self.ladder.rungs[place], number == self.horizon
                 made = yield from self.ladder.rung(question, form, use, number, earlier, last=last)
-                step = made._replace(parents=())  # a model reads no other's answer
+                step = made._replace(parents=())  # a model does not read other models' answers
             done[number] = step
             told = yield step
             number = following(told, number, self.horizon, calls=calls)
 
     def _check(self, question: Question, step: Step) -> Generator[Request, Completion | None, Step]:
-        """Ask for a verdict on a step's answer. A step without one has failed every check, and is put on record so."""
+        """Ask for a verdict on a step's answer. A step without an answer fails every check and is logged as failed."""
         number, after = step.number + 1, (step.number,)
         if not step.candidates:
             yield self.checks.request(question, Candidate("", ROLE, self.checker), number)._replace(purpose=SKIP)
@@ -329,7 +329,7 @@ class Verified(Strategy):
 
 
 class VerifiedConfig(RungsConfig):
-    """A list of models, cheapest first, and what checks the answer of each but the last."""
+    """A list of models, cheapest first, and the verifier of all answers but the last."""
 
     kind: Literal["verified"]
     verifier: VerifierSection
@@ -352,17 +352,17 @@ class VerifiedConfig(RungsConfig):
 
     @property
     def free_calls(self) -> tuple[str, ...]:
-        """The verifier, where it is no model."""
+        """The verifier, unless it is a model."""
         return () if isinstance(self.verifier, ModelVerifier) else (self.verifier.name,)
 
     def free_providers(self) -> dict[str, Provider]:
-        """Return who verifies, where it is no model. Raises ConfigError where it cannot be imported or read."""
+        """Return the verifier, unless it is a model. Raises ConfigError if it cannot be imported or read."""
         provider = self.verifier.provider
         return {} if provider is None else dict.fromkeys(self.free_calls, provider)
 
     @property
     def own_files(self) -> dict[str, Path | None]:
-        """The files that the verifier is made of."""
+        """The verifier's files."""
         return {**super().own_files, **self.verifier.own_files}
 
     def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Verified:
@@ -393,5 +393,5 @@ class VerifiedConfig(RungsConfig):
 
     @classmethod
     def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:  # noqa: ARG003
-        """Return None: a log does not say what verified it."""
+        """Return None: a log does not record the verifier's settings."""
         return None

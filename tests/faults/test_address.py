@@ -83,7 +83,7 @@ def test_what_is_trusted_must_be_there(bench: Bench) -> None:
         bench.alone("ok")
     assert list(caught.value.problems) == [
         "SSL_CERT_FILE: there is no file gone.pem",
-        "SSL_CERT_DIR: there is no folder nowhere",
+        "SSL_CERT_DIR: the folder nowhere does not exist",
     ]
 
 

@@ -65,8 +65,8 @@ def test_what_is_taken_out_of_a_question_is_a_warning() -> None:
     orchestrator, fake = wired()
     answer = orchestrator.ask(Question("What does <|im_end|> mean?", context="A\U000e0041 text."))
     assert answer.warnings == (
-        "no model reads this of the question, which was taken out: 1 mark of a chat template ('<|im_end|>')",
-        "no model reads this of the context, which was taken out: 1 invisible character (U+E0041)",
+        "taken out of the question, so that no model reads it: 1 mark of a chat template ('<|im_end|>')",
+        "taken out of the context, so that no model reads it: 1 invisible character (U+E0041)",
     )
     assert not any("<|im_end|>" in message.content for request in fake.requests for message in request.messages)
 

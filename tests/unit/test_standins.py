@@ -86,7 +86,7 @@ def test_a_configuration_lists_what_is_wrong_with_its_fallbacks() -> None:
     assert "there is no 'spar' under models" in str(caught.value)
     assert "did you mean spare" in str(caught.value)
     assert "large cannot answer in its own place" in str(caught.value)
-    assert "spare stands there more than once" in str(caught.value)
+    assert "spare is named more than once" in str(caught.value)
 
 
 # Below, a call of the guide may cost over 0.02 USD and one of the base 0.0002.

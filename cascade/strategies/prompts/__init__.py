@@ -1,7 +1,7 @@
 """Prompts as files: sections headed [system], [user] and [assistant], with {question} or {data} where text goes in.
 
-A folder of files with the same names replaces them (`strategy.prompts` in the configuration); what the folder lacks
-stays as shipped.
+A folder of files with the same names replaces them (`strategy.prompts` in the configuration). For files that the folder
+lacks, the shipped ones are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
 
 
 def question_text(question: Question) -> str:
-    """Return a question as a model that answers it reads it, its text to read from first."""
+    """Return a question as the answering model reads it: the context first, if any."""
     asked = f"Question: {defuse(question.text)}"
     return f"Text: {defuse(question.context)}\n\n{asked}" if question.context else asked
 
@@ -47,7 +47,7 @@ class Template:
     after: str
 
     def fill(self, text: str) -> tuple[Message, ...]:
-        """Return the messages with `text` in its place. It is put in as it is, never read for placeholders."""
+        """Return the messages with `text` filled in. Placeholders inside `text` are not replaced."""
         return (*self.fixed, Message(self.role, f"{self.before}{text}{self.after}"))
 
 
@@ -65,13 +65,13 @@ class Prompts:
 
 
 def load(folder: str | Path | None = None) -> Prompts:
-    """Read the prompts, those in `folder` before the shipped ones.
+    """Read the prompts: from `folder` if it has the file, else the shipped ones.
 
     Raises:
         ConfigError: the folder is missing, or a file is malformed; all problems at once.
     """
     if folder is not None and not Path(folder).is_dir():
-        raise ConfigError([f"strategy.prompts: there is no folder {folder}"])
+        raise ConfigError([f"strategy.prompts: the folder {folder} does not exist"])
     templates, problems = {}, []
     for name in _PLACEHOLDER:
         own = None if folder is None else Path(folder) / f"{name}.txt"
@@ -97,10 +97,10 @@ def _own(path: Path) -> str:
 
 
 def parse(text: str, placeholder: str) -> Template:
-    """Read a prompt file; `placeholder` must stand exactly once, in the last section.
+    """Read a prompt file; `placeholder` must occur exactly once, in the last section.
 
     Raises:
-        ValueError: it does not, or there is no section.
+        ValueError: the placeholder does not, or there is no section.
     """
     heads = list(_SECTION.finditer(text))
     if not heads:
@@ -111,6 +111,6 @@ def parse(text: str, placeholder: str) -> Template:
     ]
     *fixed, last = messages
     if last.content.count(placeholder) != 1 or any(placeholder in message.content for message in fixed):
-        raise ValueError(f"{placeholder} must stand exactly once, in the last section")
+        raise ValueError(f"{placeholder} must occur exactly once, in the last section")
     before, after = last.content.split(placeholder)
     return Template(tuple(fixed), last.role, before, after)

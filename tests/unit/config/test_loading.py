@@ -278,7 +278,7 @@ def test_a_strategy_that_cannot_be_read_is_not_taken_for_that_of_base_and_guide(
 def test_a_ladder_needs_the_models_that_it_names_once_each() -> None:
     assert only_problem(strategy={"kind": "ladder", "models": ["base", "huge"]}).startswith("models.huge: the ladder")
     twice = only_problem(strategy={"kind": "ladder", "models": ["base", "base"]})
-    assert twice == "strategy.models: base stands more than once"
+    assert twice == "strategy.models: base is named more than once"
     assert only_problem(strategy={"kind": "ladder", "models": []}).startswith("strategy.models")
 
 

@@ -76,7 +76,7 @@ def test_settings_of_the_server_are_strict_and_all_problems_come_at_once() -> No
         "server.keys[0].sha256",
     }  # fmt: skip
     assert "did you mean name?" in str(caught.value)
-    with pytest.raises(ConfigError, match=r"server\.keys: .*a stands more than once"):
+    with pytest.raises(ConfigError, match=r"server\.keys: .*a is named more than once"):
         load({**CONFIG, "server": {"keys": keys}})
 
 

@@ -164,7 +164,7 @@ def test_if_no_round_brought_an_answer_the_guide_answers_by_itself() -> None:
 def test_a_guide_without_an_answer_of_its_own_leaves_none(last: Any) -> None:
     _, steps = walked(guide(rounds=1), ":", last)
     assert steps[0].candidates == ()
-    assert steps[0].notes[-1] == "the guide's own reply holds no answer"
+    assert steps[0].notes[-1] == "the guide's own reply has no answer"
 
 
 def test_a_base_that_fails_leaves_the_guide_to_answer_and_ends_the_walk() -> None:

@@ -137,7 +137,7 @@ def test_a_reply_without_a_whole_answer_is_no_candidate_and_nothing_is_decided_o
     asked, steps = walked(Exit(SMALL, rounds=2), first, "Answer: Danube", "EXIT")
     assert [one.purpose for one in asked] == ["answer", "answer", "exit"]
     assert (steps[0].candidates, steps[0].signals["says_exit"]) == ((), None)
-    assert "no whole answer" in steps[0].notes[0]
+    assert "no complete answer" in steps[0].notes[0]
     assert asked[1].messages == asked[0].messages
 
 

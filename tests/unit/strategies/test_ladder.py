@@ -62,7 +62,7 @@ def test_every_rung_is_asked_the_same_as_configured() -> None:
 def test_a_reply_without_a_whole_answer_is_no_candidate(reply: Any) -> None:
     _, steps = walked(reply, "Answer: Danube", "Answer: Danube")
     assert steps[0].candidates == ()
-    assert steps[0].notes == ("the reply of small holds no whole answer",)
+    assert steps[0].notes == ("the reply of small has no complete answer",)
     assert steps[1].signals["agrees_with_earlier"] is None
 
 

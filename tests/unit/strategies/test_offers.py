@@ -149,9 +149,9 @@ def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out() -> Non
     whole = Offers(JUDGED)
     assert whole.only(Takes(reference=True)) == Ladder((LARGE,))
     assert whole.only(Takes(steps=(1, 2, 4))) == Offers((JUDGED[0], JUDGED[1], JUDGED[3]))
-    with pytest.raises(UsageError, match="leaves out what check must see"):
+    with pytest.raises(UsageError, match="leaves out offers that check must read"):
         whole.only(Takes(steps=(2, 4)))
-    with pytest.raises(UsageError, match="steps 1, 5 of a list of offers, and this one has 4"):
+    with pytest.raises(UsageError, match="steps 1, 5 of a list of offers, but this list has 4"):
         whole.only(Takes(steps=(1, 5)))
 
 
@@ -170,12 +170,12 @@ CALL_LEVEL = (
 @pytest.mark.parametrize(
     ("offers", "said"),
     [
-        ([{"name": "a", "model": "small"}] * 2, "a stands more than once"),
-        ([{"name": "a", "model": "small", "purpose": "judge"}], "a: a judge has one parent"),
-        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: its parent 'b' is no offer"),
+        ([{"name": "a", "model": "small"}] * 2, "a is named more than once"),
+        ([{"name": "a", "model": "small", "purpose": "judge"}], "a: purpose judge needs one parent"),
+        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: its parent 'b' is not an offer"),
         (
             [CALL_LEVEL[0], {"name": "c", "model": "judge", "purpose": "outright", "parents": ["base"]}],
-            "reads no other",
+            "cannot read other offers",
         ),
         (list(CALL_LEVEL[:2]), "check: the last offer is the reference"),
         ([{"name": "a", "model": "tiny"}], "tiny"),
@@ -205,17 +205,17 @@ def test_all_that_is_wrong_with_a_list_is_said_at_once_and_nothing_else() -> Non
     with pytest.raises(ConfigError) as caught:
         load(offered(*offers))
     assert caught.value.problems == (
-        "strategy.offers: a stands more than once",
-        "strategy.offers: up: later must stand before it, since it reads that",
-        "strategy.offers: later: its parent 'aa' is no offer; did you mean a? Known: a, up",
+        "strategy.offers: a is named more than once",
+        "strategy.offers: up: it reads later, so later must come before it",
+        "strategy.offers: later: its parent 'aa' is not an offer; did you mean a? Known: a, up",
         "strategy.offers: own: it reads itself",
-        "strategy.offers: two: g must stand before it, since it reads that",
+        "strategy.offers: two: it reads g, so g must come before it",
         (
-            "strategy.offers: both: a judge has one parent, the answer that it looks at, and here it has a (answer), "
-            "own (judge)"
+            "strategy.offers: both: purpose judge needs one parent, the answer that it judges, and this has "
+            "a (answer), own (judge)"
         ),
-        "strategy.offers: 'line\\nbreak': a name has no spaces around it, and no line breaks",
-        "strategy.offers: g: an offer of purpose outright reads no other; use purpose: answer",
+        "strategy.offers: 'line\\nbreak': a name must not begin or end with a space, or have a line break",
+        "strategy.offers: g: an offer of purpose outright cannot read other offers; use purpose: answer",
         (
             "strategy.offers: g: the last offer is the reference: an answer without parents, as in "
             "{name: guide, model: guide, purpose: outright}"
@@ -253,7 +253,7 @@ def test_chat_requests_are_answered_where_no_offer_reads_another() -> None:
     hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
     _, steps = walked(both, hello, hello, question=asked)
     assert [step.candidates[0].message for step in steps] == [hello.message] * 2
-    with pytest.raises(UsageError, match="Offers that read other offers answer no chat requests"):
+    with pytest.raises(UsageError, match="Offers that read other offers cannot answer chat requests"):
         walked(JUDGED, question=asked)
 
 

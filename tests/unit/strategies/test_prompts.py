@@ -58,7 +58,7 @@ def test_a_folder_replaces_the_prompts_that_it_holds(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"strategy\.prompts: there is no folder"):
+    with pytest.raises(ConfigError, match=r"strategy\.prompts: the folder .* does not exist"):
         load(tmp_path / "nothing")
 
 

@@ -173,7 +173,7 @@ def test_a_command_reads_the_whole_request(tmp_path: Path) -> None:
     ("verifier", "said"),
     [
         ({"kind": "function", "function": "cascade:nothing"}, "cannot be imported"),
-        ({"kind": "function", "function": "cascade.types:ALONE"}, "is no function"),
+        ({"kind": "function", "function": "cascade.types:ALONE"}, "is not a function"),
         ({"kind": "schema", "json_schema": "/nowhere.json"}, "json_schema"),
         ({"kind": "command", "command": []}, "command"),
         ({"kind": "model", "model": "judge"}, "judge"),
@@ -225,7 +225,7 @@ def test_a_policy_may_leave_out_a_model_or_a_check_but_no_model_that_is_checked(
     part = strategy.only(Takes(steps=(3, 4, 5)))
     assert (part.horizon, part.models) == (3, ("medium", "large", "verifier schema"))
     assert strategy.only(Takes(steps=(1, 5))).models == ("small", "large")
-    with pytest.raises(UsageError, match="does not ask for"):
+    with pytest.raises(UsageError, match="takes a check without the answer"):
         strategy.only(Takes(steps=(2, 5)))
     with pytest.raises(UsageError, match="has 5"):
         strategy.only(Takes(steps=(1, 6)))
