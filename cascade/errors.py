@@ -260,6 +260,16 @@ class ProviderError(CascadeError):
         return (self.retryable or isinstance(self, lost)) and not self.shown
 
 
+def refused_for_good(name: str) -> bool:
+    """Whether an error of this name is about the request, so that no retry mends it; False for one about the server.
+
+    >>> refused_for_good("RefusedError"), refused_for_good("RateLimitedError"), refused_for_good("Strange")
+    (True, False, False)
+    """
+    kind = globals().get(name)
+    return isinstance(kind, type) and issubclass(kind, ProviderError) and not kind("").another_may_answer
+
+
 class ProviderUnavailableError(ProviderError):
     """The provider answered 5xx or could not be reached.
 

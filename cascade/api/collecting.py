@@ -24,6 +24,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import CascadeError, ProviderError, UsageError
 from cascade.matching import get_matcher
 from cascade.money import nano_usd, usd
+from cascade.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,12 @@ class CollectionResult(Result):
         if done.rows:
             yield _line(f"{done.rows} rows in {self.output}")
             yield from _steps(self.output)
+        for one in done.refused:
+            yield _line(
+                f"{one.role} refused {counted(one.questions, 'question')}, first {one.first}: {one.error} "
+                f"The log has {'it' if one.questions == 1 else 'them'} without the answer of {one.role}, which is "
+                "unknown. --resume asks again."
+            )
         if done.unused_calls:
             kept_in = journal_of(self.output).name
             yield _line(f"{done.unused_calls} calls on record are not in this log; they stay in {kept_in}")
@@ -75,6 +82,10 @@ class CollectionResult(Result):
             "spent_usd": usd(progress.spent_nano_usd) if progress.cost_known else None,
             "unused_calls": done.unused_calls,
             "failures": [{"question": name, "error": said} for name, said in done.failures],
+            "refused": [
+                {"name": one.role, "questions": one.questions, "first": one.first, "error": one.error}
+                for one in done.refused
+            ],
             "stopped": None if done.stopped is None else str(done.stopped),
         }
 

@@ -205,8 +205,9 @@ def _audits_of(tables: Sequence[EpisodeTable], about: Mapping[tuple[str, str], L
     known = [about.get((table.dataset, name), Logged(None, None)) for table in tables for name in table.ids]
     marked = any(one.split == AUDIT for one in known)
     order = [row for row in _by_date(known) if not marked or known[row].split == AUDIT]
+    whole = [row for row in order if not known[row].failed]
     return _Audits(
-        table=as_promised(joined(tables).take(np.array(order, dtype=np.int64)), asked),
+        table=as_promised(joined(tables).take(np.array(whole, dtype=np.int64)), asked),
         others=len(known) - len(order),
         undated=sum(known[row].created_at is None for row in order),
         failed=sum(one.failed and (one.split == AUDIT or not marked) for one in about.values()),

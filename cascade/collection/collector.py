@@ -6,10 +6,11 @@ import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cascade.budget.charges import SharedBudget, failed_call, paid_call
 from cascade.collection.baselines import RecordedBaseline
@@ -54,11 +55,24 @@ class Progress:
         return None if not self.done else self.elapsed_s / self.done * (self.total - self.done)
 
 
+class Refused(NamedTuple):
+    """A model or an offer whose answer is unknown for some questions in the log: no retry would have mended the error.
+
+    `questions` is how many, `first` the id of one of them, with the `error`.
+    """
+
+    role: str
+    questions: int
+    first: str
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Collected:
     """The result of a collection: the log holds `questions` questions with all their steps, in `rows` rows.
 
-    `failures` are question ids with their errors; `stopped` says why the collection ended early, if it did.
+    `failures` are question ids with their errors; `refused` has one entry for each model or offer that refused some of
+    the logged questions for good; `stopped` says why the collection ended early, if it did.
     `unused_calls` are calls in the journal that the log does not use, as after a change of the settings or with fewer
     questions; they stay in the journal.
     """
@@ -69,6 +83,7 @@ class Collected:
     failures: tuple[tuple[str, str], ...]
     stopped: CascadeError | None
     unused_calls: int = 0
+    refused: tuple[Refused, ...] = ()
 
 
 class _HoleError(Exception):
@@ -85,7 +100,10 @@ class _StoppedError(Exception):
 
 @dataclass(slots=True)
 class _Tally:
-    """Counters that the threads share."""
+    """Counters that the threads share.
+
+    `refused` has the error of each call that was refused for good, by its digest; `answered` who answered any call.
+    """
 
     done: int = 0
     made: int = 0
@@ -93,6 +111,9 @@ class _Tally:
     unknown_cost: bool = False
     failures: list[tuple[str, str]] = field(default_factory=list)
     failed_in_a_row: int = 0
+    refused: dict[str, ProviderError] = field(default_factory=dict)
+    refused_in_a_row: Counter[str] = field(default_factory=Counter)
+    answered: set[str] = field(default_factory=set)
     stopped: CascadeError | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -119,6 +140,7 @@ class Collector:
         strategy = build_strategy(config)
         everything = RecordedBaseline(None, strategy, FixedPolicy("both", strategy.horizon))
         self._walks = (everything, *baselines)
+        self._may_lack = config.strategy.has_calls
         self._orchestrator = orchestrator
         self._journal = journal
         self._prices = config.prices()
@@ -126,6 +148,8 @@ class Collector:
         self._tally = _Tally()
         self._whole = 0
         self._logged: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._lacking: dict[str, Refused] = {}
         self._started = time.monotonic()
 
     def run(
@@ -170,14 +194,23 @@ class Collector:
         """Return the result of the collection; `rows` is the number of rows written from `log`."""
         # An agent's answer is logged and has no call of its own on record: its calls are.
         tally, unused = self._tally, sum(digest not in self._logged for digest in self._journal)
-        return Collected(self.progress(total), self._whole, rows, tuple(tally.failures), tally.stopped, unused)
+        return Collected(
+            self.progress(total),
+            self._whole,
+            rows,
+            tuple(tally.failures),
+            tally.stopped,
+            unused,
+            tuple(self._lacking.values()),
+        )
 
     def log(
         self, questions: Iterable[AskedQuestion], matcher: Matcher | None, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
         """Yield the log's rows from the record alone.
 
-        A question whose steps are not all on record is left out; so is a named walk by itself.
+        A question whose steps are not all on record is left out; so is a named walk by itself. A step that a model
+        refused for good is unknown, and the question stays: left out, it would make the sample a biased one.
         """
         everything, *named = self._walks
         self._whole = 0
@@ -186,8 +219,10 @@ class Collector:
             judge = matcher or judge_named(asked.matcher or "exact")
             whole = self._on_record(everything, asked)
             if whole is None:
+                self._fail_unanswered(asked)
                 continue
             self._whole += 1
+            self._note_refused(asked.id, whole)
             yield from judge_rows(self._rows(everything, whole, asked, dataset), judge)
             for walk in named:
                 answer = self._on_record(walk, asked)
@@ -198,14 +233,29 @@ class Collector:
         """Return a walk rebuilt from the recorded calls; None if one of its calls is not on record."""
         try:
             return self._walk(walk, asked, self._recorded)
-        except _HoleError:
+        except (_HoleError, ProviderError):
             return None
+
+    def _fail_unanswered(self, asked: AskedQuestion) -> None:
+        """Count a question as failed that is left out since one who refused it answered no question at all."""
+        refused, tally = self._refused.get(asked.id), self._tally
+        if refused is not None and tally.stopped is None and asked.id not in dict(tally.failures):
+            tally.failures.append((asked.id, refused))
+
+    def _note_refused(self, name: str, answer: Answer) -> None:
+        for role, error in _failed_calls(answer).items():
+            found = self._lacking.get(role) or Refused(role, 0, name, error)
+            self._lacking[role] = found._replace(questions=found.questions + 1)
 
     def _one(self, asked: AskedQuestion) -> None:
         """Run one question's walks."""
         tally = self._tally
         try:
-            for walk in self._walks:
+            everything, *named = self._walks
+            found = _failed_calls(self._walk(everything, asked, self._paid))
+            if found:
+                self._refused[asked.id] = next(iter(found.values()))
+            for walk in named:
                 self._walk(walk, asked, self._paid)
         except _StoppedError:
             return
@@ -213,7 +263,9 @@ class Collector:
             said = "What was paid for is on record: raise the cap and go on with --resume."
             self._stop(BudgetExceededError(f"{error} {said}"))
         except _HoleError as hole:
-            self._failed(asked, f"{type(hole.error).__name__}: {hole.error}")
+            self._failed(asked, _in_words(hole.error))
+        except ProviderError as error:  # no model answered
+            self._failed(asked, _in_words(error))
         else:
             with tally.lock:
                 tally.done += 1
@@ -239,14 +291,30 @@ class Collector:
             self._tally.stopped = self._tally.stopped or error
 
     def _walk(self, walk: RecordedBaseline, asked: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
-        """Follow one walk to its end. A call that fails breaks it off: a log with a hole is no full information."""
-        return drive(run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), call)
+        """Follow one walk to its end.
+
+        A call that fails breaks it off: a log with a hole is no full information. Where each step is a single call, one
+        that is refused for good is a step without a candidate, as it is when such a question is served.
+        """
+        may_lack = self._may_lack and walk.name is None
+
+        def answered(request: Request) -> Completion:
+            try:
+                return call(request)
+            except _HoleError as hole:
+                if not may_lack or hole.error is None or request_digest(request) not in self._tally.refused:
+                    raise
+                raise hole.error from None
+
+        return drive(run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), answered)
 
     def _recorded(self, request: Request) -> Completion:
         """Answer from the record."""
-        found = self._journal.completion(request_digest(request))
+        digest = request_digest(request)
+        found = self._journal.completion(digest)
         if found is None:
-            raise _HoleError
+            known = request.role in self._tally.answered
+            raise _HoleError(self._tally.refused.get(digest) if known else None)
         return found
 
     def _paid(self, request: Request) -> Completion:
@@ -255,6 +323,7 @@ class Collector:
             if recorded is not None:
                 with self._tally.lock:
                     self._tally.reused += 1
+                    self._tally.answered.add(request.role)
                 return recorded
             if self._tally.stopped is not None:
                 raise _StoppedError
@@ -272,6 +341,8 @@ class Collector:
             self._budget.settle(hold, failed.cost_bound_nano_usd)
             with self._tally.lock:
                 self._tally.unknown_cost |= failed.cost_nano_usd is None or failed.billed == "maybe"
+            if not error.another_may_answer:
+                self._refuses(request, error)
             raise _HoleError(error) from None
         except BaseException:
             self._budget.settle(hold, None)
@@ -281,7 +352,24 @@ class Collector:
         self._journal.add([call_row(call, completion)])
         with self._tally.lock:
             self._tally.made += 1
+            self._tally.answered.add(request.role)
+            self._tally.refused_in_a_row[request.role] = 0
         return completion
+
+    def _refuses(self, request: Request, error: ProviderError) -> None:
+        """Note a call that no retry mends; stop where a model or an offer refuses one question after the other."""
+        tally = self._tally
+        with tally.lock:
+            tally.refused[request_digest(request)] = error
+            tally.refused_in_a_row[request.role] += 1
+            outage = tally.refused_in_a_row[request.role] >= MAX_FAILURES_IN_A_ROW
+        if outage and self._may_lack:
+            self._stop(
+                ProviderError(
+                    f"{request.role} refused {MAX_FAILURES_IN_A_ROW} calls one after the other, the last with "
+                    f"{_in_words(error)} What was paid for is on record: go on with --resume."
+                )
+            )
 
     def _rows(
         self, walk: RecordedBaseline, answer: Answer, asked: AskedQuestion, dataset: str | None
@@ -304,3 +392,12 @@ class Collector:
             if walk.name is None:
                 row["kept"] = None
             yield row
+
+
+def _in_words(error: ProviderError | None) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _failed_calls(answer: Answer) -> dict[str, str]:
+    """Return the error of the calls that failed, by who was asked."""
+    return {call.request.role: str(call.error) for call in answer.calls if call.error is not None}

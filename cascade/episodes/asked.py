@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from cascade.conformal.arrays import Floats
 from cascade.episodes.schema import CHAT, chat_of, is_hashed, replay_of
 from cascade.policies.question_features import asked_numbers
 from cascade.policies.requests import Kind, kind_of
@@ -15,6 +19,12 @@ def numbers_asked(row: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the numbers of a row's question; none where its text is not on record."""
     text: str | None = row["question"]
     return {} if text is None or is_hashed(text) else asked_numbers(text, row["context"], chat_of(row))
+
+
+def as_columns(numbers: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
+    """Return the numbers of n questions as float64 (n,) by name; NaN where a question lacks one."""
+    names = dict.fromkeys(name for held in numbers for name in held)
+    return {name: np.array([held.get(name, math.nan) for held in numbers]) for name in names}
 
 
 def kind_asked(row: Mapping[str, Any]) -> Kind | None:
@@ -37,10 +47,19 @@ def by_role(askers: Iterable[Asker]) -> dict[str, tuple[str, ...]]:
     >>> by_role([Asker(1, "base", "small"), Asker(2, "base", "tiny")])
     {'base': ('small', 'tiny')}
     """
+    return grouped((one.role, one.model) for one in askers)
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the second names by the first, both sorted, each once.
+
+    >>> grouped([("b", "y"), ("a", "z"), ("b", "x"), ("b", "y")])
+    {'a': ('z',), 'b': ('x', 'y')}
+    """
     found: dict[str, set[str]] = defaultdict(set)
-    for one in askers:
-        found[one.role].add(one.model)
-    return {role: tuple(sorted(found[role])) for role in sorted(found)}
+    for first, second in pairs:
+        found[first].add(second)
+    return {first: tuple(sorted(found[first])) for first in sorted(found)}
 
 
 def is_ladder(askers: Collection[Asker]) -> bool:

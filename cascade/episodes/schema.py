@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Any
 
 from cascade.chat import ChatRequest, output_text
-from cascade.errors import UsageError
+from cascade.errors import UsageError, refused_for_good
 from cascade.money import PriceTable
 from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
@@ -105,6 +105,20 @@ def is_told(row: Mapping[str, Any]) -> bool:
 def has_failed(row: Mapping[str, Any]) -> bool:
     """Whether a call of the row's episode failed, so that a step of it lacks what the model would have said."""
     return bool(replay_of(row).get(FAILED))
+
+
+def refused_steps(row: Mapping[str, Any]) -> frozenset[int]:
+    """Return the steps of the row's episode whose call was refused for good; none where another call failed otherwise.
+
+    A server that is down hits any question alike. A model that refuses the request chooses its questions: left out,
+    they would make the sample a biased one.
+    """
+    failed = replay_of(row).get(FAILED)
+    try:
+        refused = [(int(step), refused_for_good(name)) for step, _, name in failed or ()]
+    except (TypeError, ValueError):
+        return frozenset()
+    return frozenset(step for step, for_good in refused) if all(for_good for _, for_good in refused) else frozenset()
 
 
 def replay_of(row: Mapping[str, Any]) -> Mapping[str, Any]:

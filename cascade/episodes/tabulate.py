@@ -1,8 +1,9 @@
 """From rows to tables: one `EpisodeTable` for each data set of a log.
 
 An episode that cannot be judged is left out and counted: an answer without truth, a missing step that others read. So
-is a walk of an episode if the log does not say what was served. A single call that is missing was not bought. A null is
-unknown: it never counts as wrong, and an unknown cost stays unknown.
+is a walk of an episode if the log does not say what was served. A single call that is missing was not bought, or was
+refused: what it would have brought is unknown. A null is unknown: it never counts as wrong, and an unknown cost stays
+unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
-from cascade.episodes.asked import Asker, by_role, by_step, is_ladder, kind_asked, numbers_asked
+from cascade.episodes import asked
+from cascade.episodes.asked import Asker, by_role, by_step, is_ladder
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import (
     BASE_ONLY,
@@ -31,6 +33,7 @@ from cascade.episodes.schema import (
     is_hashed,
     is_told,
     question_id,
+    refused_steps,
     replay_of,
     replied,
     uncached_nano_usd,
@@ -97,9 +100,9 @@ class _Logged:
 class _Draft:
     """One episode in the making. `askers` holds who was asked, `echoes` under which names they answered.
 
-    `told` is `schema.is_told`, `failed` is `schema.has_failed`; `cached` says that a prompt was read from a cache,
-    `doubled` that the question's own hash is the episode's id, as where the log gives none, and two rows answer in one
-    place.
+    `told` is `schema.is_told`, `failed` is `schema.has_failed`, `refused` is `schema.refused_steps`; `cached` says that
+    a prompt was read from a cache, `doubled` that the question's own hash is the episode's id, as where the log gives
+    none, and two rows answer in one place.
     The first row that tells the group decides on it, and so for the question.
     """
 
@@ -111,6 +114,7 @@ class _Draft:
     kind: Kind | None = None
     told: bool = False
     failed: bool = False
+    refused: frozenset[int] = frozenset()
     cached: bool = False
     doubled: bool = False
     echoes: set[tuple[str, str]] = field(default_factory=set)
@@ -180,7 +184,7 @@ def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
     if draft.question is None and row["question"] is not None:
         text, context = row["question"], row["context"]
         draft.question, draft.spelled = identity(text, context), question_id(text, context)
-        draft.asked, draft.kind = numbers_asked(row), kind_asked(row)
+        draft.asked, draft.kind = asked.numbers_asked(row), asked.kind_asked(row)
     made = _made(row)
     if row["walk"] is not None:
         _take_walk(row, made, draft.walks[row["walk"]])
@@ -215,6 +219,7 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
         draft.askers.add(Asker(row["step"], source, row["model"]))
     draft.told |= is_told(row)
     draft.failed |= has_failed(row)
+    draft.refused |= refused_steps(row)
     echoed = replay_of(row).get(ECHOED)
     if row["model"] and isinstance(echoed, str):
         draft.echoes.add((row["model"], echoed))
@@ -261,7 +266,7 @@ def _own(step: int | None, candidate: int) -> str:
 
 def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
     """Return whether an episode can be judged; if not, say why."""
-    why = "an episode in which the call of a model failed" if draft.failed else None
+    why = "an episode in which the call of a model failed" if not _may_lack(draft) else None
     why = why or (_DOUBLED if draft.doubled else _misplaced(draft) or _unjudged(draft))
     if why is not None:
         dropped.drop(why, name)
@@ -281,6 +286,18 @@ def _misplaced(draft: _Draft) -> str | None:
     if any(parent >= number for number in numbers for parent in _parents(number, draft.stages[number])):
         return "an episode with a step that depends on itself or on a later step"
     return None
+
+
+def _may_lack(draft: _Draft) -> bool:
+    """Return whether no call failed, or only those of steps that may be left out; these are taken out: unknown."""
+    if not draft.failed:
+        return True
+    answered = {number for number, stage in draft.stages.items() if stage.made or stage.unplaced}
+    if not draft.refused or draft.refused & answered:  # another model stood in
+        return False
+    for number in draft.refused & draft.stages.keys():  # an agent's earlier calls
+        del draft.stages[number]
+    return bool(draft.stages) and _may_leave_out(draft)
 
 
 def _may_leave_out(draft: _Draft) -> bool:
@@ -346,7 +363,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         bool(priced.all()),
         tuple([draft.question or episode for episode, draft in episodes.items()]),
         by_role(askers),
-        asked=_asked_of(drafts),
+        asked=asked.as_columns([draft.asked for draft in drafts]),
         tokens=_by_step(drafts, horizon, lambda stage: _sum(stage.tokens)),
         paid=_by_step(drafts, horizon, lambda stage: _sum([paid for _, paid in stage.costs])),
         uncached=_uncached(drafts, horizon),
@@ -354,7 +371,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         step_models=by_step(askers, horizon),
         segments=tuple([draft.segment for draft in drafts]),
         spelled=tuple([draft.spelled or episode for episode, draft in episodes.items()]),
-        echoes=_echoes(drafts),
+        echoes=asked.grouped(pair for draft in drafts for pair in draft.echoes),
         priced=priced,
         parents=_of_each_step(drafts, horizon),
         bought=_bought(drafts, horizon),
@@ -375,15 +392,6 @@ def _of_each_step(drafts: Iterable[_Draft], horizon: int) -> Parents | None:
     line = chain(horizon)
     made = tuple([found.get(number, line[number - 1]) for number in range(1, horizon + 1)])
     return None if made == line else made
-
-
-def _echoes(drafts: Iterable[_Draft]) -> dict[str, tuple[str, ...]]:
-    """Return by model the names that its replies bore."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for draft in drafts:
-        for model, name in draft.echoes:
-            found[model].add(name)
-    return {model: tuple(sorted(found[model])) for model in sorted(found)}
 
 
 def _tell_apart(drafts: Sequence[_Draft]) -> Bools:
@@ -411,12 +419,6 @@ def _mostly_texts(made: Sequence[_Made], right: bool) -> bool:
     """Whether half of the right candidates, or of the wrong ones, have a text."""
     held = [one.text is not None for one in made if bool(one.correct) == right]
     return 2 * sum(held) >= len(held)
-
-
-def _asked_of(drafts: Sequence[_Draft]) -> dict[str, Floats]:
-    """Return the numbers of the questions' texts, float64 (n,) by name."""
-    names = dict.fromkeys(name for draft in drafts for name in draft.asked)
-    return {name: np.array([draft.asked.get(name, math.nan) for draft in drafts]) for name in names}
 
 
 def _by_step(drafts: Sequence[_Draft], horizon: int, of: Callable[[_Stage], int | None]) -> Floats:

@@ -88,6 +88,7 @@ def test_json_is_one_document_on_stdout_and_nothing_else(cli: Cli) -> None:
         "reused_calls": said["reused_calls"],
         "spent_usd": said["spent_usd"],
         "unused_calls": 0,
+        "refused": [],
         "failures": [],
         "stopped": None,
     }

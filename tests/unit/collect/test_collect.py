@@ -11,25 +11,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
 from cascade.collection.baselines import BASELINES, RecordedBaseline, recorded_baselines
+from cascade.collection.collector import Refused
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, request_digest
+from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import (
     AuthenticationError,
+    BadRequestError,
     BudgetExceededError,
     EmptyCompletionError,
     MissingExtraError,
     ProviderError,
     ProviderTimeoutError,
+    RefusedError,
     UsageError,
 )
+from cascade.guarantees.reference import reference_known, reference_right
 from cascade.matching import Verdict, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
@@ -559,6 +565,108 @@ def test_an_outage_stops_it(log: Path, concurrency: int) -> None:
     assert 20 <= len(done.failures) < 20 + concurrency
     assert len(models.requests) == len(done.failures)
     assert not log.exists()
+
+
+# --- what a model refuses for good ---
+
+OFFERED: dict[str, Any] = {
+    "kind": "offers",
+    "offers": [
+        {"name": "first", "model": "base"},
+        {"name": "check", "model": "guide", "purpose": "judge", "parents": ["first"]},
+        {"name": "second", "model": "base", "parents": ["first", "check"]},
+        {"name": "last", "model": "guide", "purpose": "outright"},
+    ],
+}
+LADDER: dict[str, Any] = {"kind": "ladder", "models": ["base", "guide"]}
+OFFERED_RULE = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
+
+
+def refusing(*numbers: int, role: str, error: ProviderError | None = None) -> Models:
+    """Models of which one refuses some questions, whatever is tried."""
+    refused = error or RefusedError("the filter declined")
+
+    def fails(request: Request) -> Any:
+        names = [f"Which river is number {n}?" for n in numbers]
+        return refused if request.role == role and request.question.text in names else None
+
+    return Models(fails=fails)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "role", "unknown", "read"),
+    [
+        (OFFERED, "first", (1, 2, 3), [4]),
+        (OFFERED, "check", (2, 3), [1, 4]),
+        (OFFERED, "last", (4,), [1, 2, 3]),
+        (LADDER, "small", (1,), [2]),
+        (LADDER, "large", (2,), [1]),
+    ],
+)
+def test_a_question_that_a_model_refuses_for_good_stays_with_that_step_unknown(
+    log: Path, strategy: dict[str, Any], role: str, unknown: tuple[int, ...], read: list[int]
+) -> None:
+    """0.6: the whole question was left out, so that the sample was of the questions that nobody refuses."""
+    made = config(strategy=strategy, policy=OFFERED_RULE)
+    done = collected(log, asked(1, 2, 3), refusing(2, role=role), made=made)
+    assert (done.questions, done.failures, done.stopped) == (3, (), None)
+    assert done.refused == (Refused(role, 1, "q2", "RefusedError: the filter declined"),)
+    assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == read
+    (table,) = tables_from_rows(rows_of(log))
+    at = table.ids.index("q2")
+    for step in range(1, table.arrays.horizon + 1):
+        assert table.has(step)[at] == (step not in unknown)
+    beyond = [step - 1 for step in unknown]
+    assert np.isnan(table.signals["reply_mean_logprob"][at, beyond]).all()
+    assert (table.arrays.answer[at, beyond] == -1).all()
+    assert table.has(unknown[0]).sum() == 2  # of the others it is known
+    if table.arrays.horizon in unknown:
+        assert not table.arrays.complete[at]
+        assert not reference_known(table)[at]
+        assert reference_right(table)[at]  # unknown: the safe side
+    assert not journal_of(log).exists()
+
+
+def test_a_refused_call_is_made_again_with_resume_and_the_log_is_whole(log: Path) -> None:
+    made = config(strategy=OFFERED, policy=OFFERED_RULE)
+    collected(log, asked(1, 2, 3), refusing(2, role="check"), made=made)
+    well = Models()
+    done = collected(log, asked(1, 2, 3), well, made=made, resume=True)
+    assert (done.refused, done.questions) == ((), 3)
+    assert {one.role for one in well.requests} == {"check", "second"}
+    assert {one.question.text for one in well.requests} == {"Which river is number 2?"}
+    assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == [1, 2, 3, 4]
+
+
+def test_who_refuses_every_question_is_set_up_wrongly(log: Path) -> None:
+    made = config(strategy=OFFERED, policy=OFFERED_RULE)
+    error = BadRequestError("no such model")
+    done = collected(log, asked(1, 2, 3), refusing(1, 2, 3, role="check", error=error), made=made)
+    assert [name for name, _ in done.failures] == ["q1", "q2", "q3"]
+    assert "BadRequestError: no such model" in done.failures[0][1]
+    assert (done.questions, done.refused) == (0, ())
+    assert journal_of(log).exists()
+
+
+def test_who_refuses_one_question_after_the_other_stops_it(log: Path) -> None:
+    made = config(strategy=OFFERED, policy=OFFERED_RULE)
+    done = collected(log, asked(*range(60)), refusing(*range(1, 60), role="check"), made=made)
+    assert "check refused 20 calls one after the other, the last with RefusedError" in str(done.stopped)
+
+
+def test_a_question_that_everybody_refuses_failed(log: Path) -> None:
+    fails = lambda one: RefusedError("the filter declined") if "number 2" in one.question.text else None  # noqa: E731
+    made = config(strategy=OFFERED, policy=OFFERED_RULE)
+    done = collected(log, asked(1, 2), Models(fails=fails), made=made)
+    assert [name for name, _ in done.failures] == ["q2"]
+    assert "the filter declined" in done.failures[0][1]
+
+
+def test_a_server_that_is_down_leaves_the_question_out(log: Path) -> None:
+    """It hits any question alike, and the next run mends it."""
+    made = config(strategy=OFFERED, policy=OFFERED_RULE)
+    done = collected(log, asked(1, 2), refusing(2, role="check", error=AuthenticationError("no key")), made=made)
+    assert ([name for name, _ in done.failures], done.refused, done.questions) == (["q2"], (), 1)
 
 
 def test_an_answer_in_between_is_no_outage(log: Path) -> None:
