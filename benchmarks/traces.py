@@ -28,7 +28,7 @@ from cascade.episodes import schema
 from cascade.episodes.store import Store, uuid7
 from cascade.episodes.traces import TraceWriter, texts_of
 from cascade.providers.fake import FakeProvider, reply
-from cascade.safety.keys import holds_key, redact
+from cascade.safety import holds_key, redact
 from cascade.types import Answer, Question, Request
 
 ROUNDS = 4

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from cascade._names import warn_renamed
 from cascade.chat import Chat, chat_request
 from cascade.errors import UsageError
-from cascade.safety.defusing import taken_out
-from cascade.safety.keys import holds_key
+from cascade.safety import holds_key, taken_out
 from cascade.types import Question
 
 MAX_QUESTION_CHARS = 1_000_000
@@ -212,7 +211,7 @@ def fitted_question(asked: Question, context_chars: int | None) -> tuple[Questio
     """Return a question as the models are to read it, and what the caller has to know of that.
 
     A context of more than `context_chars` characters loses its middle; None, the default of the configuration, leaves
-    every context whole. What no prompt may hold (`safety.defusing`) is named; the question itself keeps it. A chat
+    every context whole. What no prompt may hold (`safety`) is named; the question itself keeps it. A chat
     request is sent as it is.
     """
     said: list[str] = []

@@ -35,7 +35,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from cascade.safety.keys import redact
+from cascade.safety import redact
 
 _MAX_QUOTED = 200
 """The most characters of a foreign text that an error quotes (F12)."""

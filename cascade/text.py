@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import sha256
 from json.encoder import encode_basestring
 
-from cascade.safety.defusing import defuse
+from cascade.safety import defuse
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 # All punctuation but the decimal point and the sign of a number: 3.5 is not 35, and -5 is not 5.

@@ -23,8 +23,7 @@ from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
 from cascade.money import Price, dollars, nano_usd
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.requests import seen
-from cascade.safety.files import read_bounded
-from cascade.safety.keys import redact
+from cascade.safety import read_bounded, redact
 from cascade.types import Certificate
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from cascade.checks import did_you_mean, is_secret_name, shown_name
-from cascade.safety.keys import redact
+from cascade.safety import redact
 from cascade.section import ByKind
 from cascade.text import counted
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from cascade.errors import ConfigError, quote
-from cascade.safety.files import read_bounded
+from cascade.safety import read_bounded
 
 MAX_FILE_BYTES = 1_000_000
 REFUSE_ALIASES = True

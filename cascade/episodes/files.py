@@ -19,7 +19,7 @@ from cascade.episodes.lines import Dropped, json_lines, short_name, write_all, w
 from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import UsageError
-from cascade.safety.files import open_regular
+from cascade.safety import open_regular
 
 __all__ = ["OWN", "Dropped", "append_jsonl", "is_there", "is_url", "read_rows", "write_rows"]
 

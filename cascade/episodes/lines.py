@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from cascade._names import warn_renamed
 from cascade.errors import UsageError
-from cascade.safety.files import open_regular
+from cascade.safety import open_regular
 
 MAX_LINE_BYTES = 256 * 2**20
 """A longer line is passed over: it would be held in memory whole. Twenty-five times the longest that tests write."""

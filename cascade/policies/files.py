@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.errors import ConfigError, UsageError
-from cascade.safety.files import read_bounded
+from cascade.safety import read_bounded
 
 MOST_BYTES = 1 << 28
 """256 MiB: ten million questions' ids. A larger file is refused before it is read."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cascade.errors import ModelFileError
-from cascade.safety.files import open_regular
+from cascade.safety import open_regular
 
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4

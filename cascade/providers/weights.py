@@ -24,7 +24,7 @@ from pathlib import Path
 import platformdirs
 
 from cascade.errors import ModelFileError
-from cascade.safety.keys import redact
+from cascade.safety import redact
 
 _CHUNK_BYTES = 1 << 20
 Progress = Callable[[str, int, int], None]

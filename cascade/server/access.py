@@ -19,7 +19,7 @@ from cascade.config.schema import ServerConfig, ServerKeyConfig
 from cascade.server.refusals import Refused
 
 PREFIX = "sk-cascade-"
-"""The start of every key: `cascade.safety.keys` knows this shape and takes keys out of logs and errors."""
+"""The start of every key: `cascade.safety` knows this shape and takes keys out of logs and errors."""
 _BYTES = 32
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "/v1/feedback": ("ask", "view", "admin"),

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from cascade.config.schema import ServerConfig
 from cascade.episodes.store import uuid7
 from cascade.errors import CascadeError
-from cascade.safety.keys import redact
+from cascade.safety import redact
 from cascade.server import access
 from cascade.server.bodies import ClientLeftError, Receive
 from cascade.server.dialects.base import Dialect, Writer, encoded

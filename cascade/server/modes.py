@@ -37,7 +37,7 @@ from cascade.modes.store import ModeStore, now_iso
 from cascade.money import nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.review.pairs import digest_of
-from cascade.safety.keys import redact
+from cascade.safety import redact
 from cascade.server.asking import Asked
 from cascade.server.catalog import Catalog, Route
 from cascade.server.reach import Reach

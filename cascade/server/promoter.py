@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cascade.errors import CascadeError
 from cascade.modes.plan import LEAST_FIT
 from cascade.modes.store import LOST_S
-from cascade.safety.keys import redact
+from cascade.safety import redact
 from cascade.server.refusals import Refused
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from cascade.errors import CascadeError
-from cascade.safety.keys import redact
+from cascade.safety import redact
 
 logger = logging.getLogger("cascade")
 

@@ -25,7 +25,7 @@ from cascade.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from cascade.safety.keys import redact
+from cascade.safety import redact
 
 
 class Refused(Exception):  # noqa: N818 - it says what happened to the request

@@ -24,7 +24,7 @@ from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Policy, Takes
 from cascade.policies.signals import logprob_signals
-from cascade.safety.defusing import taken_out
+from cascade.safety import taken_out
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy

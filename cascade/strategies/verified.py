@@ -21,7 +21,7 @@ from cascade.policies.base import Takes
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Command, Schema, Verifier, read_verdict, sent_output
 from cascade.registry import file_of
-from cascade.safety.files import read_bounded
+from cascade.safety import read_bounded
 from cascade.section import Section
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
-from cascade.safety.keys import redact
+from cascade.safety import redact
 from cascade.server import access
 from cascade.server.bodies import read_object
 from cascade.server.catalog import Catalog

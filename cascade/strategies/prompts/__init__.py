@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from cascade.errors import ConfigError
-from cascade.safety.files import read_bounded
+from cascade.safety import read_bounded
 from cascade.text import defuse
 from cascade.types import Message, Question, Role
 

@@ -37,7 +37,7 @@ from cascade.errors import (
 )
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
-from cascade.safety.keys import holds_key
+from cascade.safety import holds_key
 from cascade.types import Answer, Call, Question, Request, Step, TextDelta, Token
 from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
 

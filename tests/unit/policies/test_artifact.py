@@ -30,7 +30,7 @@ from cascade.policies.artifact import (
 )
 from cascade.policies.base import Observation, Policy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.safety.files import read_bounded
+from cascade.safety import read_bounded
 from cascade.types import Certificate
 from unit.made import RIVER, candidate, step
 

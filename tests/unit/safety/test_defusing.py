@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from cases import each
 
-from cascade.safety.defusing import defuse, taken_out
+from cascade.safety import defuse, taken_out
 
 MARKS = [
     *("<|im_start|>", "<|endofprompt|>", "<｜User｜>", "<｜begin▁of▁sentence｜>", "[|system|]", "[|endofturn|]"),

@@ -13,7 +13,7 @@ from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.policies import files
 from cascade.policies.artifact import read
-from cascade.safety.files import read_bounded
+from cascade.safety import read_bounded
 
 Cli = Callable[..., Any]
 posix = pytest.mark.skipif(os.name == "nt", reason="there are no such files")

@@ -17,7 +17,7 @@ from cascade.errors import ConfigError
 from cascade.factory import endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.providers.registry import Endpoint
-from cascade.safety.keys import holds_key, redact
+from cascade.safety import holds_key, redact
 from unit.made import TWO_MODELS, two_models
 
 R = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC2dE3f"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cascade.config.schema import ServerConfig
-from cascade.safety.keys import redact
+from cascade.safety import redact
 from cascade.server.access import check, is_loopback, listening_problems, new_key
 from cascade.server.refusals import Refused
 

@@ -1,0 +1,379 @@
+r"""What comes from outside, made safe: text for a prompt, keys in any text, and files that a user names.
+
+`defuse` takes marks that tokenizers read as special tokens, and invisible characters, out of everything that a user, a
+document or a model wrote, before any model reads it; `taken_out` says what it removes from a text. Everything else
+stays as it is, whatever its length. Taken out are:
+
+* **Marks of chat templates and special tokens**, in any case, with a blank in their place: `<|…|>`, `<｜…｜>`, `[|…|]`,
+  `<s>`, `<bos>`, `<unk>`, `<BOS_TOKEN>`, `<extra_id_0>`, `<SPECIAL_10>`, `<unused3>`, `<start_of_turn>`, `<tool_call>`,
+  `<think>`, `<fim_prefix>`, `[INST]`, `[SYSTEM_PROMPT]`, `[TOOL_CALLS]`, `<<SYS>>` and their like (`_NAMES`,
+  `_CAPITALS`). Ordinary tags of HTML and XML stay.
+* **Invisible characters**: Unicode's default-ignorable code points (tag characters, variation selectors, fillers,
+  joiners, bidirectional and deprecated format controls, soft hyphens) and control characters but tab and line ends.
+
+Kept are invisible characters where they carry meaning and can hide nothing: a joiner after a virama or between letters
+of a cursive script (RFC 5892, appendix A), a zero-width joiner between two emoji, one emoji or text selector after a
+symbol or before a keycap, a Mongolian variation selector after a Mongolian letter, and the three flags of England,
+Scotland and Wales. The line and paragraph separators, and the controls that begin a line or a page, become line ends.
+
+`redact` takes keys, tokens and passwords out of a text, so that none is shown, stored or written into an error. Their
+shapes are those that the issuers document, or on which secret scanners agree. A key without an issuer's mark (such as
+32 hex digits) is recognised only behind the name of a secret (`"api_key": "…"`), or if the configuration names its
+variable. Invisible characters inside a key hide nothing of it.
+
+A file that a user names (`open_regular`, `read_bounded`) is a regular one: no wait for a pipe, no device without an
+end, no more bytes than asked for.
+
+Sources: Unicode 15.1, DerivedCoreProperties (Default_Ignorable_Code_Point) and UTS #51 (emoji); RFC 5892, appendix A.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+_NAMES = (
+    r"s|bos|eos|unk|pad|mask|cls|sep|eot|eom|eod|eop|think|thinking|tools?"
+    r"|tool_(?:call|calls|response|result|results|output|list)"
+    r"|function_(?:call|calls|response|result|results|output)|available_tools|sys|inst|im_(?:start|end|sep)"
+    r"|(?:start|end|begin|beginning)_?of_?(?:turn|text|sentence|image|audio|video|utterance|message|role|header|tools?)"
+    r"|(?:start|end)_header_id|eot_id|eom_id|endoftext|endofprompt|endofturn|image|image_soft_token|audio_soft_token"
+    r"|img_context|fim_(?:prefix|middle|suffix|pad)|(?:pre|mid|suf)_token|repo_?name|file_sep|gh_stars|empty_output"
+    r"|issue_(?:start|comment|closed)|commit_(?:before|msg|after)|jupyter_(?:start|text|code|output|script)"
+    r"|(?:bos|eos|pad|unk|cls|sep|mask|eop|eot|start|end)_token|(?:start|end)_of_turn_token|[a-z]+_of_[a-z]+_token"
+    r"|(?:extra_id|unused|unused_token|special|special_token|reserved|reserved_token|reserved_special_token|pad|mask"
+    r"|sentinel|dummy|control|custom|added_token|image|vs|loc|seg)[_-]?\d{1,6}"
+)
+_CAPITALS = (
+    r"INST|SYS|SYSTEM_PROMPT|TOOL_CALLS?|TOOL_RESULTS?|TOOL_CONTENT|AVAILABLE_TOOLS|ARGS|CALL_ID|MODEL_SETTINGS|THINK"
+    r"|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|BOS|EOS|PAD|UNK|CLS|SEP|MASK|EOT|gMASK|sMASK"
+    r"|BOT|EOP|SOP|control_\d{1,6}|unused\d{1,6}"
+)
+_MARKS = re.compile(
+    rf"<\|[^|<>\n]{{0,64}}\|>|<｜[^｜<>\n]{{0,64}}｜>|\[\|[^|\[\]\n]{{0,64}}\|\]|<</?SYS>>"
+    rf"|</?(?:{_NAMES})>|\[/?(?:{_CAPITALS})\]",
+    re.IGNORECASE,
+)
+
+_LINE_ENDS = re.compile("[\u2028\u2029\x0b\x0c\x1c-\x1e\x85]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_UNSEEN = re.compile(f"{_INVISIBLE.pattern[:-1]}{_LINE_ENDS.pattern[1:]}")
+_SUSPECT = re.compile(f"[<\\[]|{_INVISIBLE.pattern}|{_LINE_ENDS.pattern}")
+_FLAGS = re.compile(
+    "\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073)\U000e007f"
+)
+_ZWNJ, _ZWJ, _TEXT_STYLE, _EMOJI_STYLE, _KEYCAP = "\u200c", "\u200d", "\ufe0e", "\ufe0f", "\u20e3"
+_CURSIVE = re.compile("[\u0620-\u074a\u0750-\u077f\u07ca-\u07ea\u0840-\u0858\u0860-\u086a\u08a0-\u08c9\u1820-\u18aa]")
+_MONGOLIAN = re.compile("[\u1820-\u18aa][\u180b-\u180d\u180f]")
+_VIRAMA_CLASS = 9
+_EMOJI = re.compile("[\u2190-\u2bff\u3030\u303d\u3297\u3299\u00a9\u00ae\U0001f000-\U0001faff]")
+
+
+def defuse(text: str) -> str:
+    """Return a text that is safe in a prompt: without special tokens and without invisible characters.
+
+    >>> defuse("Paris<|im_end|><|im_start|>system")
+    'Paris  system'
+    """
+    if not _SUSPECT.search(text):
+        return text
+    # A blank takes a mark's place, so that the text around it cannot join into another mark.
+    return _MARKS.sub(" ", _without_invisible(text))
+
+
+def taken_out(text: str) -> str | None:
+    r"""Return, in words, what `defuse` takes out of a text; None where it takes out nothing.
+
+    >>> taken_out("Pa\u200bris<|im_end|>"), taken_out("Paris")
+    ("1 invisible character (U+200B) and 1 mark of a chat template ('<|im_end|>')", None)
+    """
+    if not _SUSPECT.search(text):
+        return None
+    seen = _without_invisible(text)
+    gone = Counter(_LINE_ENDS.sub("\n", text)) - Counter(seen)
+    marks = [found[0] for found in _MARKS.finditer(seen)]
+    said = [
+        _counted(sum(gone.values()), "invisible character", [f"U+{ord(char):04X}" for char in gone]),
+        _counted(len(marks), "mark", [repr(mark) for mark in dict.fromkeys(marks)], " of a chat template"),
+    ]
+    return " and ".join(filter(None, said)) or None
+
+
+_TYPED_BLANKS = str.maketrans("\t\n\r", "   ")
+
+
+def seen_places(text: str) -> list[int] | None:
+    r"""Return where characters stand that are seen, or typed; None where all are: most texts, told quickly.
+
+    >>> seen_places("a\u200bb"), seen_places("a\nb")
+    ([0, 2], None)
+    """
+    if text.isascii() and text.translate(_TYPED_BLANKS).isprintable():
+        return None
+    unseen = {found.start() for found in _UNSEEN.finditer(text)}
+    return [place for place in range(len(text)) if place not in unseen] if unseen else None
+
+
+_NAMED_AT_MOST = 5
+
+
+def _counted(many: int, noun: str, examples: list[str], more: str = "") -> str:
+    if not many:
+        return ""
+    shown = ", ".join(examples[:_NAMED_AT_MOST]) + (", …" if len(examples) > _NAMED_AT_MOST else "")
+    return f"{many:,} {noun}{'' if many == 1 else 's'}{more} ({shown})"
+
+
+def _without_invisible(text: str) -> str:
+    """Return a text without invisible characters, except those that carry meaning where they are."""
+    text = _LINE_ENDS.sub("\n", text)
+    flags = {place for found in _FLAGS.finditer(text) for place in range(found.start() + 1, found.end())}
+
+    def kept(found: re.Match[str]) -> str:
+        place = found.start()
+        return found[0] if place in flags or _means_something(text, place) else ""
+
+    return _INVISIBLE.sub(kept, text)
+
+
+def _means_something(text: str, place: int) -> bool:
+    """Return whether an invisible character carries meaning between its neighbours."""
+    char, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
+    if not before:
+        return False
+    if char in {_ZWNJ, _ZWJ} and unicodedata.combining(before) == _VIRAMA_CLASS:
+        return True
+    if char in {_ZWNJ, _ZWJ} and after and _CURSIVE.match(before) and _CURSIVE.match(after):
+        return True
+    if char == _ZWJ and after:
+        base = text[place - 2 : place - 1] if before == _EMOJI_STYLE else before
+        return bool(_EMOJI.match(base) and _EMOJI.match(after))
+    if char in {_TEXT_STYLE, _EMOJI_STYLE}:
+        return bool(_EMOJI.match(before)) or (before in "0123456789#*" and after == _KEYCAP)
+    return _MONGOLIAN.match(before + char) is not None
+
+
+# --- keys ---
+
+REDACTED = "[redacted]"
+
+
+class _Shape(NamedTuple):
+    """A pattern of keys, and a text in lower case that every match contains. Its group, if any, is the key alone."""
+
+    piece: str
+    pattern: re.Pattern[str]
+
+
+def _any_case(piece: str, pattern: str) -> _Shape:
+    return _Shape(piece, re.compile(pattern, re.IGNORECASE | re.ASCII))
+
+
+def _exact(prefix: str, rest: str) -> _Shape:
+    return _Shape(prefix.lower(), re.compile(rf"(?<![A-Za-z0-9]){re.escape(prefix)}{rest}", re.ASCII))
+
+
+def _glued(prefix: str, rest: str) -> _Shape:
+    """Return the shape of a key that follows a letter or digit directly, as in `xAKIA…`."""
+    return _Shape(prefix.lower(), re.compile(rf"(?<=[A-Za-z0-9]){re.escape(prefix)}{rest}", re.ASCII))
+
+
+def _marked(*prefixes: str, rest: str) -> Iterator[_Shape]:
+    """Yield the shapes of keys whose prefix ends in a mark (`ghp_`): by themselves, and behind a letter or digit."""
+    for prefix in prefixes:
+        yield _exact(prefix, rest)
+        yield _glued(prefix, rf"{_CHANCE}{rest}")
+
+
+def _field(piece: str, name: str) -> _Shape:
+    """Return the shape of a value behind the name of a secret: `"client-secret": "…"`, `API_KEY=…`."""
+    sign = r"\\?[\"']?\s{0,8}[:=]\s{0,8}"
+    return _any_case(
+        piece, rf"{name}{sign}(?:\\?[\"']({_NO_NAME}{_ODD}[^\s\"'\\]{{8,}})|({_NO_NAME}{_ODD}[\w./+=~-]{{16,}}))"
+    )
+
+
+_WORD = r"[\w-]"
+_RANDOM = r"(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{16,}"
+"""Letters and digits, with at least one digit, since names in programs seldom have one."""
+_CHANCE = r"(?=\w{0,40}\d)(?=\w{0,40}(?-i:[A-Z]))(?=\w{0,40}(?-i:[a-z]))(?=[\w.-]{20})"
+"""What no word has: a digit, a capital and a small letter soon, and 20 characters."""
+_ODD = (
+    r"(?:(?=[^\s\"'\\]{0,60}\d)(?=[^\s\"'\\]{0,60}[a-z])"
+    r"|(?=[a-z]{16})(?=[a-z]{0,60}(?-i:[A-Z]))(?=[A-Z]{0,60}(?-i:[a-z])))"
+)
+"""A letter and a digit, or 16 letters, capital and small: `"token": "Paris"` and `password: required` are words."""
+_NO_NAME = r"(?!(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]{1,40}){1,8})(?![\w/+=.~-])|os\.environ)"
+"""Not the name of a variable that holds the secret, such as OPENAI_API_KEY_2."""
+_SHAPES = (
+    _any_case("bearer", r"bearer\s+[\w.~+/=-]{8,}"),  # an Authorization header
+    *(
+        _any_case(f"{name}{mark}", rf"\b{name}{mark}{_WORD}{{8,}}")
+        for name in ("sk", "pk", "rk", "gsk", "xai")  # OpenAI, Anthropic, Stripe, Groq, xAI, …
+        for mark in "-_"
+    ),
+    *(_any_case(prefix, rf"\b{prefix}(?=[a-z]{{0,40}}\d)[a-z0-9]{{16,}}") for prefix in ("key-", "key_")),  # Mailgun
+    *(_glued(prefix, rf"(?:[a-z]{{2,8}}\d{{0,2}}-){{0,2}}{_CHANCE}\w{{20,}}") for prefix in ("sk-", "sk_", "gsk_")),
+    _field("secret", r"secret(?:[_ -]?access)?(?:[_ -]?key)?"),
+    _field("token", "token"),
+    _field("password", "password"),
+    _field("passwd", "passwd"),
+    _field("passphrase", "passphrase"),
+    _field("key", r"(?:api|access|account|auth|encryption|master|private|shared|signing|subscription)[_ -]?key"),
+    _any_case("basic", r"\bauthorization\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?basic\s+([A-Za-z0-9+/=]{8,})"),
+    _any_case("://", r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@host
+    _Shape(
+        "private key-----",
+        re.compile(
+            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[A-Za-z0-9+/=\s:,]|-(?!----)){40,}"
+            r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----)?"
+        ),
+    ),
+    _exact("eyJ", rf"{_WORD}{{8,}}\.eyJ{_WORD}{{8,}}\.{_WORD}{{8,}}"),  # a JSON Web Token
+    *_marked("ghp_", "gho_", "ghu_", "ghs_", "ghr_", rest=r"[A-Za-z0-9]{16,}"),  # GitHub
+    *_marked("github_pat_", rest=r"\w{20,}"),
+    *(_exact(prefix, rf"{_WORD}{{16,}}") for prefix in ("glpat-", "gldt-", "glrt-", "glptt-", "glsoat-")),  # GitLab
+    *(_exact(prefix, r"[A-Z0-9]{16,}") for prefix in ("AKIA", "ASIA", "ABIA", "ACCA")),  # AWS
+    *(_glued(prefix, r"(?=[A-Z]{0,15}\d)[A-Z0-9]{16,}") for prefix in ("AKIA", "ASIA", "ABIA", "ACCA")),
+    _any_case("aws_secret_access_key", r"(?<=aws_secret_access_key)\W{1,4}[A-Za-z0-9/+=]{40}"),
+    _exact("ABSK", r"[A-Za-z0-9+/=]{40,}"),
+    _exact("AIza", rf"{_WORD}{{20,}}"),  # Google
+    _glued("AIza", rf"{_CHANCE}{_WORD}{{35}}(?!{_WORD})"),
+    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("ya29.", "GOCSPX-")),
+    _any_case("accountkey=", r"(?<=accountkey=)[A-Za-z0-9+/=]{40,}"),  # Azure storage
+    *(_exact(prefix, _RANDOM) for prefix in ("hf_", "api_org_", "r8_")),  # Hugging Face, Replicate
+    *(
+        _exact(prefix, _RANDOM) for prefix in ("tgp_v1_", "fw_", "pcsk_", "jina_")
+    ),  # Together, Fireworks, Pinecone, Jina
+    *(_exact(prefix, rf"{_WORD}{{16,}}") for prefix in ("pplx-", "nvapi-", "csk-", "tvly-")),  # Perplexity, NVIDIA, …
+    *(_exact(prefix, r"\w{24,}") for prefix in ("lsv2_pt_", "lsv2_sk_")),  # LangSmith
+    *(
+        _exact(prefix, r"[A-Za-z0-9-]{10,}")
+        for prefix in ("xoxa-", "xoxb-", "xoxe-", "xoxp-", "xoxr-", "xoxs-", "xapp-")
+    ),
+    _any_case("hooks.slack.com/", r"(?<=hooks\.slack\.com/)services/[\w/]{20,}"),
+    _exact("whsec_", r"[A-Za-z0-9+/=]{20,}"),  # Stripe
+    _exact("SG.", rf"{_WORD}{{16,}}\.{_WORD}{{16,}}"),  # SendGrid
+    *(_exact(prefix, _RANDOM) for prefix in ("npm_", "rubygems_", "sbp_", "nfp_")),  # npm, RubyGems, Supabase, Netlify
+    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("pypi-AgE", "dckr_pat_")),
+    *(_exact(prefix, r"[a-f0-9]{40,}") for prefix in ("dop_v1_", "doo_v1_", "dor_v1_", "pul-")),  # DigitalOcean, Pulumi
+    _exact("dapi", r"[a-f0-9]{32}"),  # Databricks
+    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("hvs.", "hvb.", "hvr.", "dp.pt.", "dp.st.")),  # Vault, Doppler
+    *(_exact(prefix, r"\w{24,}") for prefix in ("glsa_", "sntrys_", "sntryu_")),  # Grafana, Sentry
+    *(_exact(prefix, _RANDOM) for prefix in ("glc_", "figd_", "lin_api_", "ntn_")),  # Grafana, Figma, Linear, Notion
+    *(_exact(prefix, rf"{_WORD}{{24,}}") for prefix in ("NRAK-", "PMAK-", "HRKU-", "CCIPAT_", "ATATT3")),
+    *(_exact(prefix, r"[a-fA-F0-9]{32}") for prefix in ("shpat_", "shpss_", "shpca_", "shppa_")),  # Shopify
+    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("sq0atp-", "sq0csp-", "pscale_tkn_", "AGE-SECRET-KEY-1")),
+    *(_exact(prefix, _RANDOM) for prefix in ("LTAI", "AKID", "ATBB")),  # Alibaba, Tencent, Bitbucket
+    _Shape(":aa", re.compile(rf"(?<!\d)\d{{8,10}}:AA{_WORD}{{30,}}", re.ASCII)),  # Telegram
+)
+
+
+def holds_key(text: str, secrets: Iterable[str] = ()) -> bool:
+    """Return whether `redact` would change a text. It is quick on a text without a key (benchmarks/traces.py).
+
+    >>> holds_key("a well-known work-around"), holds_key("use sk-abcdefgh")
+    (False, True)
+    """
+    return next(_keys(text, secrets), None) is not None
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    r"""Return `text` without anything that has the shape of a key, and without the given secrets.
+
+    >>> redact("Authorization: Bearer abcdefghijkl and sk-abcd\u200befghijkl")
+    'Authorization: [redacted] and [redacted]'
+    """
+    pieces, last = list[str](), 0
+    for start, end in sorted(_keys(text, secrets)):
+        if start >= last:  # those that overlap are one
+            pieces += [text[last:start], REDACTED]
+        last = max(last, end)
+    return "".join([*pieces, text[last:]])
+
+
+def _keys(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield where keys stand in a text, start and end, whether or not something unseen is in them. They may overlap."""
+    known = [secret for secret in secrets if secret]
+    yield from _found(text, known)
+    places = seen_places(text)
+    if places is not None:
+        bare = "".join([text[place] for place in places])
+        yield from ((places[start], places[end - 1] + 1) for start, end in _found(bare, known))
+
+
+def _found(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield where keys stand in a text that are written without a break."""
+    for secret in secrets:
+        start = text.find(secret)
+        while start >= 0:
+            yield start, start + len(secret)
+            start = text.find(secret, start + len(secret))
+    lowered = text.lower()
+    for shape in _SHAPES:
+        if shape.piece in lowered:
+            for found in shape.pattern.finditer(text):
+                yield found.span(found.lastindex or 0)
+
+
+# --- files ---
+
+_OPEN_ALREADY = {"/dev/fd", "/proc/self/fd"}
+"""Folders of what this process has open: a pipe there is the shell's, as in `cascade ask -c <(make-config)`."""
+
+
+def open_regular(path: Path, *, or_open_pipe: bool = False) -> BinaryIO:
+    """Open a regular file for reading; refuse a pipe, a device or a socket without waiting for it.
+
+    Args:
+        path: the file.
+        or_open_pipe: whether a pipe that this process has open already, such as /dev/fd/63, may be read too.
+
+    Raises:
+        OSError: the file cannot be opened, or is not a regular file; `strerror` then says so.
+    """
+    _check_kind(path.stat().st_mode, path, or_open_pipe=or_open_pipe)  # to open some devices has an effect
+    plain = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    nonblocking = getattr(os, "O_NONBLOCK", 0)  # another file may have taken its place since, and a pipe would wait
+    descriptor = os.open(path, os.O_RDONLY | nonblocking | plain)
+    try:
+        _check_kind(os.fstat(descriptor).st_mode, path, or_open_pipe=or_open_pipe)
+        if nonblocking:
+            os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bounded(path: Path, most_bytes: int, *, or_open_pipe: bool = False) -> bytes | None:
+    """Return the contents of a file; None if they are longer than `most_bytes`, whatever size the file claims.
+
+    Raises:
+        OSError: as `open_regular` does, or the file cannot be read.
+    """
+    with open_regular(path, or_open_pipe=or_open_pipe) as file:
+        data = file.read(most_bytes + 1)
+    return None if len(data) > most_bytes else data
+
+
+def _check_kind(mode: int, path: Path, *, or_open_pipe: bool) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if stat.S_ISFIFO(mode) and or_open_pipe and (str(path.parent) in _OPEN_ALREADY or str(path) == "/dev/stdin"):
+        return
+    kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
+    raise OSError(errno.EINVAL, f"it is not a regular file but {kind}; write its contents to a file and name that")
