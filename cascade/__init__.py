@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cascade._names import loaded_on_use
-from cascade._version import __version__
+from cascade._names import __version__, loaded_on_use
 
 if TYPE_CHECKING:
     from cascade.api.calibrating import calibrate

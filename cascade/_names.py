@@ -1,4 +1,4 @@
-"""Names of packages that are loaded when they are first used, and old names, which warn and say the new one."""
+"""The version; names of packages that are loaded when first used; old names, which warn and say the new one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+__version__ = "0.5.0"
 GONE_WITH = "0.7"
 """The release without the old names."""
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
-from cascade.resilience.forks import no_fork
+from cascade.forks import no_fork
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cascade._version import __version__
+from cascade._names import __version__
 from cascade.chat import calls_of, function_of, text_of
 from cascade.errors import MissingExtraError, ProviderError
 from cascade.providers.guard import Guard

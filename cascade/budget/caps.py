@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from cascade.resilience.forks import after_fork
+from cascade.forks import after_fork
 
 
 class Account(NamedTuple):

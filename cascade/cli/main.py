@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cascade._version import __version__
+from cascade._names import __version__
 from cascade.api.output import plain
 from cascade.cli.output import LogFormatter, notes
 from cascade.errors import CascadeError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cascade.episodes.store import Address, StoreError, load
 from cascade.errors import CascadeError, UsageError
-from cascade.resilience.forks import keep
+from cascade.forks import keep
 
 if TYPE_CHECKING:
     from cascade.episodes.store.core import Store

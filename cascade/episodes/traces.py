@@ -22,7 +22,7 @@ from cascade.episodes.schema import CONTENT_COLUMNS, hashed, identity, rows, sai
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import CascadeError
-from cascade.resilience.forks import after_fork
+from cascade.forks import after_fork
 from cascade.safety import holds_key, redact
 from cascade.types import Answer, Call
 

@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from cascade.errors import MissingExtraError, UsageError, quote
+from cascade.forks import after_fork, keep
 from cascade.matching.base import RIGHT, UNKNOWN, Verdict, accepted
 from cascade.matching.exact import only_number
 from cascade.matching.reading import clean, same_text, stated
-from cascade.resilience.forks import after_fork, keep
 
 DEFAULT_TIMEOUT_S = 10.0
 """Ordinary formulas take 1 to 300 ms; the margin keeps a loaded machine from changing a result."""

@@ -30,13 +30,13 @@ from cascade.errors import (
     from_status,
     quote,
 )
+from cascade.forks import after_fork, keep, no_fork
 from cascade.providers.base import Payload
 from cascade.providers.exchange import retry_after_s
 from cascade.providers.registry import Endpoint, ProviderSettings
 from cascade.providers.wire import wire_body
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
-from cascade.resilience.forks import after_fork, keep, no_fork
 from cascade.types import Request
 
 _BEFORE_IMPORT = {

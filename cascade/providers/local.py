@@ -24,13 +24,13 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from cascade.forks import after_fork, keep_for_ever
 from cascade.providers import weights
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
 from cascade.providers.vocabulary import Vocabulary, read_vocabulary
 from cascade.providers.wire import wire_body
 from cascade.providers.written_calls import body_for, with_tool_calls
-from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096

@@ -27,12 +27,12 @@ from cascade.errors import (
     ProviderUnavailableError,
     StreamInterruptedError,
 )
+from cascade.forks import after_fork, keep_for_ever
 from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
 from cascade.providers.registry import CERTIFI_ALONE, Endpoint, ProviderSettings, Trusted
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
-from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request
 
 _CLOSE_S = 2.0

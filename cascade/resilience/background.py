@@ -18,7 +18,7 @@ from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 from cascade.errors import ClosedError
-from cascade.resilience.forks import after_fork, keep
+from cascade.forks import after_fork, keep
 from cascade.resilience.halting import SAYS, ruling_halt
 
 _T = TypeVar("_T")

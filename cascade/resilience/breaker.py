@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from cascade.errors import ProviderError, ProviderTimeoutError, ProviderUnavailableError, RateLimitedError
-from cascade.resilience.forks import after_fork
+from cascade.forks import after_fork
 
 FAILURES = 10
 FIRST_PAUSE_S = 2.0

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
 from cascade.errors import ClosedError
-from cascade.resilience.forks import after_fork
+from cascade.forks import after_fork
 
 SETTLE_S = 2.0
 """How long `close` and Ctrl-C wait at most for calls that were cancelled; a provider of one's own may not notice."""

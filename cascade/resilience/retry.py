@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import tenacity
 
 from cascade.errors import ProviderError, RateLimitedError
-from cascade.resilience.forks import after_fork
+from cascade.forks import after_fork
 
 # --- One clock for a whole question: a monotonic instant after which nothing is waited for any more ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cascade._version import __version__
+from cascade._names import __version__
 from cascade.server.catalog import Catalog
 
 _ERROR = {

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from cascade.config.schema import AuditConfig, GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
+from cascade.forks import after_fork
 from cascade.guarantees.certificate import UNWATCHED
-from cascade.resilience.forks import after_fork
 from cascade.serving.audits import Outcome
 from cascade.types import Certificate
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.errors import MissingExtraError, ModelFileError
+from cascade.forks import after_fork
 from cascade.providers import weights
-from cascade.resilience.forks import after_fork
 
 MODEL = "minilm"
 WIDTH = 384

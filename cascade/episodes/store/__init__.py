@@ -29,7 +29,7 @@ __all__ = ["Address", "NoTracesError", "Store", "StoreError", "load", "parse", "
 
 def load(address: Address) -> None:
     """Import what a store needs. Forks in other threads wait meanwhile: their child could never finish the imports."""
-    from cascade.resilience.forks import no_fork
+    from cascade.forks import no_fork
 
     with no_fork():
         from cascade.episodes.store import core, tables  # noqa: F401 - core is imported for its own sake

@@ -23,7 +23,7 @@ from cascade.episodes.store.problems import NoTracesError, from_file
 from cascade.episodes.store.records import records, row_of, without_content
 from cascade.episodes.store.sqlite import NO_WAL, Connector, Durability, WriterLock, has_wal_bug, shrink
 from cascade.errors import UsageError
-from cascade.resilience.forks import after_fork, keep
+from cascade.forks import after_fork, keep
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-from cascade.resilience.forks import after_fork
+from cascade.forks import after_fork
 
 _TAIL_BITS = 74
 """rand_a (12 bits) and rand_b (62 bits) are counted up as one number."""

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, Self
 
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import StoreError
-from cascade.resilience.forks import after_fork, no_fork
+from cascade.forks import after_fork, no_fork
 
 SOUND_SINCE = (3, 51, 3)
 """The first version without the WAL-reset bug."""

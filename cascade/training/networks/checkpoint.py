@@ -22,7 +22,7 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from cascade._version import __version__
+from cascade._names import __version__
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import CURVES_FILE, json_bytes
 from cascade.policies.files import content, json_of, there, unwritten, write_whole

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from cascade.forks import after_fork, no_fork
 from cascade.resilience import forks
 from cascade.resilience.background import run
-from cascade.resilience.forks import after_fork, no_fork
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
