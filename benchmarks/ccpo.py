@@ -42,13 +42,12 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.simple import doubt_of
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread
 from cascade.training.networks.fitting import fit_network
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.simple import doubt_of
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, fit_net_benefit
 
 WORLD, ALPHA, SEEDS, SPLITS = "hotpotqa/llama-2-7b", 0.1, 20, 3
 TRAIN, CALIBRATION, FRESH, MANY = 1_000, 200, 20_000, 150_000

@@ -28,7 +28,7 @@ from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
 
 LEVELS = {"low": 0.15, "medium": 0.1, "high": 0.05}
 BAR = 1.05

@@ -36,7 +36,7 @@ from cascade.conformal.split import critical_values, split_kappa
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.fitting import fit_network
 from cascade.training.networks.problem import Row
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
 
 WORLD, ALPHA = "hotpotqa/llama-2-7b", 0.1
 TRAINED, CALIBRATED, JUDGED, MANY = 1_000, 200, 20_000, 150_000

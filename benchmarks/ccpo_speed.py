@@ -48,7 +48,7 @@ from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.fitting import fit_network
 from cascade.training.networks.problem import BatchEvaluation, TrainingProblem, drawn, start
 from cascade.training.networks.training import Trained
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
 
 WORLD, ALPHA, EPISODES, STEPS = "hotpotqa/llama-2-7b", 0.1, 1_000, 2_000
 UPDATES = ("dual", "trust_region")

@@ -45,9 +45,8 @@ from cascade.policies.network import ACTIVATIONS, Action, Network
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.text import remembered
 from cascade.training.fitting import fit_policy
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget, staged
+from cascade.training.stages import FitTarget, staged
+from cascade.training.stopping import build, fit_net_benefit
 from cascade.types import Question, Step
 
 ALPHA, LAMBDA_SET = 0.1, 0.01

@@ -30,8 +30,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.proof.proving import Fit, Plan, prove
 from cascade.guarantees.base import Guarantee
-from cascade.training.choice.portfolio import AUTO
-from cascade.training.choice.simple import doubt_of
+from cascade.training.portfolio import AUTO
+from cascade.training.simple import doubt_of
 
 ALPHAS, DELTA = (0.05, 0.1), 0.1
 

@@ -38,9 +38,8 @@ from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.base import Policy
 from cascade.policies.estimators import Scorer as Form
 from cascade.training.estimators import one_thread
-from cascade.training.stopping.net_benefit import induce
-from cascade.training.stopping.problem import build, policy_of
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, induce, policy_of
 from cascade.training.trees import boosted
 
 ALPHAS = (0.1, 0.05)

@@ -5,8 +5,8 @@
 
 Net benefit with products learns from 1,000 questions, at alpha 0.1 and 0.05. Shown is its mean cost on others at a
 coverage of exactly 1 − alpha, over that as `cascade fit` has it on the same draws, with the standard error of the
-paired differences. `penalty` is that of a feature (`net_benefit.PENALTY`), `products` how many times more a product has
-(`stages.PRODUCTS_TIMES`), `aim` the share of the allowed loss that is aimed at (`problem._AIM`).
+paired differences. `penalty` is that of a feature (`stopping.PENALTY`), `products` how many times more a product has
+(`stages.PRODUCTS_TIMES`), `aim` the share of the allowed loss that is aimed at (`stopping._AIM`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from fitted.splitting import parts
 from cascade.conformal.arrays import Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import WORLDS, simulate
+from cascade.training import stages, stopping
 from cascade.training.estimators import one_thread
-from cascade.training.stopping import problem, stages
-from cascade.training.stopping.net_benefit import PENALTY, fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import PENALTY, build, fit_net_benefit
 
 ALPHAS = (0.1, 0.05)
 WORLD, DRAWS, JUDGED = "hotpotqa/llama-2-7b", 6, 20_000
@@ -47,7 +46,7 @@ class Setting(NamedTuple):
     name: str
     penalty: float = PENALTY
     products: float = stages.PRODUCTS_TIMES
-    aim: float = problem._AIM  # noqa: SLF001 - what is measured here
+    aim: float = stopping._AIM  # noqa: SLF001 - what is measured here
 
 
 AS_IT_IS = Setting("as it is")
@@ -70,7 +69,7 @@ def costs(draws: Sequence[Draw], setting: Setting, alpha: float) -> Floats:
     asked, found = FitTarget("coverage", alpha), []
     with (
         patch.object(stages, "PRODUCTS_TIMES", setting.products),
-        patch.object(problem, "_AIM", setting.aim),
+        patch.object(stopping, "_AIM", setting.aim),
     ):
         for train, test in draws:
             policy = fit_net_benefit(build(train, asked, products=True, confidences=False), penalty=setting.penalty)

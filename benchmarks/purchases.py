@@ -64,12 +64,12 @@ from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import reference_right
 from cascade.policies.base import Observation
 from cascade.strategies.base import NOTHING_BOUGHT
-from cascade.training.choice.objective import cost_at_loss, curve_of, prices_of
-from cascade.training.choice.simple import only_unknown
 from cascade.training.fitting import fit_policy
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.purchases import fit_purchases
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.objective import cost_at_loss, curve_of, prices_of
+from cascade.training.purchases import fit_purchases
+from cascade.training.simple import only_unknown
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build
 from cascade.types import Candidate, Question, Step
 
 CALLS = (

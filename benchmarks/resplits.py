@@ -30,7 +30,7 @@ from cascade.conformal.split import calibrate, critical_kappa, pac_rank, split_r
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.methods import Threshold
 from cascade.evaluation.plots import save
-from cascade.training.choice.simple import Doubt, doubt_of
+from cascade.training.simple import Doubt, doubt_of
 
 SPLITS = 1_000
 DELTA = 0.1

@@ -29,10 +29,9 @@ from cascade.episodes.lines import Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.guarantees.base import Guarantee
-from cascade.training.choice.objective import cost_at_loss, curve_of, prices_of
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.objective import cost_at_loss, curve_of, prices_of
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, fit_net_benefit
 
 MODEL, DRAWS, SPLITS = "gpt-oss-120b", 5, 20
 

@@ -24,7 +24,7 @@ from cascade.conformal.arrays import ScoreArrays, levels
 from cascade.conformal.frontier import Frontier, clairvoyant, frontier
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import HIGH, LOW, MEDIUM, WORLDS, World, simulate
-from cascade.training.choice.simple import doubt_of
+from cascade.training.simple import doubt_of
 
 READINGS = (WORLDS, YES_IS_NO_ANSWER)
 _THREE_TIMES = "printed as .805, .839 and .860 after one round; the outer two lie more than two tolerances apart."

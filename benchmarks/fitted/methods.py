@@ -11,15 +11,14 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import AUTO, Estimator
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
-from cascade.training.stopping.boosting import fit_boosted
-from cascade.training.stopping.lookahead import fit_lookahead
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.lookahead import fit_lookahead
+from cascade.training.objective import Objective
+from cascade.training.portfolio import AUTO, Estimator
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, fit_net_benefit
+from cascade.training.trees import fit_boosted
 
 from .splitting import sizes
 from .trial import Fitted, Method

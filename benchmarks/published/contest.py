@@ -26,14 +26,13 @@ from cascade.evaluation.network_methods import PolicyNetwork
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.simple import doubt_of
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget, step_cost
+from cascade.training.simple import doubt_of
+from cascade.training.stages import FitTarget, step_cost
+from cascade.training.stopping import build, fit_net_benefit
 
 from .printed import (
     BASE_POLICY,

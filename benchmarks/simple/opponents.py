@@ -27,7 +27,7 @@ from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.splits import numbered
 from cascade.guarantees.reference import reference_right
-from cascade.training.choice.simple import doubt_of
+from cascade.training.simple import doubt_of
 
 GRID = 400
 """Quantiles along which MAPIE tests."""

@@ -29,7 +29,7 @@ from cascade.policies.artifact import PLOT_FILE, write
 from cascade.policies.base import Policy
 from cascade.strategies.config import gives_for
 from cascade.text import capital, counted
-from cascade.training.choice.choosing import Judged
+from cascade.training.choosing import Judged
 from cascade.training.fitting import Fitted
 from cascade.training.notes import ended_early
 from cascade.types import Certificate

@@ -38,10 +38,10 @@ from cascade.policies.artifact import CARD_FILE, POLICY_FILE
 from cascade.policies.files import writable
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS, as_learned
 from cascade.policies.question_features import Embedder
-from cascade.training.choice.portfolio import AUTO, check_method, method_written
 from cascade.training.dividing import Embedding
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.notes import Init, starts_from
+from cascade.training.portfolio import AUTO, check_method, method_written
 
 if TYPE_CHECKING:
     from cascade.api.fit_crossed import CrossedFit

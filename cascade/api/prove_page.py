@@ -18,7 +18,7 @@ from cascade.evaluation.proof.split_results import Way
 from cascade.evaluation.splits import Interval
 from cascade.guarantees.base import Guarantee
 from cascade.text import counted, percent
-from cascade.training.choice.simple import PER_RUNG
+from cascade.training.simple import PER_RUNG
 
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = _SEGMENTS_SAID = 5

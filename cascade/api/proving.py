@@ -39,9 +39,9 @@ from cascade.evaluation.proof.diagnosis import default_kind
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, Rivals, holds_both, provable
 from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
 from cascade.policies.learned import BARE, CERTIFIABLE
-from cascade.training.choice.portfolio import AUTO, check_method, method_written
 from cascade.training.fitting import fit_policy
 from cascade.training.networks.trainer import require_torch
+from cascade.training.portfolio import AUTO, check_method, method_written
 
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130

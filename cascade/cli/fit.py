@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cascade.api.fitting import FitResult, fit
 from cascade.cli.command import KIND, command, flag
 from cascade.cli.output import Shown, say
-from cascade.training.choice.portfolio import METHODS, method_named, method_written
+from cascade.training.portfolio import METHODS, method_named, method_written
 
 if TYPE_CHECKING:  # loaded where a network is trained
     from cascade.training.networks.progress import Progress, Tell

@@ -10,7 +10,7 @@ from cascade.api.proving import FAST, MANY, ProofResult, prove
 from cascade.cli.command import command, flag
 from cascade.cli.output import Shown, notes, say
 from cascade.policies.learned import BARE
-from cascade.training.choice.portfolio import AUTO, METHODS, method_named, method_written
+from cascade.training.portfolio import AUTO, METHODS, method_named, method_written
 
 _METHODS_SAID = ", ".join(method_written(one) for one in METHODS if one not in BARE)
 

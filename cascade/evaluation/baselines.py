@@ -26,8 +26,8 @@ from cascade.guarantees.base import Kind
 from cascade.guarantees.reference import MOSTLY, REFERENCES
 from cascade.policies.artifact import EVERYTHING
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.simple import PER_RUNG, doubt_of, rung_doubt, threshold_per_rung, why_no_doubt
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.simple import PER_RUNG, doubt_of, rung_doubt, threshold_per_rung, why_no_doubt
+from cascade.training.stages import FitTarget
 
 ALL_STEPS = "all steps"
 FIRST_STEP = "first step"

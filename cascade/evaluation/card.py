@@ -26,9 +26,9 @@ from cascade.policies.artifact import (
     POLICY_FILE,
 )
 from cascade.text import capital, counted, markdown_table, percent, plain_line
-from cascade.training.choice.choosing import RULE, Choice, Judged
-from cascade.training.choice.objective import Unit
+from cascade.training.choosing import RULE, Choice, Judged
 from cascade.training.fitting import Fitted
+from cascade.training.objective import Unit
 from cascade.types import Certificate
 
 if TYPE_CHECKING:  # a run needs only one of these ways to fit
@@ -246,7 +246,7 @@ def _figure(value: float | None, unit: Unit) -> str:
 def _difference(one: Judged, unit: Unit) -> str:
     """Return the interval of a candidate's difference to the best.
 
-    >>> from cascade.training.choice.choosing import Difference
+    >>> from cascade.training.choosing import Difference
     >>> best = Judged("depth", "depth", 0, 2.0, None, 0.9, 0.1, True, "the least")
     >>> from dataclasses import replace
     >>> _difference(replace(best, difference=Difference(-0.1, 0.25)), "steps"), _difference(best, "steps")

@@ -22,14 +22,13 @@ from cascade.episodes.table import EpisodeTable, Walk
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import Threshold as KappaRule
 from cascade.policies.base import Policy
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import sees_something
-from cascade.training.choice.simple import PER_RUNG, Doubt, doubt_of, rung_doubt, threshold_per_rung, why_no_doubt
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.objective import Objective
+from cascade.training.portfolio import sees_something
+from cascade.training.simple import PER_RUNG, Doubt, doubt_of, rung_doubt, threshold_per_rung, why_no_doubt
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, fit_net_benefit
 
 # --- What the ways to answer that are compared did on n questions, and the means of it that are reported ---
 
@@ -249,7 +248,7 @@ class Threshold:
 class RungThresholds:
     """In a ladder, go on while the doubt is above the threshold of the model that answered; keep every answer.
 
-    The thresholds are tuned together on the training questions (`training.choice.simple`); how lax they are is set on
+    The thresholds are tuned together on the training questions (`training.simple`); how lax they are is set on
     the calibration questions.
     """
 

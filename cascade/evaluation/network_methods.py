@@ -18,7 +18,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks, require_torch
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
 
 CPO, CPO_BATCH, CPO_ONLINE, CCPO = "CPO", "CPO batch, conformal", "CPO online", "CCPO, conformal"
 Served = Literal["argmax", "trained", "calibrated"]

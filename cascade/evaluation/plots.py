@@ -19,8 +19,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, clairvoyant_cost, label
 from cascade.guarantees.base import Kind
-from cascade.training.choice.choosing import Choice, Judged
-from cascade.training.choice.objective import CostLossCurve, curve_of
+from cascade.training.choosing import Choice, Judged
+from cascade.training.objective import CostLossCurve, curve_of
 
 if TYPE_CHECKING:
     from cascade.evaluation.compare import Comparison, Row

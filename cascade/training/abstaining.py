@@ -21,9 +21,9 @@ from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee, Kind
 from cascade.policies.base import Takes
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.choosing import Candidate
-from cascade.training.choice.simple import plain_threshold
+from cascade.training.choosing import Candidate
 from cascade.training.dividing import allowed_loss
+from cascade.training.simple import plain_threshold
 
 SIGNAL = "reply_mean_logprob"
 CERTIFIES = 0.8

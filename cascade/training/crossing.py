@@ -29,13 +29,13 @@ from cascade.policies import cross as cross_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.choosing import Choice
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import AUTO
+from cascade.training.choosing import Choice
 from cascade.training.dividing import allowed_loss, questions_of
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import choice_on
 from cascade.training.notes import LEAST_TRAINING
+from cascade.training.objective import Objective
+from cascade.training.portfolio import AUTO
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig

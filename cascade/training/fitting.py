@@ -39,10 +39,7 @@ from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.learned import CERTIFIABLE, LearnedPolicy
 from cascade.policies.question_features import Directions
 from cascade.text import counted
-from cascade.training.choice.choosing import Candidate, Choice, Judged, choose, unchosen
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_leave_out, on_steps, portfolio
-from cascade.training.choice.simple import reference_alone
+from cascade.training.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.dividing import (
     ROWS_EACH,
     SHARE,
@@ -56,6 +53,9 @@ from cascade.training.dividing import (
 )
 from cascade.training.estimators import one_thread
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, lacks_judgements, notes
+from cascade.training.objective import Objective
+from cascade.training.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_leave_out, on_steps, portfolio
+from cascade.training.simple import reference_alone
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig

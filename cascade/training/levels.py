@@ -18,13 +18,13 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
-from cascade.training.choice.choosing import Candidate
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import AUTO, asked_of, sees_something
+from cascade.training.choosing import Candidate
 from cascade.training.dividing import SHARE, Divided, Embedding, divided, needed_of
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
 from cascade.training.notes import Init, in_logged
+from cascade.training.objective import Objective
+from cascade.training.portfolio import AUTO, asked_of, sees_something
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig

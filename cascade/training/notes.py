@@ -17,9 +17,9 @@ from cascade.policies.artifact import Seen
 from cascade.policies.features import offered
 from cascade.policies.learned import BARE, NETWORKS, LearnedPolicy
 from cascade.text import counted
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.simple import why_no_doubt
 from cascade.training.dividing import Divided, needed_of
+from cascade.training.objective import Objective
+from cascade.training.simple import why_no_doubt
 
 if TYPE_CHECKING:  # loaded only for networks
     from cascade.training.networks.progress import Training

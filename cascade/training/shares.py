@@ -20,9 +20,9 @@ from cascade.calibration.samples import FOLDS, folds
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
-from cascade.training.choice.choosing import Candidate, Choice, cost_of, out_of_fold
-from cascade.training.choice.simple import doubt_of, only_unknown, plain_threshold
+from cascade.training.choosing import Candidate, Choice, cost_of, out_of_fold
 from cascade.training.dividing import Divided, allowed_loss, needed_of
+from cascade.training.simple import doubt_of, only_unknown, plain_threshold
 
 SHARES = (0.25, 0.4, 0.55, 0.7)
 """The shares of certifying questions to choose from. The rest after the largest always trains."""

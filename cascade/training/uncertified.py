@@ -22,13 +22,13 @@ from cascade.guarantees.base import Guarantee, Kind
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen, Threshold
 from cascade.policies.learned import BARE, LearnedPolicy
-from cascade.training.choice.portfolio import asked_of, sees_something
 from cascade.training.dividing import SHARE, Embedding, divided
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import How, Sizes, prepared
 from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import Networks
 from cascade.training.notes import about_training
+from cascade.training.portfolio import asked_of, sees_something
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig

@@ -18,7 +18,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.methods import Threshold
 from cascade.evaluation.simulate import WORLDS
-from cascade.training.choice.simple import doubt_of
+from cascade.training.simple import doubt_of
 
 pytest.importorskip("pyarrow")
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"

@@ -12,7 +12,7 @@ from unit.guarantees.test_agreement import table
 from cascade.calibration.samples import one_a_group
 from cascade.calibration.scores import sample_of
 from cascade.guarantees.base import Guarantee, get
-from cascade.training.choice.simple import plain_threshold
+from cascade.training.simple import plain_threshold
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

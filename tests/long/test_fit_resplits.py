@@ -28,8 +28,8 @@ from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import reference_right
-from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
+from cascade.training.portfolio import AUTO
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"

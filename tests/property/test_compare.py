@@ -15,7 +15,7 @@ from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.methods import Chance, Depth, Threshold, Uala, means, played_at
 from cascade.evaluation.splits import splits
-from cascade.training.choice.simple import KNOWN
+from cascade.training.simple import KNOWN
 from property.examples import times
 
 WIDTH, HORIZON = 2, 3

@@ -17,10 +17,9 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.stopping.lookahead import fit_lookahead
-from cascade.training.stopping.net_benefit import fit_net_benefit, induce
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.lookahead import fit_lookahead
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, fit_net_benefit, induce
 from property.examples import times
 
 KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")

@@ -18,7 +18,7 @@ from cascade.evaluation.baselines import ALL_STEPS, first_step, reference_of
 from cascade.evaluation.splits import CONFIDENCE, Interval, numbered, student_t_quantile
 from cascade.guarantees import base
 from cascade.guarantees.reference import at_every_depth, untold
-from cascade.training.choice.simple import why_no_doubt
+from cascade.training.simple import why_no_doubt
 
 _MOST = 0.5
 _ONE_KIND = 2

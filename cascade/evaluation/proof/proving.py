@@ -53,8 +53,8 @@ from cascade.guarantees.questions import Truth
 from cascade.guarantees.reference import at_every_depth, check_identity
 from cascade.policies.base import Policy
 from cascade.text import counted
-from cascade.training.choice.portfolio import REFERENCE
-from cascade.training.choice.simple import LEVELS, PER_RUNG
+from cascade.training.portfolio import REFERENCE
+from cascade.training.simple import LEVELS, PER_RUNG
 
 # --- One threshold per rung in a proof: what it saves where it breaks the promise as often as the certified policy ---
 

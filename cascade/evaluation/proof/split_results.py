@@ -17,7 +17,7 @@ from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.splits import Interval, OverSplits, corrected_interval
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
-from cascade.training.choice.simple import PER_RUNG
+from cascade.training.simple import PER_RUNG
 
 POLICY = "certified policy"
 

@@ -21,8 +21,8 @@ from cascade.training.networks.problem import State, TrainingProblem, served_wei
 from cascade.training.networks.recursions import Goal
 from cascade.training.networks.training import Trained, train
 from cascade.training.networks.walks import Encoding, encoding_of, walks_of
-from cascade.training.stopping.problem import Problem, ProblemBuilder, build, policy_of
-from cascade.training.stopping.stages import FitTarget, allowed
+from cascade.training.stages import FitTarget, allowed
+from cascade.training.stopping import Problem, ProblemBuilder, build, policy_of
 
 _THRESHOLDS: Mapping[str, Literal["joint", "online", "none"]] = {
     "cpo": "none",
@@ -82,7 +82,7 @@ def fit_network(
         config: how it is trained; the defaults of `CCPOConfig` otherwise.
         confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
         seed: draws weights and batches, and the folds of the confidences.
-        builder: makes the problem; `stopping.problem.SharedProblem` shares it with other estimators.
+        builder: makes the problem; `stopping.SharedProblem` shares it with other estimators.
         run: trains; another one shows progress, or goes on from a checkpoint.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.

@@ -15,8 +15,8 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import Checkpoints, Following, Tell, Training, csv_of, silent
-from cascade.training.stopping.problem import SharedProblem
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import SharedProblem
 
 if TYPE_CHECKING:
     from cascade.training.networks.fitting import Learned

@@ -1,7 +1,7 @@
 """A log as tensors for training: questions × steps × numbers.
 
 All steps share one network. A feature of the same name is the same input at every step, scaled as that step's own
-design scales it (`training.stopping.stages`); a feature that a step lacks is 0, and further inputs say which step it
+design scales it (`training.stages`); a feature that a step lacks is 0, and further inputs say which step it
 is. Each step is served with its own columns alone (`fitting`): inputs that are always 0 or 1 there go into the biases.
 """
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.training.networks.mlp import DTYPE
-from cascade.training.stopping.problem import Problem
-from cascade.training.stopping.stages import Stage, on_record
+from cascade.training.stages import Stage, on_record
+from cascade.training.stopping import Problem
 
 
 class Encoding(NamedTuple):
@@ -52,7 +52,7 @@ class Walks(NamedTuple):
         inputs: (n, T, inputs), without those of levels.
         right: (n, T, m), 1 if a candidate is right; None if every answer is kept and the policy only decides when to
             stop.
-        stop_loss: (n, T), what stopping after each step loses, every answer kept (`stopping.targets`).
+        stop_loss: (n, T), what stopping after each step loses, every answer kept (`stages`).
         counts: (n,), 1 where a question counts as missed if no right answer is kept.
         cost: (n, T), of each step, in mean steps; 0 beyond a complete record.
         leaves: (n, T), answers of a step.
@@ -96,7 +96,7 @@ def _names(stage: Stage) -> list[str]:
 
 
 def walks_of(problem: Problem, encoding: Encoding, device: str = "cpu") -> Walks:
-    """Return the questions of a problem (`stopping.problem.build`, without products of features)."""
+    """Return the questions of a problem (`stopping.build`, without products of features)."""
     table = problem.table
     scored = problem.asked.rules.counts_misses  # these kinds score each answer; for the others every answer is kept
     right = _tensor(table.arrays.correct, device) if scored else None

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.stopping.stages import step_cost
+from cascade.training.stages import step_cost
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

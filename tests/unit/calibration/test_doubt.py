@@ -11,7 +11,7 @@ from cases import each
 
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.threshold import uncertainty
-from cascade.training.choice.simple import KNOWN, Doubt, doubt_of
+from cascade.training.simple import KNOWN, Doubt, doubt_of
 from unit.evaluation.plain import draw, table_of
 
 

@@ -12,7 +12,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, baseline_figures
 from cascade.evaluation.methods import Uala
 from cascade.guarantees import get
-from cascade.training.choice.simple import doubt_of
+from cascade.training.simple import doubt_of
 from unit.cli.certified import hard_rows
 from unit.scaled import ladder
 

@@ -27,7 +27,7 @@ from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.methods import Depth, Ready, Threshold
 from cascade.evaluation.splits import corrected_interval, splits
 from cascade.policies.fixed import FixedPolicy
-from cascade.training.choice.simple import KNOWN
+from cascade.training.simple import KNOWN
 from unit.evaluation.plain import Asked, Did, Shown, draw, each, live, table_of
 from unit.evaluation.plain import row as logged_row
 

@@ -32,7 +32,7 @@ from cascade.evaluation.methods import (
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.training.choice.simple import KNOWN, Doubt
+from cascade.training.simple import KNOWN, Doubt
 from unit.evaluation.plain import Asked, Shown, batches, by_chance, draw, each, live, table_of
 from unit.scaled import ladder
 

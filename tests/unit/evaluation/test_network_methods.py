@@ -34,7 +34,7 @@ from cascade.training.networks import fitting
 from cascade.training.networks import trainer as networks
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
 
 ALPHA, SEED = 0.1, 3
 QUICK = CCPOConfig(steps=60, layers=(16,))

@@ -24,7 +24,7 @@ from cascade.factory import HeldPolicy
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import from_document, statement, to_document
 from cascade.guarantees.questions import Truth
-from cascade.training.choice.simple import plain_threshold, reference_alone
+from cascade.training.simple import plain_threshold, reference_alone
 
 AGREEMENT = get("agreement")
 TODAY = date(2026, 11, 23)

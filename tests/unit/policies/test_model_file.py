@@ -24,7 +24,7 @@ from cascade.policies.features import FeatureSet
 from cascade.policies.learned import METHODS, LearnedPolicy, StepRule
 from cascade.policies.learned_config import LearnedConfig
 from cascade.policies.model_file import dumps, load, loads, save, settings
-from cascade.training.choice import portfolio
+from cascade.training import portfolio
 from unit.policies import learned_made as made
 
 RNG = np.random.default_rng(11)

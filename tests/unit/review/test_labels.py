@@ -18,8 +18,8 @@ from cascade.review.pairs import Compared, Pair, PairId, compare
 from cascade.review.path import along_path
 from cascade.review.plan import plans
 from cascade.review.reviews import Judgement, Reviews, Terms
-from cascade.training.choice.simple import plain_threshold
 from cascade.training.fitting import fit_policy
+from cascade.training.simple import plain_threshold
 from unit.review.booking import call, episode
 
 N = 400

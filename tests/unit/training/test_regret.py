@@ -29,9 +29,9 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.base import Takes
 from cascade.providers.fake import FakeProvider, reply
-from cascade.training.choice.simple import plain_threshold
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.shares import SHARES, named_score
+from cascade.training.simple import plain_threshold
 from cascade.types import Request
 
 REGRET = Guarantee("regret", 0.05, 0.1)

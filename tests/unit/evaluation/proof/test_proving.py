@@ -20,7 +20,7 @@ from cascade.evaluation.proof.reasons import reasons
 from cascade.evaluation.splits import corrected_interval, splits
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
-from cascade.training.choice.simple import one_threshold
+from cascade.training.simple import one_threshold
 from unit.cli.certified import hard_rows
 from unit.evaluation.plain import row
 from unit.scaled import ladder

@@ -21,9 +21,9 @@ from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.choice.choosing import Candidate, Choice, Rule, choose, cross_fitted, unchosen
-from cascade.training.choice.objective import Objective, prices_of
-from cascade.training.choice.simple import doubtful_verdict, fixed_depth, one_threshold
+from cascade.training.choosing import Candidate, Choice, Rule, choose, cross_fitted, unchosen
+from cascade.training.objective import Objective, prices_of
+from cascade.training.simple import doubtful_verdict, fixed_depth, one_threshold
 from unit.calibration.logs import log
 
 TABLE = log(500)

@@ -13,8 +13,8 @@ from cascade.conformal.frontier import StepFunctions, frontier
 from cascade.conformal.split import critical_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.training.choice import objective as module
-from cascade.training.choice.objective import CostLossCurve, bootstrap, cost_at_loss, cost_loss_curve, draws, units
+from cascade.training import objective as module
+from cascade.training.objective import CostLossCurve, bootstrap, cost_at_loss, cost_loss_curve, draws, units
 from unit.calibration.logs import log
 
 

@@ -16,7 +16,7 @@ from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.error import Error
 from cascade.guarantees.regret import Regret
-from cascade.training.choice.objective import Prices, allowed_of, cost_at_loss, curve_of, prices_of
+from cascade.training.objective import Prices, allowed_of, cost_at_loss, curve_of, prices_of
 from unit.calibration.logs import POLICY, log
 from unit.conformal.brute import batches, pack, telling_kappas
 

@@ -16,10 +16,10 @@ from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.policies.estimators import Constant, Piecewise
-from cascade.training.choice.choosing import choose
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import portfolio
-from cascade.training.choice.simple import (
+from cascade.training.choosing import choose
+from cascade.training.objective import Objective
+from cascade.training.portfolio import portfolio
+from cascade.training.simple import (
     LEVELS,
     PER_RUNG,
     Problem,
@@ -31,7 +31,7 @@ from cascade.training.choice.simple import (
     threshold_per_rung,
     tuned,
 )
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
 from unit.scaled import ladder
 
 TABLE = ladder(300)
@@ -83,7 +83,7 @@ def test_the_sums_of_all_combinations_are_those_of_each() -> None:
 def test_finer_grids_come_near_the_best_where_combinations_are_too_many_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     one = problem(np.random.default_rng(7), 300, 3, 30)
     exact = sums(one, search(one, one.limit, (0,) * 3, (30,) * 3))
-    monkeypatch.setattr("cascade.training.choice.simple.CELLS", 1_000)
+    monkeypatch.setattr("cascade.training.simple.CELLS", 1_000)
     near = sums(one, search(one, one.limit, (0,) * 3, (30,) * 3))
     everything = one.paid[:, -1].sum()
     assert near[0] <= one.limit

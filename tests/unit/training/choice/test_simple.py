@@ -12,8 +12,8 @@ from cascade.conformal.arrays import rollout
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
-from cascade.training.choice.objective import Objective, prices_of
-from cascade.training.choice.simple import _meant, doubt_of, doubtful_verdict, fixed_depth, one_threshold, signals_of
+from cascade.training.objective import Objective, prices_of
+from cascade.training.simple import _meant, doubt_of, doubtful_verdict, fixed_depth, one_threshold, signals_of
 from unit.calibration.logs import log
 
 TABLE = log(300)

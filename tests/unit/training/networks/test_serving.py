@@ -25,7 +25,7 @@ from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import Batch, BatchEvaluation, TrainingProblem, served_weights, start  # noqa: E402  # noqa: E402
 from cascade.training.networks.recursions import at_threshold  # noqa: E402
 from cascade.training.networks.training import Trained  # noqa: E402
-from cascade.training.stopping.stages import FitTarget  # noqa: E402
+from cascade.training.stages import FitTarget  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 
 COVERAGE, F1 = FitTarget("coverage", 0.2), FitTarget("error", 0.3)

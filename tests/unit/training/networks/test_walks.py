@@ -16,8 +16,8 @@ from cascade.training.networks.fitting import fit_network  # noqa: E402
 from cascade.training.networks.problem import TrainingProblem, start  # noqa: E402
 from cascade.training.networks.training import Trained  # noqa: E402
 from cascade.training.networks.walks import Walks, encoding_of, walks_of  # noqa: E402
-from cascade.training.stopping.problem import Problem, build  # noqa: E402
-from cascade.training.stopping.stages import FitTarget  # noqa: E402
+from cascade.training.stages import FitTarget  # noqa: E402
+from cascade.training.stopping import Problem, build  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 from unit.training.worlds import log  # noqa: E402
 

@@ -11,10 +11,8 @@ from cascade.conformal.served import served_right
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees import get
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.stopping.answers import LEAST_ROWS, fit_answers, own_answers
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget, staged
+from cascade.training.stages import LEAST_ROWS, FitTarget, fit_answers, own_answers, staged
+from cascade.training.stopping import build, fit_net_benefit
 from unit.training.worlds import log, without
 
 

@@ -9,10 +9,9 @@ from cascade.calibration.scores import scored
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Constant
 from cascade.policies.trees import Trees
-from cascade.training.stopping.boosting import fit_boosted
-from cascade.training.stopping.net_benefit import fit_net_benefit, induce
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, fit_net_benefit, induce
+from cascade.training.trees import fit_boosted
 from unit.training.worlds import cost_at, log
 
 pytest.importorskip("sklearn")

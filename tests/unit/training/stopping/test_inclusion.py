@@ -11,12 +11,10 @@ from cascade.conformal.frontier import Point, frontier
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.stopping.answers import finds, fit_inclusion, with_inclusion
-from cascade.training.stopping.boosting import fit_boosted
-from cascade.training.stopping.lookahead import fit_lookahead
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget, staged
+from cascade.training.lookahead import fit_lookahead
+from cascade.training.stages import FitTarget, finds, fit_inclusion, staged, with_inclusion
+from cascade.training.stopping import build, fit_net_benefit
+from cascade.training.trees import fit_boosted
 from unit.training.worlds import log, without
 
 WORLD = WORLDS["hotpotqa/llama-2-7b"]

@@ -10,9 +10,9 @@ from cascade.conformal.arrays import levels
 from cascade.conformal.frontier import frontier
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.estimators import Gain
-from cascade.training.stopping.lookahead import fit_lookahead
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.lookahead import fit_lookahead
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build
 from unit.training.stopping.test_net_benefit import COINS
 from unit.training.worlds import cost_at, log, lowest, without
 

@@ -15,9 +15,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.stopping.net_benefit import fit_net_benefit, induce
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build, fit_net_benefit, induce
 from unit.training.worlds import Coins, cost_at, log, lowest, without
 
 sys.path.append(str(Path(__file__).parents[4] / "benchmarks"))

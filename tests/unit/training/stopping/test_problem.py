@@ -7,11 +7,10 @@ import pytest
 
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies import model_file
-from cascade.training.stopping import problem
-from cascade.training.stopping.lookahead import fit_lookahead
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import SharedProblem, build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training import stopping
+from cascade.training.lookahead import fit_lookahead
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import Problem, SharedProblem, build, fit_net_benefit
 
 TABLE = simulate(WORLDS["hotpotqa/llama-2-7b"], 300, seed=1)
 ASKED = FitTarget("error", 0.2)
@@ -20,7 +19,7 @@ ASKED = FitTarget("error", 0.2)
 def test_estimators_that_share_a_problem_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
 
-    def counted(*args: object, **more: object) -> problem.Problem:
+    def counted(*args: object, **more: object) -> Problem:
         nonlocal made
         made += 1
         return build(*args, **more)  # type: ignore[arg-type]
@@ -30,7 +29,7 @@ def test_estimators_that_share_a_problem_give_the_same_bytes(monkeypatch: pytest
         fit_net_benefit(build(TABLE, ASKED, products=True)),
         fit_lookahead(build(TABLE, ASKED)),
     ]
-    monkeypatch.setattr(problem, "build", counted)
+    monkeypatch.setattr(stopping, "build", counted)
     shared = SharedProblem()
     together = [
         fit_net_benefit(shared(TABLE, ASKED)),

@@ -30,11 +30,11 @@ from cascade.policies.scope import Scope
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers
+from cascade.training import purchases
 from cascade.training.estimators import Weights
 from cascade.training.fitting import fit_policy
-from cascade.training.stopping import purchases
-from cascade.training.stopping.problem import build
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import build
 from cascade.types import Completion, Question, Request, Usage
 from unit.made import CHEAP, DEAR, completion, yes_no
 

@@ -11,9 +11,8 @@ from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import Bools
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.estimators import Linear
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import Walked, backward, build
-from cascade.training.stopping.stages import MOST_MULTIPLIED, PRODUCTS_TIMES, FitTarget, prior_of, rule_before, staged
+from cascade.training.stages import MOST_MULTIPLIED, PRODUCTS_TIMES, FitTarget, prior_of, rule_before, staged
+from cascade.training.stopping import Walked, backward, build, fit_net_benefit
 from unit.evaluation.plain import draw, table_of
 from unit.training.stopping.test_net_benefit import COINS
 from unit.training.worlds import without

@@ -13,7 +13,7 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.guarantees import get
-from cascade.training.stopping.stages import FitTarget, allowed, decides, on_record, step_cost
+from cascade.training.stages import FitTarget, allowed, decides, on_record, step_cost
 from unit.evaluation.plain import draw, table_of
 
 RIGHT, WRONG = True, False

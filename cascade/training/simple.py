@@ -21,9 +21,8 @@ from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Piecewise, Scorer, Signal
 from cascade.policies.features import CONFIDENCE, FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.choice.objective import prices_of
-from cascade.training.stopping.answers import newest_answers
-from cascade.training.stopping.stages import FitTarget, allowed, decides
+from cascade.training.objective import prices_of
+from cascade.training.stages import FitTarget, allowed, decides, newest_answers
 
 
 @dataclass(frozen=True, slots=True)

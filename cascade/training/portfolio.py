@@ -9,7 +9,7 @@
 | `net benefit` | 3 | a number is known and varies before the last step |
 | `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 5 | as `net benefit` |
-| `purchases` | 5 | single calls, of which the last is the reference (`stopping.purchases`) |
+| `purchases` | 5 | single calls, of which the last is the reference (`purchases`) |
 | `boosted trees` | 6 | scikit-learn is there, and 2,000 training questions (`_tried`) |
 | `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, where these are offered |
 | `cpo_batch`, `ccpo` | 11, 12 | policy networks, where they are asked for: to train one takes seconds, in every fold |
@@ -35,9 +35,9 @@ from cascade.policies import learned
 from cascade.policies.base import Takes
 from cascade.policies.features import offered
 from cascade.policies.learned import BARE, CERTIFIABLE, LearnedPolicy
-from cascade.training.choice.choosing import Candidate, cost_of, out_of_fold
-from cascade.training.choice.objective import Objective
-from cascade.training.choice.simple import (
+from cascade.training.choosing import Candidate, cost_of, out_of_fold
+from cascade.training.objective import Objective
+from cascade.training.simple import (
     PER_RUNG,
     VERDICT,
     doubtful_verdict,
@@ -49,9 +49,8 @@ from cascade.training.choice.simple import (
     signals_of,
     threshold_per_rung,
 )
-from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import Problem, SharedProblem, build
-from cascade.training.stopping.stages import FitTarget, multiplies
+from cascade.training.stages import FitTarget, multiplies
+from cascade.training.stopping import Problem, SharedProblem, build, fit_net_benefit
 
 if TYPE_CHECKING:  # loaded only for networks
     from cascade.training.networks.trainer import Networks
@@ -252,15 +251,15 @@ def _learned(
         if multiplies(table):
             yield candidate("net benefit, products", "net_benefit", 4, fit_net_benefit, products=True)
     if "index2" in tried:
-        from cascade.training.stopping.lookahead import fit_lookahead
+        from cascade.training.lookahead import fit_lookahead
 
         yield candidate("index2", "index2", 5, fit_lookahead)
     if "boosted" in tried:
-        from cascade.training.stopping.boosting import fit_boosted
+        from cascade.training.trees import fit_boosted
 
         yield candidate("boosted trees", "boosted", 6, fit_boosted)
     if "purchases" in tried and _buys(table, objective):
-        from cascade.training.stopping.purchases import fit_purchases
+        from cascade.training.purchases import fit_purchases
 
         trees = find_spec("sklearn") is not None and table.n >= _FEW and only_unknown(table)
         yield candidate("purchases", "purchases", 5, partial(fit_purchases, trees=trees))
@@ -268,7 +267,7 @@ def _learned(
 
 def _buys(table: EpisodeTable, objective: Objective) -> bool:
     """Return whether a policy may decide before each call: single calls, the last of which keeps the promise."""
-    from cascade.training.stopping.purchases import offers_of
+    from cascade.training.purchases import offers_of
 
     guarantee = objective.guarantee
     return not guarantee.abstain and offers_of(table) is not None and guarantee.rules.last_is_safe(table)
@@ -276,7 +275,7 @@ def _buys(table: EpisodeTable, objective: Objective) -> bool:
 
 def _cannot_buy(table: EpisodeTable) -> str:
     """Return why no policy that decides before each call can be fitted to a log."""
-    from cascade.training.stopping.purchases import MOST_OFFERS, offers_of
+    from cascade.training.purchases import MOST_OFFERS, offers_of
 
     says = "A policy of the method purchases decides before each call, and"
     if {"base", "guide"} >= {*table.sources}:

@@ -6,7 +6,7 @@ c_k being what k more steps are expected to cost: a ridge regression on the step
 is dear the same chance is worth less. No decision in between is foreseen ("open loop"), and no price is needed:
 the threshold is its inverse. p is fitted on all questions, q_k and r_k on those where stopping loses, or does not.
 
-References: `problem`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
+References: `stopping`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from cascade.conformal.arrays import Floats, Ints
 from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators import Ridge, Weights, logistic
-from cascade.training.stopping.answers import PENALTY, logistic_of, per_price
-from cascade.training.stopping.problem import (
+from cascade.training.stages import PENALTY, Stage, logistic_of, per_price, prior_of, rule_before
+from cascade.training.stopping import (
     Outcome,
     Problem,
     backward,
     policy_of,
     price_of_loss,
 )
-from cascade.training.stopping.stages import Stage, prior_of, rule_before
 
 _PRICE_PENALTY = 1.0
-"""For each column and column: of features that explain half of what steps cost (`net_benefit.PENALTY`)."""
+"""For each column and column: of features that explain half of what steps cost (`stopping.PENALTY`)."""
 _LEAST_SHARE = 0.1
 """The least predicted cost of steps ahead, as a share of its mean: a line through prices may cross 0."""
 _LEAST_ROWS = 10
@@ -42,7 +41,7 @@ def fit_lookahead(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
     """Fit optimal stopping by the index.
 
     Args:
-        problem: the training questions, and what the policy is for (`problem.build`). Probabilities are shrunk towards
+        problem: the training questions, and what the policy is for (`stopping.build`). Probabilities are shrunk towards
             those of an earlier policy where it was one of this method.
         penalty: of the logistic regressions, for each column and column.
 

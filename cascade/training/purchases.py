@@ -6,7 +6,7 @@ each state, from the largest back to none, and for each offer j that may follow,
     y_j = μ · (loss of stopping now − loss of where the later rules stop) − price of j − cost of what they buy then.
 
 Its regression on the features of the state is what j is worth: the rule buys the best offer where that is above 0. It
-is net benefit (`net_benefit`) with several ways to go on. Which offer is the best does not depend on the threshold. So
+is net benefit (`stopping`) with several ways to go on. Which offer is the best does not depend on the threshold. So
 a policy's walks are nested as the threshold falls, and every promise is certified as for a ladder. The score is worth
 per cost: worth is divided by the whole cost of going on, so that a threshold acts as another price on the loss would.
 
@@ -15,7 +15,7 @@ sets are states; of more, an offer is followed by the next one or by the referen
 
 Guarantee: none. Any scores are valid; the threshold is certified on other questions.
 
-References: `training.stopping.net_benefit`; Longstaff & Schwartz (2001).
+References: `training.stopping`; Longstaff & Schwartz (2001).
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.trees import Trees
 from cascade.training.estimators import Ridge, Weights, make_design
-from cascade.training.stopping.net_benefit import PENALTY
-from cascade.training.stopping.problem import Outcome, Problem, price_of_loss
-from cascade.training.stopping.stages import FitTarget
+from cascade.training.stages import FitTarget
+from cascade.training.stopping import PENALTY, Outcome, Problem, price_of_loss
 
 State: TypeAlias = tuple[int, ...]
 ALL_SETS, MOST_OFFERS = 6, 12
@@ -111,7 +110,7 @@ def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PEN
     """Fit which offer to buy next, and when to stop; no earlier policy is looked at.
 
     Args:
-        problem: the training questions, and what the policy is for (`problem.build`). Questions that lack an offer are
+        problem: the training questions, and what the policy is for (`stopping.build`). Questions that lack an offer are
             left out.
         trees: whether the mean of a ridge regression and of boosted trees says what an offer is worth, where there are
             requests enough for a cut; the price of a loss and the later decisions are those of the ridge regressions.
@@ -225,7 +224,7 @@ def _policy(
     table: EpisodeTable, stages: Mapping[State, _Stage], rules: _Rules, sure: Floats, seed: int | None
 ) -> LearnedPolicy:
     """Return the policy of fitted rules; with a seed, their mean with trees that are fitted to the same targets."""
-    from cascade.training.stopping.boosting import grown
+    from cascade.training.trees import grown
 
     nothing = (None,) * len(table.sources)
     found: list[StepRule] = []

@@ -30,7 +30,7 @@ from cascade.errors import CascadeError, UsageError
 from cascade.guarantees.reference import check_identity
 from cascade.policies.base import Policy
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.objective import (
+from cascade.training.objective import (
     CostLossCurve,
     Objective,
     Unit,
