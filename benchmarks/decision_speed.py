@@ -36,10 +36,9 @@ from cascade.engine import decide
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.guarantees.base import Guarantee
-from cascade.policies.base import Observation, Policy
+from cascade.policies.base import History, Observation, Policy
 from cascade.policies.design import Design
 from cascade.policies.estimators import Gain, Linear, Logistic, Scorer
-from cascade.policies.history import History
 from cascade.policies.learned import METHODS, NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.network import ACTIVATIONS, Action, Network
 from cascade.policies.threshold import ThresholdPolicy

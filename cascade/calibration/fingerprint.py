@@ -22,7 +22,7 @@ from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
 from cascade.money import Price, dollars, nano_usd
 from cascade.policies.artifact import PolicyArtifact
-from cascade.policies.requests import seen
+from cascade.policies.question_features import seen
 from cascade.safety import read_bounded, redact
 from cascade.types import Certificate
 
@@ -481,7 +481,7 @@ def holds_for(
     A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
     `shown` is what the calibration questions showed at each step that the policy takes (`walked`; all by default), and
     `echoes` the names that their models bore, `requests` what kinds of requests they were: the certificate speaks of no
-    others (`policies.scope`, `policies.requests`).
+    others (`policies.scope`, `policies.question_features`).
     """
     known = made_for(table if config is None else config)
     then = before.certificates[0].made_for if config is None and before.certificates else known

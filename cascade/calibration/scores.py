@@ -21,8 +21,7 @@ from cascade.errors import UsageError
 from cascade.guarantees.questions import Found
 from cascade.guarantees.reference import reference_walk
 from cascade.policies.artifact import EVERYTHING, Threshold
-from cascade.policies.base import SHARED_PLACE, FittedOn, Observation, Policy, Takes
-from cascade.policies.history import History
+from cascade.policies.base import SHARED_PLACE, FittedOn, History, Observation, Policy, Takes
 from cascade.types import Candidate, Question, Step
 
 

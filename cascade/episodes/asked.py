@@ -11,8 +11,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.episodes.schema import CHAT, chat_of, is_hashed, replay_of
-from cascade.policies.question_features import asked_numbers
-from cascade.policies.requests import Kind, kind_of
+from cascade.policies.question_features import Kind, asked_numbers, kind_of
 
 
 def numbers_asked(row: Mapping[str, Any]) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
 from cascade.guarantees.questions import Labels, Truth
-from cascade.policies.requests import Kind
+from cascade.policies.question_features import Kind
 
 if TYPE_CHECKING:  # of logs whose reference answered twice
     from cascade.episodes.own_difference import OwnDifference
@@ -111,7 +111,7 @@ class EpisodeTable:
             NaN = unknown. None where the log tells of no tokens read from a cache.
         bought: bool (n, T), the steps that were bought, on record or in the walk of a policy (`as_bought`), where some
             before the last were left out; None: all.
-        kinds: what is special about each request (`policies.requests`); None where it is not on record.
+        kinds: what is special about each request (`policies.question_features`); None where it is not on record.
     """
 
     dataset: str

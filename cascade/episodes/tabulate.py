@@ -41,7 +41,7 @@ from cascade.episodes.schema import (
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.matching.same import answer_key
-from cascade.policies.requests import Kind
+from cascade.policies.question_features import Kind
 
 
 class _Made(NamedTuple):

@@ -13,7 +13,6 @@ from cascade.calibration.calibrating import Calibrated
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import Realised, history_of
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label, worth_of
-from cascade.evaluation.importance import Weighed, weighed
 from cascade.evaluation.plots import Drawing, Mark, drawing
 from cascade.guarantees.certificate import statement
 from cascade.policies.artifact import (
@@ -25,6 +24,7 @@ from cascade.policies.artifact import (
     PLOT_FILE,
     POLICY_FILE,
 )
+from cascade.policies.learned import Weighed, weighed
 from cascade.text import capital, counted, markdown_table, percent, plain_line
 from cascade.training.choosing import RULE, Choice, Judged
 from cascade.training.fitting import Fitted

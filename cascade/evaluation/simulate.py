@@ -26,7 +26,7 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.money import PICO_PER_NANO, Price
-from cascade.policies.requests import PLAIN
+from cascade.policies.question_features import PLAIN
 
 LOW, MEDIUM, HIGH = 0.2, 0.45, 0.7
 """Three settings of `World.informativeness`. The tables do not say which is true: state the one used."""

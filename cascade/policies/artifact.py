@@ -40,7 +40,7 @@ from cascade.policies.files import content, damaged, json_of, there, unwritten, 
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
-    from cascade.policies.history import History
+    from cascade.policies.base import History
     from cascade.policies.question_features import Embedded
 
 

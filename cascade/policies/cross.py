@@ -20,9 +20,8 @@ from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.errors import ConfigError, UsageError
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE
-from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores
+from cascade.policies.base import BatchScores, FittedOn, History, Observation, Policy, Scores
 from cascade.policies.design import GO_ON, Array
-from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy
 
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
-from cascade.policies.base import SHARED_PLACE, Observation
-from cascade.policies.history import History
+from cascade.policies.base import SHARED_PLACE, History, Observation
 from cascade.policies.question_features import ALL, NUMBER, OF_REQUEST, PREFIX, AskedNumber
 from cascade.policies.signals import SIGNALS, Signal, role_free, signal
 from cascade.policies.views import NOWHERE, LiveView, LogView, Values, View, Whole

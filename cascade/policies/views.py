@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
-from cascade.policies.base import SHARED_PLACE, Observation
-from cascade.policies.history import History
+from cascade.policies.base import SHARED_PLACE, History, Observation
 from cascade.policies.question_features import asked_numbers
 from cascade.types import Candidate, Step
 

@@ -23,7 +23,7 @@ from cascade.guarantees.base import Audit, Judge, get
 from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.requests import kind_of, unlike
+from cascade.policies.question_features import kind_of, unlike
 from cascade.policies.scope import Scope, failures
 from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors

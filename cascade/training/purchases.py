@@ -30,11 +30,10 @@ from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import Floats, Parents
 from cascade.episodes.table import AGREEMENT, EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import Takes
+from cascade.policies.base import History, Takes
 from cascade.policies.design import Design
 from cascade.policies.estimators import Best, Constant, Linear, Mean, Scorer
 from cascade.policies.features import ASKED, MOST_OFFERED, FeatureSet, offered
-from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.trees import Trees
 from cascade.training.estimators import Ridge, Weights, make_design

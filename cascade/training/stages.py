@@ -22,10 +22,10 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Kind, get
 from cascade.guarantees.kept_answers import missing
+from cascade.policies.base import History
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Gain, Linear, Logistic, Scorer
 from cascade.policies.features import FeatureSet, offered
-from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule, beside
 from cascade.training.estimators import (
     Ridge,

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from cascade.conformal.arrays import Floats
+from cascade.policies.base import History
 from cascade.policies.design import Design
 from cascade.policies.estimators import Logistic
 from cascade.policies.features import FeatureSet, offered
-from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.network import Action, Network
 from unit.policies import learned_made as made

@@ -19,7 +19,7 @@ from cascade.config import load
 from cascade.demo.questions import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
-from cascade.policies.requests import PLAIN, seen
+from cascade.policies.question_features import PLAIN, seen
 from cascade.policies.threshold import ThresholdConfig
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply

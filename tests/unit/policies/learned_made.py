@@ -10,10 +10,9 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.engine import decide
-from cascade.policies.base import Observation
+from cascade.policies.base import History, Observation
 from cascade.policies.estimators import Constant, Design, Gain, Linear, Logistic, Mean, Piecewise, Scorer, Signal
 from cascade.policies.features import FeatureSet, offered
-from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.question_features import asked_numbers
 from cascade.policies.trees import Trees

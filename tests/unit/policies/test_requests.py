@@ -10,7 +10,7 @@ from cascade.chat import ChatRequest
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.traces import rows_of
 from cascade.orchestrator import Orchestrator
-from cascade.policies.requests import MOST_TEXTS, PLAIN, kind_of, seen, unlike
+from cascade.policies.question_features import MOST_TEXTS, PLAIN, kind_of, seen, unlike
 
 HI = {"role": "user", "content": "Hi"}
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -23,7 +23,7 @@ from cascade.factory import build_policy, build_strategy, certified_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import read
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.requests import PLAIN, seen
+from cascade.policies.question_features import PLAIN, seen
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy, fallback_of
 from cascade.strategies.base import ModelUse

@@ -8,11 +8,10 @@ import pytest
 from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import StepArrays
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.importance import weighed
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Signal
 from cascade.policies.features import FeatureSet
-from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.policies.learned import LearnedPolicy, StepRule, weighed
 from cascade.policies.network import Action, Network
 
 N = 1_000

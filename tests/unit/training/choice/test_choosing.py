@@ -16,10 +16,9 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
-from cascade.policies.base import BatchScores, Policy
+from cascade.policies.base import BatchScores, History, Policy
 from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
-from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.choosing import Candidate, Choice, Rule, choose, cross_fitted, unchosen
 from cascade.training.objective import Objective, prices_of
