@@ -37,9 +37,8 @@ from cascade.errors import NotCertifiedError
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.error import Error
 from cascade.guarantees.reference import reference_right
-from cascade.guarantees.regret import Regret
+from cascade.guarantees.served_answer import Error, Regret
 from cascade.training.fitting import Fitted, fit_policy
 
 LOGS = (("zell_mmlu", "zell_mmlu/gpt-4o-mini>gpt-4o"), ("firstpass_mbpp", "firstpass_mbpp/haiku-4.5>opus-4.8"))

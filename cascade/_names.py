@@ -63,7 +63,14 @@ MOVED: Mapping[str, str] = {
     "cascade.episodes.matching": "cascade.matching",
     "cascade.evaluation.report": "cascade.evaluation",
     "cascade.evaluation.report.card": "cascade.evaluation.card",
+    "cascade.guarantees.agreement": "cascade.guarantees.served_answer",
     "cascade.guarantees.audit": "cascade.guarantees.base",
+    "cascade.guarantees.coverage": "cascade.guarantees.kept_answers",
+    "cascade.guarantees.error": "cascade.guarantees.served_answer",
+    "cascade.guarantees.preference": "cascade.guarantees.served_answer",
+    "cascade.guarantees.regret": "cascade.guarantees.served_answer",
+    "cascade.guarantees.solvable": "cascade.guarantees.kept_answers",
+    "cascade.policies.history": "cascade.policies.base",
     "cascade.sections": "cascade.config.schema",
 }
 """Modules that were public and have another name now, by the old one."""

@@ -18,7 +18,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import clairvoyant_cost
 from cascade.evaluation.logs import Log, open_log
-from cascade.guarantees.regret import Regret
+from cascade.guarantees.served_answer import Regret
 
 WORTH = 0.9
 """A log has something to save where the clairvoyant pays no more than this share of the reference's cost."""

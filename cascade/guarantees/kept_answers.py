@@ -1,7 +1,7 @@
 """Promises on the set of answers kept: a right one is among them, by split conformal prediction.
 
 Each calibration question has a critical value, the highest threshold at which a right answer of it is kept. The
-threshold is the k-th lowest of them.
+threshold is the k-th lowest of them. The kinds stand at the end: `coverage` and `solvable`.
 """
 
 from __future__ import annotations
@@ -145,3 +145,23 @@ def _vacuous(calibration: Calibration) -> str:
         f"{calibration.k - 1} may be: the policy gives their right answers, or steps on the way, the score −∞, or "
         "their records end early"
     )
+
+
+# --- the kinds ---
+
+
+class Coverage(KeptAnswers):
+    """At most alpha of all questions are missed."""
+
+    name = "coverage"
+    event = "a right answer is among those kept, or no step would have brought one"
+    assumptions = ("A question that no step answers rightly counts as covered.",)
+
+
+class Solvable(KeptAnswers):
+    """At most alpha of the questions that some step answers rightly are missed."""
+
+    name = "solvable"
+    event = "a right answer is among those kept, if any step would have brought one"
+    kept = "a right answer is kept, of the questions that some step answers rightly"
+    only_solvable = True

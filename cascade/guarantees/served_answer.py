@@ -2,6 +2,9 @@
 
 Whether the answer served is wrong is not monotone in the threshold. So points are tested one after the other, in an
 order that was fixed without the calibration questions, for as long as the test is passed (`conformal.ltt`).
+
+The kinds stand at the end: `error`, `regret` (wrong where the reference alone is right), `agreement` (it differs from
+the reference's own output, without labels) and `preference` (people prefer the reference's output). None knows another.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,17 +20,13 @@ from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.ltt import Forecast, chance_said, forecast, learn_then_test, order_path
 from cascade.conformal.served import PathPoint, Served, served, served_right
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee, Kind
+from cascade.guarantees.base import Audit, Guarantee, Kind, one_question
 from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored, everywhere
-from cascade.guarantees.reference import check_identity, ends_in_reference
-from cascade.text import counted
+from cascade.guarantees.reference import check_identity, ends_in_reference, reference_known, reference_right
+from cascade.text import counted, percent
 from cascade.types import Answer, Certificate
 
 _EARLY = "their record ends before the last step, and what comes there is not known"
-
-
-if TYPE_CHECKING:
-    from cascade.guarantees.base import Audit
 
 
 class ServedAnswer(Kind):
@@ -250,3 +248,127 @@ def _with_chance(chance: float) -> str:
 def _need_costs(sample: Scored, guarantee: Guarantee) -> None:
     if guarantee.budget_nano_usd is not None and not sample.table.cost_known:
         raise UsageError(f"A budget needs the cost of every step, and in {sample.table.dataset} some are unknown.")
+
+
+# --- the kinds ---
+
+
+class Error(ServedAnswer):
+    """Every wrong answer counts."""
+
+    name = "error"
+    event = "the answer served is not wrong"
+    kept = "the answer served is right"
+    counts_unanswered = True
+
+    def against(self, table: Questions) -> Bools:
+        """Return all questions."""
+        return everywhere(table.n)
+
+    def impossible(self, lost: str, reference: str) -> str:
+        """Return why no policy can keep it."""
+        del reference
+        return f"no step answers {lost} of the questions rightly"
+
+
+class Regret(ServedAnswer):
+    """A wrong answer counts where the reference is right: the guide alone, or a ladder's last model."""
+
+    name = "regret"
+    event = "the answer served is not wrong, or the reference alone is wrong too"
+    kept = "the answer served is right, or the reference is wrong too"
+    unspoken = "do not say what the reference alone answers"
+    left_out = (
+        "the log lacks what the reference answers there: the promise speaks only of questions that the reference "
+        "answers"
+    )
+    assumptions = ("The reference is the guide alone, or a ladder’s last model, as logged.",)
+    needs_reference = True
+    reference_keeps_it = True
+    reviewed = True
+
+    def counted(self, table: Questions) -> Bools:
+        """Return the questions for which the log records the reference's answer; all questions if people judged.
+
+        If people judged and the reference's answer is unknown, every answer except the reference's own counts.
+        """
+        return reference_known(table) if table.truth is None else everywhere(table.n)
+
+    def looked_at(self, table: Questions) -> Bools:
+        """Return the same."""
+        return self.counted(table)
+
+    def last_is_safe(self, table: Questions) -> bool:
+        """Whether the last step is the reference itself."""
+        return ends_in_reference(table)
+
+    def against(self, table: Questions) -> Bools:
+        """Return where the reference is right; everywhere if people judged what is lost against it."""
+        return reference_right(table) if table.truth is None else everywhere(table.n)
+
+    def broken(
+        self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
+    ) -> Floats | None:
+        """Return where the answer served is wrong and the reference right; where people judged, where it loses."""
+        if table.truth is not None:
+            return super().broken(table, right, in_set, reference_right)
+        return None if reference_right is None else np.asarray((1.0 - right) * reference_right)
+
+    def reads_all_steps(self, audit: Audit) -> bool:
+        """Whether the audit must find out what the reference would have answered."""
+        return audit.reference_right is None and audit.last_step is not None
+
+    def audited(self, answer: Answer, audit: Audit) -> bool | None:
+        """Return whether the answer served is wrong and the reference's, as said or as audited, is right."""
+        if not super().audited(answer, audit):
+            return False
+        if self.reads_all_steps(audit):
+            last = [step for step in answer.steps if step.number == audit.last_step]
+            # Where the cap left the last model unasked it might have been right. Where it gave no answer it was not, as
+            # at calibration; where it failed the audit shows nothing.
+            return not last or any(audit.right(one.text) is not False for one in last[0].candidates)
+        if audit.reference_right is None:
+            raise UsageError(
+                "The certificate is on regret: say whether the reference alone would have been right, "
+                "record_outcome(answer, …, reference_right=…)."
+            )
+        return audit.reference_right
+
+    def impossible(self, lost: str, reference: str) -> str:
+        """Return why no policy can keep it."""
+        return f"on {lost} of the questions {reference} is right and no step is"
+
+
+class Agreement(BesideReference):
+    """An answer counts against the promise if it differs from the reference's output, the truth of the log (`Truth`).
+
+    If the reference failed or was not asked, its output is unknown: every answer except the reference's own counts.
+    """
+
+    name = "agreement"
+    event = "the answer served is equal to what the reference gives"
+    kept = "the answer served is equal to the reference's"
+    worst = "difference"
+    compares = True
+
+    def describe(self, certificate: Certificate) -> str:
+        """Return the promise, with the reference and the comparator, and that it is no promise of being right."""
+        least = percent(certificate.alpha or 0.0, rest=True)
+        who, how = certificate.reference or "the reference", certificate.comparator
+        same = "equal to what" if how is None else f"the same, by the comparator {how}, as what"
+        said = f"With probability at least {least} over {one_question(certificate)}, the answer served is {same}"
+        return f"{said} {who} gives. It does not say how often either is right."
+
+
+class Preference(BesideReference):
+    """An output counts that a reviewer found worse than the reference's (`cascade review`); equal or both bad does not.
+
+    In audits an output is "right" if the reviewer found it no worse than the reference's.
+    """
+
+    name = "preference"
+    event = "no reviewer prefers the reference's answer to the one served"
+    kept = "the answer served is no worse than the reference's"
+    worst = "loss"
+    reviewed = True
+    labelled = False

@@ -242,8 +242,8 @@ class Embedded:
 
 
 # --- kinds of requests: a certificate speaks of no others than its calibration held ---
-# Only what changes a reply by its kind is looked at: tools, a form, what is in the messages, and how the reply is drawn.
-# What is asked is not: fresh questions are as unlike each other as those of the calibration.
+# Only what changes a reply by its kind is looked at: tools, a form, what is in the messages, and how the reply is
+# drawn. What is asked is not: fresh questions are as unlike each other as those of the calibration.
 
 Kind: TypeAlias = Mapping[str, float | str]
 """What is special about a request, by a name: a number, or a text (JSON), "" where there is nothing more to say."""

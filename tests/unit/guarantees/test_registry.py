@@ -12,7 +12,7 @@ from cascade import registry
 from cascade.errors import UsageError
 from cascade.guarantees import ServedAnswer, get
 from cascade.guarantees.base import KINDS
-from cascade.guarantees.coverage import Coverage
+from cascade.guarantees.kept_answers import Coverage
 
 
 class Renamed(Coverage):

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.guarantees.base import Audit, Judge
-from cascade.guarantees.coverage import Coverage
-from cascade.guarantees.error import Error
-from cascade.guarantees.solvable import Solvable
+from cascade.guarantees.kept_answers import Coverage, Solvable
+from cascade.guarantees.served_answer import Error
 from cascade.policies.base import actions
 from cascade.serving.audits import critical_of, judge
 from cascade.types import Answer, Candidate, Decision, Forced, Step

@@ -23,8 +23,7 @@ from cascade.evaluation.evaluate import play_policy
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import ends_in_reference, reference_right
-from cascade.guarantees.regret import Regret
-from cascade.guarantees.served_answer import every_threshold
+from cascade.guarantees.served_answer import Regret, every_threshold
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.base import Takes

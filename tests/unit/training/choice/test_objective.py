@@ -14,8 +14,7 @@ from cascade.conformal.served import PathPoint, served
 from cascade.conformal.split import covered_at
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.error import Error
-from cascade.guarantees.regret import Regret
+from cascade.guarantees.served_answer import Error, Regret
 from cascade.training.objective import Prices, allowed_of, cost_at_loss, curve_of, prices_of
 from unit.calibration.logs import POLICY, log
 from unit.conformal.brute import batches, pack, telling_kappas
