@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from clock import within
 
 from cascade import Answer, Orchestrator
 from cascade.errors import BadResponseError, CascadeError, RefusedError
@@ -109,15 +110,14 @@ def test_f29_a_bomb_ends_in_time_and_takes_no_memory(
     """0.5.0: a nested bomb of 3.5 KB took 24 to 39 s and 4.1 GB; a 16 MB reply blocked the event loop for 3 to 5 s."""
     with odd(sends(body(), encoding)) as orchestrator:
         tracemalloc.start()
-        started = time.monotonic()
         try:
-            came, stood_still_s = asked(orchestrator, way)
+            with within(TIMEOUT_S):
+                came, stood_still_s = asked(orchestrator, way)
             most_bytes = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
     assert isinstance(came, BadResponseError), came
     assert says in str(came)
-    assert time.monotonic() - started < TIMEOUT_S
     assert stood_still_s < 1.0
     assert most_bytes < 40_000_000
 
@@ -198,8 +198,7 @@ def test_f07_a_flood_of_informational_responses_ends_on_time(odd: Callable[..., 
     orchestrator.config = orchestrator.config.model_copy(
         update={"timeouts": orchestrator.config.timeouts.model_copy(update={"per_question_s": 0.5})}
     )
-    started = time.monotonic()
-    came, _ = asked(orchestrator, way)
+    with within(1.5):
+        came, _ = asked(orchestrator, way)
     assert isinstance(came, CascadeError)
-    assert time.monotonic() - started < 1.5
     orchestrator.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clock import within
 
 from cascade import Orchestrator
 from cascade.errors import BatchError, ClosedError, ProviderUnavailableError, UsageError
@@ -69,11 +70,10 @@ def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[...,
     for thread in threads:
         thread.start()
     until(lambda: bench.server.count() >= 3)
-    started = time.monotonic()
-    orchestrator.close()
-    for thread in threads:
-        thread.join(10)
-    assert time.monotonic() - started < 3
+    with within(3):
+        orchestrator.close()
+        for thread in threads:
+            thread.join(10)
     assert len(came) == 3
     for error in came:
         stopped = error.results if isinstance(error, BatchError) else [error]
@@ -96,10 +96,9 @@ async def test_f48_aclose_ends_what_other_tasks_ask(bench: Bench, slow: Callable
 
     tasks = [asyncio.create_task(ask()) for _ in range(3)]
     await asyncio.to_thread(until, lambda: bench.server.count() >= 3)
-    started = time.monotonic()
-    await orchestrator.aclose()
-    came = await asyncio.gather(*tasks, return_exceptions=True)
-    assert time.monotonic() - started < 3
+    with within(3):
+        await orchestrator.aclose()
+        came = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(one, BatchError if way == "aask_many" else ClosedError) for one in came), came
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
@@ -140,11 +139,11 @@ cascade.close()
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="needs signals")
 @pytest.mark.timeout(60)
 def test_f47_ctrl_c_in_ask_many_stops_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """0.5.0 came back after 11 s, with 12 more calls made and paid."""
+    """0.5.0 came back after the answers under way and 12 more calls, made and paid. No answer comes before the test ends."""
 
     def waits(handler: Any, body: Any) -> None:
         if "question" in json.dumps(body["messages"][-1]).replace("Question", ""):
-            bench.server.closing.wait(3.0)
+            bench.server.closing.wait(25.0)
         handler._send(200, encode(good(body)))
 
     monkeypatch.setitem(RAW, "waits", waits)
@@ -158,9 +157,8 @@ def test_f47_ctrl_c_in_ask_many_stops_at_once(bench: Bench, monkeypatch: pytest.
         assert process.stdout is not None
         until(lambda: bench.server.count() >= 5)
         process.send_signal(signal.SIGINT)
-        started, made = time.monotonic(), bench.server.count()
-        out, said = process.communicate(timeout=30)
-    assert time.monotonic() - started < 2.5, said
+        made = bench.server.count()
+        out, said = process.communicate(timeout=20)
     assert "interrupted" in out
     assert process.returncode == 0, said
     assert bench.server.count() == made == 5

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from clock import within
 from unit.made import request
 
 from cascade.errors import (
@@ -138,28 +139,22 @@ def test_f05_an_answer_that_breaks_off_is_not_asked_for_again(bench: Bench) -> N
 @pytest.mark.parametrize("mode", ["hang", "slow_drip", "slow_headers"])
 def test_f06_f07_the_wall_clock_holds(bench: Bench, mode: str, provider: str) -> None:
     orchestrator = bench.alone(mode, provider, timeouts={"per_question_s": 0.12})
-    started = time.monotonic()
-    with pytest.raises(ProviderTimeoutError):
+    with within(0.4), pytest.raises(ProviderTimeoutError):
         orchestrator.ask(QUESTION)
-    assert time.monotonic() - started < 0.4
 
 
 @pytest.mark.parametrize("mode", ["hang", "slow_drip", "slow_headers"])
 async def test_f06_f07_the_wall_clock_holds_without_blocking(bench: Bench, mode: str) -> None:
     async with bench.alone(mode, timeouts={"per_question_s": 0.12}) as orchestrator:
-        started = time.monotonic()
-        with pytest.raises(ProviderTimeoutError):
+        with within(0.4), pytest.raises(ProviderTimeoutError):
             await orchestrator.aask(QUESTION)
-    assert time.monotonic() - started < 0.4
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_f07_the_wall_clock_holds_over_a_stream(bench: Bench, provider: str) -> None:
     orchestrator = bench.alone("slow_drip", provider, timeouts={"per_question_s": 0.12})
-    started = time.monotonic()
-    with pytest.raises(ProviderTimeoutError):
+    with within(0.4), pytest.raises(ProviderTimeoutError):
         list(orchestrator.stream(QUESTION))
-    assert time.monotonic() - started < 0.4
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -174,8 +169,11 @@ async def test_f07_the_wall_clock_of_a_stream_never_cancels_its_reader(bench: Be
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_f10_a_timed_out_call_may_have_been_billed(bench: Bench, provider: str) -> None:
-    with pytest.raises(ProviderTimeoutError) as caught:
-        bench.alone("hang", provider, timeouts={"per_question_s": 0.5}).ask(QUESTION)
+    for limit_s in (0.3, 3.0, 30.0):  # on a busy machine the shortest ends before the request is sent
+        with pytest.raises(ProviderTimeoutError) as caught:
+            bench.alone("hang", provider, timeouts={"per_question_s": limit_s}).ask(QUESTION)
+        if bench.server.count():
+            break
     (call,) = caught.value.calls
     assert (call.billed, call.cost_nano_usd) == ("maybe", None)
     assert call.cost_bound_nano_usd > 0
