@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cascade.api.output import Tell, warn
-from cascade.calibration.remarks import about_gaps, about_questions, about_reference, mispriced
+from cascade.calibration.remarks import about_gaps, about_parents, about_questions, about_reference, mispriced
 from cascade.calibration.samples import unseen
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import UNJUDGED
@@ -165,7 +165,7 @@ def tables_for(
 
 def tell_questions(tables: Sequence[EpisodeTable], tell: Tell, *, reference: bool = False) -> None:
     """Tell how many questions were merged; with `reference` also which model is the reference."""
-    said = [*about_questions(tables), *about_gaps(tables)]
+    said = [*about_questions(tables), *about_gaps(tables), *about_parents(tables)]
     said += [*(one for table in tables[:1] if reference for one in about_reference(table))]
     for one in said:
         tell(capital(one))

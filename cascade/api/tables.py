@@ -190,8 +190,9 @@ def rounds_table(episodes: EpisodeTable) -> Group:
     so_far = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
     rows = []
     for t in range(steps.horizon):
-        on = steps.steps > t
+        on = episodes.has(t + 1)
         shares = (f"{steps.correct[on, t, a].mean():.1%}" if on.any() else "-" for a in range(len(episodes.sources)))
         cost = per_thousand(float(steps.cost[on, t].mean()) / 1e9) if episodes.cost_known and on.any() else "-"
-        rows.append([str(t + 1), *shares, f"{so_far[:, t].mean():.1%}", cost])
+        name = f"{t + 1} {_name(episodes.step_names[t])}" if any(episodes.calls) else str(t + 1)
+        rows.append([name, *shares, f"{so_far[:, t].mean():.1%}", cost])
     return Group(title, table(heads, rows, left=0))

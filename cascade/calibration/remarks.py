@@ -49,11 +49,31 @@ def about_gaps(tables: Sequence[EpisodeTable]) -> Iterator[str]:
         unasked = ~table.bought & (np.arange(table.arrays.horizon) < table.arrays.steps[:, None])
         for at, many in enumerate(unasked.sum(axis=0)):
             if many:
-                name = (table.step_models[at] if table.step_models else None) or f"step {at + 1}"
+                name = table.step_names[at]
                 yield (
                     f"of {many:,} of {table.n:,} questions no call of {name} is on record: where a policy asks it, "
                     "such a question counts against the promise. Log every model's answer, or leave these questions out"
                 )
+
+
+_OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})
+"""Signals of a call that looks at other calls, or that is one of several to one model."""
+
+
+def about_parents(tables: Sequence[EpisodeTable]) -> Iterator[str]:
+    """Yield which data sets look like lists of offers and do not say what each call reads."""
+    for table in tables:
+        if table.parents is not None or not any(table.calls) or table.arrays.answer.shape[2] > 1:
+            continue
+        models = [one.model for one in table.calls if one is not None]
+        known = {name for name, values in table.signals.items() if not np.isnan(values).all()}
+        if table.arrays.horizon > 1 and (len({*models}) < len(models) or known & _OF_OFFERS):
+            yield (
+                f"the log {table.dataset} does not say what its calls read (column parents): the steps "
+                f"{', '.join(table.step_names)} were taken for calls that read nothing of each other, as in a ladder. "
+                "If one reads another, as a judge does, write the numbers of the steps that it reads into parents, as "
+                "in [1], and [] where it reads none"
+            )
 
 
 def about_reference(table: EpisodeTable) -> Iterator[str]:

@@ -70,6 +70,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         step_models=tuple([next(iter(names), None) for names in answering]),
         segments=tuple([segment for table in tables for segment in table.segments]),
         spelled=tuple([name for table in tables for name in table.spelled]),
+        calls=first.calls if all(table.calls == first.calls for table in tables) else (),
         kinds=tuple([kind for table in tables for kind in table.kinds]),
         drawn_from=np.concatenate([table.drawn_from for table in tables]),
         echoes=_echoes(tables),

@@ -12,6 +12,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats
 from cascade.episodes.schema import CHAT, chat_of, is_hashed, replay_of
 from cascade.policies.question_features import Kind, asked_numbers, kind_of
+from cascade.types import ACT
 
 
 def numbers_asked(row: Mapping[str, Any]) -> Mapping[str, float]:
@@ -33,11 +34,12 @@ def kind_asked(row: Mapping[str, Any]) -> Kind | None:
 
 
 class Asker(NamedTuple):
-    """A model that was asked in a step, in a role ("base", "guide", a rung)."""
+    """A model that was asked in a step, in a role ("base", "guide", a rung, an offer); what for, where it is known."""
 
     step: int
     role: str
     model: str
+    purpose: str | None = None
 
 
 def by_role(askers: Iterable[Asker]) -> dict[str, tuple[str, ...]]:
@@ -83,4 +85,17 @@ def by_step(askers: Iterable[Asker], horizon: int) -> tuple[str | None, ...]:
         if one.role != one.model:
             return ()
         found[one.step].add(one.model)
+    return tuple([next(iter(found[step])) if len(found[step]) == 1 else None for step in range(1, horizon + 1)])
+
+
+def alone(askers: Iterable[Asker], horizon: int) -> tuple[Asker | None, ...]:
+    """Return who alone was asked in each of T steps, in one role, None where several were; an agent's own calls apart.
+
+    >>> alone([Asker(1, "try", "small"), Asker(2, "try", "small"), Asker(2, "check", "large", "judge")], 2)
+    (Asker(step=1, role='try', model='small', purpose=None), None)
+    """
+    found: dict[int, set[Asker]] = defaultdict(set)
+    for one in askers:
+        if one.purpose != ACT:
+            found[one.step].add(one)
     return tuple([next(iter(found[step])) if len(found[step]) == 1 else None for step in range(1, horizon + 1)])

@@ -13,7 +13,8 @@ from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
 from cascade.guarantees.questions import Labels, Truth
 from cascade.policies.question_features import Kind
 
-if TYPE_CHECKING:  # of logs whose reference answered twice
+if TYPE_CHECKING:  # of logs that are read from rows
+    from cascade.episodes.asked import Asker
     from cascade.episodes.own_difference import OwnDifference
 
 
@@ -95,6 +96,8 @@ class EpisodeTable:
             or none that can be compared: there all right answers are taken for one (`episodes.tabulate`).
         step_models: of a ladder the model that alone answered each of its T steps, None where several did or the log
             does not say; empty for other strategies. It tells a ladder from the same models in another order.
+        calls: who alone was asked in each of T steps, in which role and what for, None where several were; empty where
+            the steps are no calls on record.
         segments: what certificates are made for one by one, each (a tenant, a task); None where a question is of none.
         spelled: the same for the same question as it is spelled (`schema.question_id`): what releases before 0.6 knew
             questions by. By default as `questions`.
@@ -143,6 +146,7 @@ class EpisodeTable:
     uncached: Floats | None = None
     bought: Bools | None = None
     kinds: tuple[Kind | None, ...] = ()
+    calls: tuple[Asker | None, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -181,6 +185,12 @@ class EpisodeTable:
     def graph(self) -> StepArrays:
         """The steps as nodes, each bought where its parents are and its own score says so (`conformal.rollout`)."""
         return replace(self.arrays, parents=self.parents)
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """What each of the T steps is called: the offer or the model that is asked, else "step" and its number."""
+        calls = self.calls or (None,) * self.arrays.horizon
+        return tuple([f"step {at}" if one is None else one.role for at, one in enumerate(calls, 1)])
 
     @property
     def shows_cost(self) -> bool:
@@ -228,6 +238,7 @@ class EpisodeTable:
             paid=self.paid[:, columns],
             uncached=None if self.uncached is None else self.uncached[:, columns],
             step_models=tuple([self.step_models[at] for at in columns.tolist()]) if self.step_models else (),
+            calls=tuple([self.calls[at] for at in columns.tolist()]) if self.calls else (),
             parents=parents,
             bought=None if self.bought is None else self.bought[:, columns],
         ).as_listed()
@@ -306,6 +317,7 @@ class EpisodeTable:
             paid=np.where(walk.known[:, None], cost, np.nan) if self.cost_known else np.full((self.n, 1), np.nan),
             texts_known=np.ones(self.n, dtype=np.bool_),
             step_models=(),
+            calls=(),
             parents=None,
             uncached=None,
         )
@@ -343,4 +355,5 @@ class EpisodeTable:
             None if self.uncached is None else self.uncached[chosen],
             None if self.bought is None else self.bought[chosen],
             tuple([self.kinds[i] for i in chosen]),
+            self.calls,
         )

@@ -216,7 +216,7 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
     if stage.parents is None and row.get("parents") is not None:
         stage.parents = tuple(row["parents"])
     if row["model"]:
-        draft.askers.add(Asker(row["step"], source, row["model"]))
+        draft.askers.add(Asker(row["step"], source, row["model"], replay_of(row).get("purpose")))
     draft.told |= is_told(row)
     draft.failed |= has_failed(row)
     draft.refused |= refused_steps(row)
@@ -369,6 +369,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         uncached=_uncached(drafts, horizon),
         texts_known=texts_known,
         step_models=by_step(askers, horizon),
+        calls=asked.alone((asker for draft in drafts for asker in draft.askers), horizon),
         segments=tuple([draft.segment for draft in drafts]),
         spelled=tuple([draft.spelled or episode for episode, draft in episodes.items()]),
         echoes=asked.grouped(pair for draft in drafts for pair in draft.echoes),
@@ -386,12 +387,13 @@ def _bought(drafts: Sequence[_Draft], horizon: int) -> Bools | None:
     return np.array([[step in draft.stages for step in range(1, horizon + 1)] for draft in drafts], dtype=np.bool_)
 
 
-def _of_each_step(drafts: Iterable[_Draft], horizon: int) -> Parents | None:
-    """Return the parents of each of T steps; None for a chain."""
+def _of_each_step(drafts: Sequence[_Draft], horizon: int) -> Parents | None:
+    """Return the parents of each of T steps; None where the log does not say any."""
+    if all(stage.parents is None for draft in drafts for stage in draft.stages.values()):
+        return None
     found = {number: _parents(number, stage) for draft in drafts for number, stage in draft.stages.items()}
     line = chain(horizon)
-    made = tuple([found.get(number, line[number - 1]) for number in range(1, horizon + 1)])
-    return None if made == line else made
+    return tuple([found.get(number, line[number - 1]) for number in range(1, horizon + 1)])
 
 
 def _tell_apart(drafts: Sequence[_Draft]) -> Bools:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cascade.calibration.remarks import about_gaps, about_questions, about_reference
+from cascade.calibration.remarks import about_gaps, about_parents, about_questions, about_reference
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from unit.evaluation.plain import row
@@ -64,3 +64,32 @@ def test_a_better_model_that_costs_nothing_is_said_where_it_stands_first() -> No
     named, free = about_reference(logged(rows))
     assert "the reference is small" in named
     assert "the cost of large is 0 in this log, and it is right more often than small" in free
+
+
+def offered(*parents: list[int] | None, second: str = "small") -> EpisodeTable:
+    """Return a log of two tries and a guide, each with the steps that it reads."""
+    asked = [("first", "small"), ("again", second), ("last", "large")]
+    steps = zip(asked, parents, strict=True)
+    made = [
+        row("e1", at, 0, question="Who?", horizon=3, source=source, model=model, parents=reads)
+        for at, ((source, model), reads) in enumerate(steps, 1)
+    ]
+    (table,) = tables_from_rows(made)
+    return table
+
+
+def test_a_log_of_offers_that_does_not_say_what_they_read_is_named() -> None:
+    """0.6: a log of offers whose column parents was null was fitted as a ladder without a word."""
+    (said,) = about_parents([offered(None, None, None)])
+    assert "the steps first, again, last were taken for calls that read nothing of each other" in said
+    assert "parents, as in [1]" in said
+    assert not list(about_parents([offered([], [1], [])]))
+    assert not list(about_parents([offered(None, None, None, second="other")]))  # two opinions are a ladder
+    assert not list(about_parents([logged(ladder("Who?", "a"))]))
+
+
+def test_parents_that_are_given_are_kept_where_they_are_a_chain() -> None:
+    """A chain that a log gives was taken for calls that read nothing, so that a policy could leave one of them out."""
+    assert offered([], [1], [2]).parents == ((), (1,), (2,))
+    assert offered([], [1], [2]).step_names == ("first", "again", "last")
+    assert offered(None, None, None).parents is None

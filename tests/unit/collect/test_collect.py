@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from cascade.api.tables import rounds_table
 from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
 from cascade.collection.baselines import BASELINES, RecordedBaseline, recorded_baselines
@@ -624,6 +627,13 @@ def test_a_question_that_a_model_refuses_for_good_stays_with_that_step_unknown(
         assert not table.arrays.complete[at]
         assert not reference_known(table)[at]
         assert reference_right(table)[at]  # unknown: the safe side
+    console = Console(file=io.StringIO(), width=100)
+    console.print(rounds_table(table))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    known = [one for one in rows_of(log) if one["step"] == unknown[0] and one["candidate"] is not None]
+    right = sum(one["correct"] for one in known) / 2
+    line = next(line for line in shown.splitlines() if line.strip().startswith(f"{unknown[0]} {role}"))
+    assert line.split()[2] == f"{right:.1%}"  # of the two that are known
     assert not journal_of(log).exists()
 
 

@@ -408,7 +408,7 @@ def tree(episode: str, *parents: list[int] | None) -> list[Row]:
 
 def test_steps_keep_what_they_depend_on_and_a_log_without_it_is_a_chain() -> None:
     assert one_table(*tree("a", None, None, None)).parents is None
-    assert one_table(*tree("a", [], [1], [2])).parents is None
+    assert one_table(*tree("a", [], [1], [2])).parents == ((), (1,), (2,))
     table = one_table(*tree("a", [], [], [1, 2]), *tree("b", [], []))
     assert table.parents == ((), (), (1, 2))
     assert table.arrays.parents is None  # walked in the order in which the steps are listed
