@@ -237,7 +237,7 @@ class ProviderError(CascadeError):
     `model` and `status` say where, `retryable` whether the same call may be made again, `retry_after_s` when, `billed`
     whether the provider may charge for it all the same, `maybe_billed` for how many tries it may, `usage` the tokens
     that it reported, if any. `shown` says that a client already has a part of the reply, so that no other reply can be
-    served.
+    served. `early` says that the call was begun before its step and that nothing of its reply was passed on.
     """
 
     exit_code = 5
@@ -251,6 +251,7 @@ class ProviderError(CascadeError):
     maybe_billed: int = 0
     usage: Any = None
     shown: bool = False
+    early: bool = False
     calls: tuple[Any, ...] = ()
 
     @property

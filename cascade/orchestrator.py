@@ -35,8 +35,8 @@ from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
-from cascade.serving import at_level, caches_of, caps_of, service_of
-from cascade.serving.plan import RunPlan, outright, unpromised
+from cascade.serving import at_level, caches_of, caps_of, hedged_of, service_of
+from cascade.serving.plan import Calls, RunPlan, outright, unpromised
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # loaded where a configuration or a caller asks for them: pro
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
     from cascade.serving.monitors import ServiceStatus
-    from cascade.serving.spending import SpendingGuard
+    from cascade.serving.spending import Beside, SpendingGuard
     from cascade.telemetry import TracedGuard
 
 
@@ -161,9 +161,9 @@ class Orchestrator:
         halt: Halt,
         deadline_s: float | None = None,
     ) -> Answer:
-        deadline, walk, trace, _ = self._begin(question, level, alpha, segment, deadline_s)
+        calls, walk, trace, _ = self._begin(question, level, alpha, segment, deadline_s, halt=halt)
         with halt.working():
-            answer = drive(walk, lambda request: self._guard(request).complete(request, deadline, halt))
+            answer = drive(walk, calls.complete)
         return trace.settle(answer)
 
     async def aask(
@@ -177,9 +177,9 @@ class Orchestrator:
         budget: str | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        calls, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
         with self._halt.working():
-            answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline, self._halt))
+            answer = await adrive(walk, calls.acomplete)
         return await trace.asettle(answer)
 
     def stream(
@@ -199,10 +199,10 @@ class Orchestrator:
         an answer, verdicts and decisions too.
         """
         refuse_in_event_loop("stream", "astream")
-        deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        calls, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
         from cascade.streaming import stream
 
-        return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace, raw=raw)
+        return stream(walk, calls.stream, trace, raw=raw)
 
     async def astream(
         self,
@@ -216,13 +216,10 @@ class Orchestrator:
         budget: str | None = None,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        calls, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
         from cascade.streaming import astream
 
-        pieces = astream(
-            walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace, raw=raw
-        )
-        async with aclosing(pieces) as events:
+        async with aclosing(astream(walk, calls.astream, trace, raw=raw)) as events:
             async for event in events:
                 yield event
 
@@ -357,17 +354,13 @@ class Orchestrator:
         if model is not None:
             only = outright(alone(self.config, model, self._plain.prompts), f"{model} only")
         asked = Question.of_chat(request)
-        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced, key=key)
+        calls, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced, key=key)
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
         from cascade.streaming import Flow, aserve
 
-        pieces = aserve(
-            walk,
-            lambda one: self._guard(one, key).acomplete(one, deadline, self._halt),
-            lambda one: self._guard(one, key).astream(one, deadline, self._halt),
-            Flow(last, may_abstain=plan.abstain_below is not None),
-            trace,
-        )
+        flow = Flow(last, may_abstain=plan.abstain_below is not None)
+        calls.shows = flow.may_show
+        pieces = aserve(walk, calls.acomplete, calls.astream, flow, trace)
         with self._halt.working():
             async with aclosing(pieces) as events:
                 async for event in events:
@@ -463,10 +456,11 @@ class Orchestrator:
             ConfigError, NotCertifiedError: as when an orchestrator is made.
             UsageError: no directory is known, or a certificate is one that audits once raised an alarm about.
         """
-        configured = self.config.policy.path if isinstance(self.config.policy, DirectoryConfig) else None
+        before = self.config.policy
+        configured, hedge = (before.path, before.hedge) if isinstance(before, DirectoryConfig) else (None, True)
         if directory is None and configured is None:
             raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
-        wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
+        wanted = DirectoryConfig(kind="directory", path=str(directory or configured), hedge=hedge)
         config = self.config.model_copy(update={"policy": wanted})
         self._service, self.config = service_of(config, build_strategy(config), self._service), config
 
@@ -548,7 +542,8 @@ class Orchestrator:
         traced: bool = True,
         audit: bool = False,
         key: str | None = None,
-    ) -> tuple[Deadline, Run, Trace, RunPlan]:
+        halt: Halt | None = None,
+    ) -> tuple[Calls, Run, Trace, RunPlan]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
         deadline = self._deadline(deadline_s)
@@ -557,12 +552,14 @@ class Orchestrator:
         stays = self._caches is not None and only is None and self._caches.stays(asked, self._plain)
         plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
         trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._paid, plan.walk, trace_id, key)
+        calls = Calls(self._guard, deadline, halt or self._halt, key)
+        hedged = None if audit else hedged_of(calls, asked, plan, self.config, self._prices)
         walk = run(
             asked,
             strategy=plan.strategy,
             policy=plan.policy,
             prices=self._prices,
-            budget=QuestionBudget(self._cap),
+            budget=QuestionBudget(self._cap) if hedged is None else hedged.purse,
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
             abstain_below=plan.abstain_below,
@@ -573,10 +570,11 @@ class Orchestrator:
             deadline=deadline,
             standins=self._standins,
         )
+        walk = walk if hedged is None else hedged.follow(walk)
         if serving is not None and not audit:  # of an audit that comes later the modes keep count
             walk = serving.counted(walk, odd=plan.scope is not None)
         walk = walk if self._caches is None else self._caches.followed(walk)
-        return deadline, trace.follow(asked, walk), trace, plan
+        return hedged or calls, trace.follow(asked, walk), trace, plan
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:
         """Return what serves at a level; at the default one where none is asked for."""
@@ -587,13 +585,15 @@ class Orchestrator:
     def _paid(self, request: Request, completion: Completion) -> Call:
         return paid_call(request, completion, self._prices.get(request.model))
 
-    def _guard(self, request: Request, key: str | None = None) -> Guard | TracedGuard | SpendingGuard:
+    def _guard(
+        self, request: Request, key: str | None = None, beside: Beside | None = None
+    ) -> Guard | TracedGuard | SpendingGuard:
         guard: Guard | TracedGuard = self._guards[request.model]
         if self.config.telemetry.spans:
             from cascade.telemetry import TracedGuard, tracer
 
             guard = TracedGuard(self._guards[request.model], tracer(), content=self.config.telemetry.content)
-        return guard if self._spending is None else self._spending.over(guard, key)
+        return guard if self._spending is None else self._spending.over(guard, key, beside)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
         return Deadline.after(self.config.timeouts.per_question_s if above_zero(seconds) is None else seconds)

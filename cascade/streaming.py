@@ -120,8 +120,12 @@ class Flow:
 
     def shows(self, request: Request) -> bool:
         """Return whether the reply to a request can be shown as it is written."""
-        last = request.step >= self._horizon and request.purpose in _ANSWERING
-        return self._open and last and request.chat is not None and not _checked_whole(request.chat)
+        return self._open and self.may_show(request)
+
+    def may_show(self, request: Request) -> bool:
+        """Return whether it could be shown so after steps of which nothing is kept."""
+        last = 0 < self._horizon <= request.step and request.purpose in _ANSWERING
+        return last and request.chat is not None and not _checked_whole(request.chat)
 
 
 def _checked_whole(asked: ChatRequest) -> bool:

@@ -154,7 +154,8 @@ class Call(NamedTuple):
 
     `cost_nano_usd` is None where price or usage is unknown; `cost_bound_nano_usd` then holds the most it can have been,
     if a price is known. `billed` is "yes", "no" or "maybe" (a timed-out call may be charged all the same). `unpriced`
-    is what of a call has no known price although its model has one.
+    is what of a call has no known price although its model has one. `begun` is the number of the step during which the
+    call was begun early; None for a call that was begun at its own step.
     """
 
     request: Request
@@ -164,6 +165,7 @@ class Call(NamedTuple):
     billed: str = "yes"
     error: str | None = None
     unpriced: str | None = None
+    begun: int | None = None
 
     @property
     def lacks_logprobs(self) -> bool:
@@ -476,6 +478,8 @@ class Answer:
             shown = ", ".join(f"{c.source}: {c.text!r}" for c in step.candidates) or "no usable answer"
             lines.append(f"step {step.number}: {shown} -> {step.reason}")
             lines.extend(f"  note: {note}" for note in step.notes)
+            lines.extend(f"  note: {_begun(call)}" for call in step.calls if call.begun is not None)
+        lines.extend(f"{_begun(call)}; {_unused(call)}" for call in self.loose_calls if call.begun is not None)
         lines.extend(f"warning: {warning}" for warning in self.warnings)
         asked_at = [] if self.level is None else [f"level: {self.level}"]
         return "\n".join([*lines, *asked_at, f"stopped: {self.stopped}"])
@@ -491,6 +495,19 @@ class Answer:
         document["cost_bound_usd"] = None if bound is None else float(bound)
         document["cost_by_model_usd"] = {m: None if c is None else float(c) for m, c in self.cost_by_model.items()}
         return document
+
+
+def _begun(call: Call) -> str:
+    return f"{call.request.role} was begun early, together with step {call.begun}"
+
+
+def _unused(call: Call) -> str:
+    """Return in words what became of a call that was begun early and not used."""
+    ended = "it was not used" if call.error is None else call.error.rstrip(".")
+    cost, most = usd_or_none(call.cost_nano_usd), usd_or_none(call.cost_bound_nano_usd)
+    if cost is not None:
+        return f"{ended}; it cost ${cost.normalize():f}"
+    return f"{ended}; its cost is unknown" + ("" if most is None else f", at most ${most.normalize():f}")
 
 
 _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})

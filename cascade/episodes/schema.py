@@ -42,6 +42,10 @@ UNJUDGED = "an episode with an answer of which it is not known whether it is rig
 """Why a table that needs labels leaves an episode out."""
 FAILED = "failed"
 """Stands under a row's `signals["replay"]` where calls of its episode failed: step, role and error of each."""
+BEGUN = "begun"
+"""Stands there for a call that was begun early: the number of the step during which."""
+EARLY = "begun early"
+"""The walk of a call that was begun early and not used. It is money spent, and no step of the question's walk."""
 WRITTEN = "written_input_tokens"
 """Stands there where a provider wrote so many tokens of the prompt to its cache."""
 ECHOED = "echoed"
@@ -172,6 +176,8 @@ def request_digest(request: Request) -> str:
 def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:
     """Yield an answer's rows, one per call that came back, in the order they were made.
 
+    A call that was begun early and not used has one in any case, so that what it may have cost is on record (`EARLY`).
+
     Args:
         answer: the answer, with its steps.
         horizon: T, how many steps the question could have taken.
@@ -180,13 +186,21 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
     """
     head, failed = _head(answer.question) | {"horizon": horizon} | columns, _failed(answer)
     placed = [(step, call) for step in answer.steps for call in step.calls]
-    placed += [(_unfinished(call), call) for call in answer.loose_calls]
+    placed += [(_unfinished(call), call) for call in answer.loose_calls if call.begun is None]
     for step, call in placed:
         if call.completion is not None:
             row: dict[str, Any] = head | _call_columns(step, call, call.completion)
             if failed:
                 row["signals"]["replay"][FAILED] = failed
             yield row
+    yield from (head | _unused_columns(call) for call in answer.loose_calls if call.begun is not None)
+
+
+def _unused_columns(call: Call) -> dict[str, Any]:
+    """Return the columns of a call that was begun early and not used; a null cost where it was cancelled."""
+    nothing = Completion("", (call.failed_with or "cancelled").lower(), Usage(None, None))
+    row = _call_columns(_unfinished(call), call, call.completion or nothing) | {"walk": EARLY}
+    return row if call.completion is not None else row | {"text": None, "latency_ms": None}
 
 
 def _head(question: Question) -> dict[str, Any]:
@@ -203,8 +217,8 @@ def _head(question: Question) -> dict[str, Any]:
 
 
 def _failed(answer: Answer) -> list[list[Any]]:
-    """Return step, role and error of each call that failed."""
-    failed = [call for call in answer.calls if call.error is not None]
+    """Return step, role and error of each call that failed, but of one that was begun early and is asked again."""
+    failed = [call for call in answer.calls if call.error is not None and call.begun is None]
     return [[call.request.step, call.request.role, call.failed_with] for call in failed]
 
 
@@ -280,6 +294,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         replay[WRITTEN] = completion.usage.written_input_tokens
     if completion.fingerprint is not None:
         replay[FINGERPRINT] = completion.fingerprint
+    if call.begun is not None:
+        replay[BEGUN] = call.begun
     if completion.maybe_billed:
         replay["maybe_billed"] = completion.maybe_billed
     if call.cost_nano_usd is None and call.cost_bound_nano_usd is not None:

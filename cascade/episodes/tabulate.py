@@ -22,6 +22,7 @@ from cascade.episodes.asked import Asker, by_role, by_step, is_ladder
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import (
     BASE_ONLY,
+    EARLY,
     ECHOED,
     GUIDE_ONLY,
     LAST_ONLY,
@@ -179,6 +180,8 @@ _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact jud
 
 def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
     """Put one row into its episode's draft."""
+    if row["walk"] == EARLY:
+        return  # it says what was spent, and nothing of the question's walk
     draft = episodes[row["episode_id"]]
     draft.group, draft.segment = draft.group or row["group"], draft.segment or row["segment"]
     if draft.question is None and row["question"] is not None:

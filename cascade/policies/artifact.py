@@ -1,6 +1,6 @@
 """A policy at a certified threshold, and a policy directory: what decides, and what is certified about it.
 
-The directory has two JSON files and a learned policy's numbers.
+The directory has two JSON files, a learned policy's numbers, and its hedge if it has one (`hedging`).
 
 `policy.json` holds the policy's settings, the questions that it has seen (training, selection) and, for a guarantee on
 the single answer, the path of thresholds that was ordered before calibration. `certificate.json` holds what was asked
@@ -158,9 +158,11 @@ class CalibratedPolicy(Policy):
 
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
+HEDGE_FILE = "hedge.json"
+"""When the reference's call is begun early (`hedging`). It changes no answer, so no certificate names it."""
 CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE = "README.md", "frontier.svg", "curves.csv", "curves.svg"
 """A fitted policy's model card, and the plot in it; how a policy network learned, as a table and as a plot."""
-_OURS = (MODEL_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
+_OURS = (MODEL_FILE, HEDGE_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
 """The file that marks a directory with several levels, and the folder of the levels other than its own (`levels`)."""
 SCHEMA_VERSION = 1
@@ -198,7 +200,7 @@ class PolicyArtifact:
         asked: the request that they were made for; None if unknown.
         unanswered: calibration questions that no step answers rightly, of which most promises say nothing; None where
             that is not known.
-        files: what a learned policy has besides, by the file's name: its numbers.
+        files: what the policy has besides, by the file's name: a learned policy's numbers, and its hedge.
     """
 
     policy: Mapping[str, Any]
@@ -210,6 +212,11 @@ class PolicyArtifact:
     asked: Guarantee | None = None
     unanswered: int | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def hedge(self) -> bytes | None:
+        """The file of its hedge (`hedging.loads`); None where it has none."""
+        return self.files.get(HEDGE_FILE)
 
     @property
     def asks_reference(self) -> bool:
@@ -366,7 +373,9 @@ def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
 
 
 def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
-    """Return the artefact with a learned policy's numbers; other policies unchanged."""
+    """Return the artefact with its hedge, if it has one, and with a learned policy's numbers."""
+    hedge = folder / HEDGE_FILE
+    artifact = replace(artifact, files={HEDGE_FILE: content(hedge)}) if there(hedge) else artifact
     found = HELD.class_at(artifact.policy)
     if found is None or found.not_by_hand is None:
         return artifact
@@ -377,7 +386,7 @@ def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
     problems = model_problems(data, named.get("sha256"))
     if problems:
         raise ConfigError(problems, str(folder))
-    return replace(artifact, files={MODEL_FILE: data})
+    return replace(artifact, files={**artifact.files, MODEL_FILE: data})
 
 
 def _certificate_document(artifact: PolicyArtifact) -> dict[str, Any]:

@@ -78,10 +78,14 @@ class PolicyConfig(KindSection):
 
 
 class DirectoryConfig(PolicyConfig):
-    """A policy directory, as `cascade calibrate` writes it: a policy with the thresholds that were certified for it."""
+    """A policy directory, as `cascade calibrate` writes it: a policy with the thresholds that were certified for it.
+
+    `hedge: false` never begins the reference's call early, also where the directory says when to (`hedging`).
+    """
 
     kind: Literal["directory"]
     path: str = Field(min_length=1)
+    hedge: bool = True
 
     def build(self) -> NoReturn:
         """Refuse: a directory is read, with its files and certificates, by `factory.read_policy`.

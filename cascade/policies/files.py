@@ -91,13 +91,17 @@ def content(file: Path) -> bytes:
 
 def json_of(file: Path) -> Any:
     """Read a JSON file: each name once, only numbers that JSON allows. Raises ConfigError if it is not such a file."""
-    data = content(file)
+    return json_of_bytes(content(file), str(file))
+
+
+def json_of_bytes(data: bytes, source: str) -> Any:
+    """Read the bytes of such a file. Raises ConfigError as `json_of` does; `source` is what its message calls them."""
     try:
         return json.loads(
             data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"it is no JSON as it was written: {error}"], str(file)) from None
+        raise ConfigError([f"it is no JSON as it was written: {error}"], source) from None
 
 
 def damaged(error: ConfigError) -> ConfigError:

@@ -165,9 +165,12 @@ def usual(at: Shown) -> int:
 
 
 def failures(step: Step) -> list[str]:
-    """Return a sentence for each failed call of a step. The provider's own message is only in `Call.error`."""
+    """Return a sentence for each failed call of a step, but of those begun early, which are made again.
+
+    The provider's own message is only in `Call.error`.
+    """
     return [
         f"the call of {call.request.role} at step {step.number} failed ({call.failed_with})"
         for call in step.calls
-        if call.error is not None
+        if call.error is not None and call.begun is None
     ]

@@ -32,7 +32,7 @@ async def whole_of(
     """
     plain, asked = orchestrator._plain, Question.of_chat(request)  # noqa: SLF001 - what serves a request makes its calls
     only = None if audit else RunPlan(plain, FixedPolicy("both", plain.horizon))
-    deadline, walk, trace, _ = orchestrator._begin(  # noqa: SLF001 - the same
+    calls, walk, trace, _ = orchestrator._begin(  # noqa: SLF001 - the same
         asked, None, None, None, None, only, trace_id, audit=True
     )
     made = {call.request.model: call for call in served.calls}
@@ -41,7 +41,7 @@ async def whole_of(
         call = made.pop(one.model, None)
         if call is None:
             guard = orchestrator._guard(one, key)  # noqa: SLF001 - the same
-            return await guard.acomplete(one, deadline, orchestrator._halt)  # noqa: SLF001 - the same
+            return await guard.acomplete(one, calls.deadline, orchestrator._halt)  # noqa: SLF001 - the same
         if call.completion is None:
             raise ProviderUnavailableError(call.error or "the call failed", model=one.model)
         return call.completion

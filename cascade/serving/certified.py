@@ -22,6 +22,7 @@ from cascade.errors import ConfigError, NotCertifiedError
 from cascade.guarantees.base import Audit, Judge, get
 from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import Policy, Takes
+from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.question_features import kind_of, unlike
 from cascade.policies.scope import Scope, failures
@@ -34,6 +35,7 @@ from cascade.types import Answer, Certificate, Question, Step
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
     from cascade.policies.artifact import PolicyArtifact
+    from cascade.policies.hedging import Hedge
 
 CALIBRATE = "make one with: cascade calibrate EPISODES --policy … -o DIR, and name it: policy: DIR"
 
@@ -81,6 +83,7 @@ class CertifiedPolicy:
         self._strategy = strategy if takes is None else strategy.only(takes)
         self._walk = reference_walk(strategy) if takes is not None and takes.reference else None
         self._today, self._level = today, level
+        self._hedge = _hedge_of(config, artifact)
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         certificates = () if artifact is None else artifact.certificates
@@ -169,12 +172,14 @@ class CertifiedPolicy:
         policy = self.policy.for_segment(question.segment, question.group, kappa=lower)
         below = policy.abstain_below
         if reasons or certificate is None:
-            return RunPlan(self._strategy, policy, None, below, audit, warnings, walk=self._walk, level=self._level)
+            return RunPlan(
+                self._strategy, policy, None, below, audit, warnings, self._walk, self._level, hedge=self._hedge
+            )
         scope = self._scopes[certificate.calibration_id]
         if known.odder:
             scope = replace(scope, strict=True)
         return RunPlan(
-            self._strategy, policy, certificate, below, audit, warnings, walk=self._walk, level=self._level, scope=scope
+            self._strategy, policy, certificate, below, audit, warnings, self._walk, self._level, scope, self._hedge
         )
 
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
@@ -282,6 +287,16 @@ class CertifiedPolicy:
         scope = self._scopes.get(certificate.calibration_id)
         found = [*failed, *(said for step in answer.steps if scope is not None for said in scope.outside(step))]
         return found[0] if found else None
+
+
+def _hedge_of(config: CascadeConfig, artifact: PolicyArtifact | None) -> Hedge | None:
+    """Return the hedge of a policy directory; None where it has none, or the configuration turns it off."""
+    wanted = config.policy
+    if artifact is None or not isinstance(wanted, DirectoryConfig) or not wanted.hedge or artifact.hedge is None:
+        return None
+    from cascade.policies.hedging import loads  # numpy, which most questions do without
+
+    return loads(artifact.hedge, wanted.path)
 
 
 def _uncounted(answer: Answer) -> str | None:

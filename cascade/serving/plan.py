@@ -1,24 +1,31 @@
-"""How one question is to be run: by which strategy and policy, under which certificate.
+"""How one question is to be run: by which strategy and policy, under which certificate; and its calls.
 
 `unpromised` plans where nothing is promised, `certified` under a certificate.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cascade.policies.base import Policy, Takes
+from cascade.resilience.halting import Halt
+from cascade.resilience.retry import Deadline
 from cascade.strategies.base import Strategy
-from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate
+from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate, Completion, Request, TextDelta
 
 if TYPE_CHECKING:
+    from cascade.policies.hedging import Hedge
     from cascade.policies.scope import Scope
+    from cascade.providers.guard import Guard
+    from cascade.serving.spending import Beside, SpendingGuard
+    from cascade.telemetry import TracedGuard
 
 
 class RunPlan(NamedTuple):
     """How one question is to be run.
 
-    `scope` is what the certificate speaks of.
+    `scope` is what the certificate speaks of; `hedge` says when the reference's call is begun early.
     `walk` is its name on record where it is not run by the strategy configured; `level` that of the policy's levels.
     """
 
@@ -31,6 +38,51 @@ class RunPlan(NamedTuple):
     walk: str | None = None
     level: str | None = None
     scope: Scope | None = None
+    hedge: Hedge | None = None
+
+
+class Guards(Protocol):
+    """Finds who makes a call: for a key of the server, and beside another call that is made at the same moment."""
+
+    def __call__(
+        self, request: Request, key: str | None = None, beside: Beside | None = None
+    ) -> Guard | TracedGuard | SpendingGuard:
+        """Return the guard of a request's model."""
+        ...
+
+
+class Calls:
+    """The calls of one question, each made by its model's guard.
+
+    Args:
+        guards: find the guard of each call.
+        deadline: of the question.
+        halt: stops its calls.
+        key: the name of the server's key whose budget counts.
+    """
+
+    __slots__ = ("deadline", "guards", "halt", "key", "shows")
+
+    def __init__(self, guards: Guards, deadline: Deadline, halt: Halt, key: str | None = None) -> None:
+        self.guards, self.deadline, self.halt, self.key = guards, deadline, halt, key
+        self.shows: Callable[[Request], bool] | None = None
+        """Whether a reply may be shown as it is written, where a caller asks for whole replies and for pieces."""
+
+    def complete(self, request: Request) -> Completion:
+        """Make a call, blocking."""
+        return self.guards(request, self.key).complete(request, self.deadline, self.halt)
+
+    def acomplete(self, request: Request) -> Awaitable[Completion]:
+        """Make a call without blocking."""
+        return self.guards(request, self.key).acomplete(request, self.deadline, self.halt)
+
+    def stream(self, request: Request) -> Iterator[TextDelta | Completion]:
+        """Make a call and yield the reply as it is written."""
+        return self.guards(request, self.key).stream(request, self.deadline, self.halt)
+
+    def astream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
+        """Do as `stream` without blocking."""
+        return self.guards(request, self.key).astream(request, self.deadline, self.halt)
 
 
 def unpromised(strategy: Strategy, policy: Policy, stays: bool) -> RunPlan:

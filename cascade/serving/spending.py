@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
@@ -32,6 +32,18 @@ logger = logging.getLogger("cascade")
 _SLACK_S = 60.0
 """A hold is taken for lost so long after its call must have ended."""
 _POLL_S = 0.02
+
+
+class Beside(NamedTuple):
+    """What a call that is begun early runs beside (`begun`).
+
+    Attributes:
+        request: the call that is made at the same moment.
+        held: is called once there is money for the early call, or it is refused; the other call waits for that.
+    """
+
+    request: Request
+    held: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -66,9 +78,19 @@ class Spending:
         url = ledger_url(budget)
         return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
 
-    def over(self, guard: Guard | TracedGuard, key: str | None) -> SpendingGuard:
-        """Return a guard whose calls are counted for a key of the server."""
-        return SpendingGuard(self, guard, key)
+    def over(self, guard: Guard | TracedGuard, key: str | None, beside: Beside | None = None) -> SpendingGuard:
+        """Return a guard whose calls are counted for a key of the server; `beside` of one that is begun early."""
+        return SpendingGuard(self, guard, key) if beside is None else _EarlyGuard(self, guard, key, beside)
+
+    def reserve_both(self, request: Request, other: Request, key: str | None) -> Hold | Refused:
+        """Hold the most that a call can cost, if there is room for another call besides. Raises as `reserve`."""
+        room = self.reserve(other, key)
+        if isinstance(room, Refused):
+            return room
+        try:
+            return self.reserve(request, key)
+        finally:
+            self.give_back(room)
 
     def reserve(self, request: Request, key: str | None) -> Hold | Refused:
         """Hold the most that a call can cost.
@@ -211,10 +233,13 @@ class SpendingGuard:
 
     def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
-        while isinstance(found := self._spending.reserve(request, self._key), Refused):
+        while isinstance(found := self._reserve(request), Refused):
             self._spending.refuse(found, request, waits=time.monotonic() < ends_s)
             halt.sleep(_POLL_S)
         return found
+
+    def _reserve(self, request: Request) -> Hold | Refused:
+        return self._spending.reserve(request, self._key)
 
     async def _aheld(self, request: Request, deadline: Deadline) -> Hold:
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
@@ -226,8 +251,8 @@ class SpendingGuard:
     async def _reserved(self, request: Request, deadline: Deadline) -> Hold | Refused:
         """Ask the ledger for a hold. Where the caller leaves before it has answered, the hold is given back."""
         if not self._spending.blocks:
-            return self._spending.reserve(request, self._key)
-        asking = asyncio.ensure_future(asyncio.to_thread(self._spending.reserve, request, self._key))
+            return self._reserve(request)
+        asking = asyncio.ensure_future(asyncio.to_thread(self._reserve, request))
         left_s = deadline.remaining_s()
         try:
             async with asyncio.timeout(None if left_s == float("inf") else left_s):
@@ -252,6 +277,34 @@ class SpendingGuard:
             await asyncio.shield(asyncio.to_thread(self._spending.settle, hold, outcome))
         else:
             self._spending.settle(hold, outcome)
+
+
+class _EarlyGuard(SpendingGuard):
+    """A guard of a call that is begun early: it waits for no money, and leaves room for the call beside it."""
+
+    def __init__(self, spending: Spending, guard: Guard | TracedGuard, key: str | None, beside: Beside) -> None:
+        super().__init__(spending, guard, key)
+        self._beside = beside
+
+    def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:  # noqa: ARG002 - it does not wait
+        try:
+            return self._or_refused(self._reserve(request), request)
+        finally:
+            self._beside.held()
+
+    async def _aheld(self, request: Request, deadline: Deadline) -> Hold:
+        try:
+            return self._or_refused(await self._reserved(request, deadline), request)
+        finally:
+            self._beside.held()
+
+    def _reserve(self, request: Request) -> Hold | Refused:
+        return self._spending.reserve_both(request, self._beside.request, self._key)
+
+    def _or_refused(self, found: Hold | Refused, request: Request) -> Hold:
+        if isinstance(found, Refused):
+            raise BudgetExceededError(f"the caps that requests share have no room for {request.model} besides.")
+        return found
 
 
 def _down(why: str) -> CascadeError:

@@ -73,17 +73,29 @@ class Ladder(Strategy):
             told = yield (yield from self.rung(question, form, use, number, earlier, last=last))
             number = following(told, number, self.horizon, calls=self.calls)
 
+    def ahead(self, question: Question) -> tuple[Request, ...]:
+        """Return the request of each model: none reads another's answer."""
+        form = form_of(question, self.prompts)
+        return tuple([self.request(question, form, use, number) for number, use in enumerate(self.rungs, 1)])
+
+    def request(self, question: Question, form: Form, use: ModelUse, number: int) -> Request:
+        """Return the call that asks one model; its purpose is `SKIP` where the model lacks what the question needs."""
+        request = form.request(use, use.name, number)
+        if not self.logprobs and not (question.chat is not None and question.chat.top_logprobs):
+            request = request._replace(top_logprobs=None)
+        return request if use.lacks(request) is None else request._replace(purpose=SKIP)
+
     def rung(
         self, question: Question, form: Form, use: ModelUse, number: int, earlier: list[str], *, last: bool
     ) -> Generator[Request, Completion | None, Step]:
         """Ask one model; return its step and add its answer to the earlier ones. `last`: no other model follows."""
-        request = form.request(use, use.name, number)
-        if not self.logprobs and not (question.chat is not None and question.chat.top_logprobs):
-            request = request._replace(top_logprobs=None)
-        lacks = use.lacks(request)
-        if lacks is not None and not (last and not earlier):  # at least one model must be asked
-            yield request._replace(purpose=SKIP)
-            return Step(number, (), {"model_skipped": 1.0}, (f"{use.name} was not asked: {lacks}",))
+        request = self.request(question, form, use, number)
+        if request.purpose == SKIP:
+            if not last or earlier:
+                yield request
+                why = f"{use.name} was not asked: {use.lacks(request)}"
+                return Step(number, (), {"model_skipped": 1.0}, (why,))
+            request = request._replace(purpose="answer")  # at least one model must be asked
         try:
             completion = yield request
         except ProviderError as error:
