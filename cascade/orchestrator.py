@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # loaded where a configuration or a caller asks for them: pro
     from cascade.serving.spending import Beside, SpendingGuard
     from cascade.telemetry import TracedGuard
 
+    Guards = Guard | TracedGuard | SpendingGuard
+
 
 class Orchestrator:
     """Answers questions with a cheap model, a guide and a policy.
@@ -585,9 +587,7 @@ class Orchestrator:
     def _paid(self, request: Request, completion: Completion) -> Call:
         return paid_call(request, completion, self._prices.get(request.model))
 
-    def _guard(
-        self, request: Request, key: str | None = None, beside: Beside | None = None
-    ) -> Guard | TracedGuard | SpendingGuard:
+    def _guard(self, request: Request, key: str | None = None, beside: Beside | None = None) -> Guards:
         guard: Guard | TracedGuard = self._guards[request.model]
         if self.config.telemetry.spans:
             from cascade.telemetry import TracedGuard, tracer
