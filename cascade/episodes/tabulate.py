@@ -137,7 +137,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     """
     drafts: dict[str, dict[str, _Draft]] = defaultdict(lambda: defaultdict(_Draft))
     left_out, gold = dropped if dropped is not None else Dropped(), False
-    for row in rows:
+    for row in (one for one in rows if one["walk"] != EARLY):  # that is money spent, and no part of an episode
         gold = gold or bool(row.get("gold"))
         _take(row, drafts[row["dataset"] or "log"])
     tables = []
@@ -180,8 +180,6 @@ _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact jud
 
 def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
     """Put one row into its episode's draft."""
-    if row["walk"] == EARLY:
-        return  # it says what was spent, and nothing of the question's walk
     draft = episodes[row["episode_id"]]
     draft.group, draft.segment = draft.group or row["group"], draft.segment or row["segment"]
     if draft.question is None and row["question"] is not None:
