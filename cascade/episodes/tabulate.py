@@ -2,8 +2,7 @@
 
 An episode that cannot be judged is left out and counted: an answer without truth, a missing step that others read. So
 is a walk of an episode if the log does not say what was served. A single call that is missing was not bought, or was
-refused: what it would have brought is unknown. A null is unknown: it never counts as wrong, and an unknown cost stays
-unknown.
+refused: what it would have brought is unknown. A null is unknown: it never counts as wrong, nor a cost as 0.
 """
 
 from __future__ import annotations
