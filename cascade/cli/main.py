@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -49,6 +50,12 @@ PANELS = {
 """The module and the function of each command, by the panel of the help, in the order of the help."""
 COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
 """The module and the function of each command. A run imports only the module of its command."""
+
+
+STOPPED = 130
+"""The exit code after Ctrl-C, as of every shell."""
+ready: Callable[[], object] = lambda: None  # noqa: E731 - `cli.start` sets another
+"""Called when the modules of the command are loaded."""
 
 
 class _Commands(TyperGroup):
@@ -95,6 +102,7 @@ def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on stderr.")] = False,
 ) -> None:
     """Set up what all commands share."""
+    ready()
     level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
@@ -110,8 +118,16 @@ def main() -> None:
         notes().print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        notes().print("stopped")
-        sys.exit(130)
+        _stop()
+    except SystemExit as end:  # typer makes one of Ctrl-C, and says nothing
+        if end.code != STOPPED:
+            raise
+        _stop()
+
+
+def _stop() -> NoReturn:
+    notes().print("stopped")
+    sys.exit(STOPPED)
 
 
 if __name__ == "__main__":
