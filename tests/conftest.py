@@ -9,11 +9,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from stores import drop_database, postgres_url
 
 _FOREIGN_SETTINGS = re.compile(r".*_API_KEY$|OPENAI_|CASCADE_")
@@ -85,6 +86,22 @@ def _installed_packages_are_looked_through_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _a_retry_comes_at_once() -> Iterator[None]:
+    """Wait a hundredth of the time before a retry, unless a server named the time: calls of tests fail on purpose."""
+    from cascade.resilience.retry import RetryPolicy
+
+    backoff = RetryPolicy._backoff_s
+
+    @functools.wraps(backoff)
+    def shorter(policy: RetryPolicy, retries_done: int) -> float:
+        return backoff(policy, retries_done) / 100
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RetryPolicy, "_backoff_s", shorter)
+        yield
+
+
 @pytest.fixture
 def loopback() -> Iterator[Any]:
     """Return a running OpenAI-compatible server on 127.0.0.1 that misbehaves on demand."""
@@ -122,6 +139,12 @@ def _resolve(host: Any, *rest: Any, **more: Any) -> Any:
     if name is not None and not _is_loopback(name):
         raise NetworkBlockedError(f"a test tried to look up {name}")
     return _getaddrinfo(host, *rest, **more)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for examples in docstrings in `cascade` alone: tests have none, and each file would be collected twice."""
+    return [one for one in (yield) if not isinstance(one, DoctestModule)]
 
 
 def pytest_sessionfinish() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = {
@@ -16,6 +20,17 @@ PACKAGES = {
     "write_a_guarantee": "avoidable_guarantee",
 }
 """The module of each example package, by its folder."""
+
+
+def installed_once(temporary: pytest.TempPathFactory) -> Path:
+    """Return the folder with the example packages, which the first process of a test run that asks installs."""
+    base = temporary.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "installed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "installed").exists():
+            installed(base / "installing", base / "sources").rename(shared / "installed")
+    return shared / "installed"
 
 
 def installed(target: Path, work: Path) -> Path:

@@ -30,7 +30,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.config import STRATEGIES
 from cascade.training.fitting import fit_policy
 from cascade.types import Question, Request
-from unit.plugged import EXAMPLES, PACKAGES, installed
+from unit.plugged import EXAMPLES, PACKAGES, installed_once
 
 ROOT = Path(__file__).parents[2]
 PRICE = {"price": {"input": 1.0, "output": 4.0}}
@@ -46,7 +46,7 @@ PLACES = {"strategy": "sampling_strategy:SamplingConfig", "policy": "agreeing_po
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("sources"))
+    return installed_once(tmp_path_factory)
 
 
 @pytest.fixture

@@ -53,7 +53,9 @@ def test_where_costs_are_unknown_fit_and_prove_say_that_costs_are_missing(cli: C
     asked = ("--guarantee", "agreement", "--alpha", "0.05")
     missing = "what calls cost (cost_nano_usd; in a wide table NAME_cost)"
     assert missing in last_line(cli("fit", log, "-o", "policy", *asked))
-    assert f"Log {missing}: without it steps are counted" in " ".join(cli("prove", log, *asked).out.split())
+    assert f"Log {missing}: without it steps are counted" in " ".join(
+        cli("prove", log, *asked, "--splits", "2").out.split()
+    )
 
 
 def test_where_costs_are_unknown_a_score_of_no_known_kind_does_not_hide_it(cli: Cli, written: Write) -> None:

@@ -36,7 +36,7 @@ ASKED = ("--guarantee", "avoidable", "--alpha", "0.3", "--delta", "0.2")
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plugged.installed(tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("sources"))
+    return plugged.installed_once(tmp_path_factory)
 
 
 @pytest.fixture

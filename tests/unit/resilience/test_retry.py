@@ -17,6 +17,12 @@ NEVER = Deadline()
 DOWN = ProviderUnavailableError("down")
 
 
+@pytest.fixture(autouse=True)
+def _in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what makes the retries of all other tests come at once."""
+    monkeypatch.setattr(RetryPolicy, "_backoff_s", RetryPolicy._backoff_s.__wrapped__)
+
+
 @pytest.mark.parametrize("error", [AuthenticationError("x"), ProviderTimeoutError("x")])
 def test_what_cannot_help_is_not_tried(error: Exception) -> None:
     assert RetryPolicy().delay_s(error, 0, NEVER) is None
