@@ -61,10 +61,17 @@ class _Record:
     late: ProviderTimeoutError | None = None  # the deadline is over
     deadline: Deadline = field(default_factory=Deadline)
     standins: Standins = field(default_factory=Standins)
+    names: Sequence[str] = ()  # of the strategy's steps
 
     def seen(self, step: Step) -> tuple[Step, ...]:
         """Return the steps so far and the one to decide on, with the calls that made it: what it cost may count."""
         return (*self.steps, step._replace(calls=tuple(self.calls)))
+
+    def named(self, decision: Decision) -> Decision:
+        """Return a decision that says what the offer that it buys is called."""
+        if decision.buy is None or decision.buy > len(self.names):
+            return decision
+        return decision._replace(buy_name=self.names[decision.buy - 1])
 
     def finish(self, step: Step) -> Step:
         """Put a decided step on record; the next one's calls begin."""
@@ -174,6 +181,7 @@ def run(
         warnings=list(warnings),
         deadline=deadline or Deadline(),
         standins=standins or Standins(),
+        names=strategy.step_names,
     )
     purse = budget or QuestionBudget()
     plan = strategy.plan(question)
@@ -238,7 +246,7 @@ def _walk(
             continue
         observation = _within(Observation(question, record.seen(item), horizon), record)
         step, last = observation.step, observation.last
-        decision = decide(policy, observation)
+        decision = record.named(decide(policy, observation))
         record.warnings += () if last else missing_logprobs(step, policy.reads)
         if step.number:  # before the first call there is nothing to put on record
             yield record.finish(step._replace(decision=decision))

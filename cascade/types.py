@@ -198,7 +198,8 @@ class Decision(NamedTuple):
 
     `scores` belong to the candidates in order. So do `confidences`, in [0, 1] or None for unknown, where the policy has
     estimates of its own; they then stand in the place of the candidates'. `buy` is the number of the offer that it
-    buys next where it goes on, of a policy that decides before each call. `Step.reason` says it in words.
+    buys next where it goes on, of a policy that decides before each call, and `buy_name` what the strategy calls that.
+    `Step.reason` says it in words.
     """
 
     keep: tuple[int, ...]
@@ -208,6 +209,7 @@ class Decision(NamedTuple):
     kappa: float
     confidences: tuple[float | None, ...] | None = None
     buy: int | None = None
+    buy_name: str | None = None
 
 
 class Forced(NamedTuple):
@@ -268,7 +270,7 @@ class Step(NamedTuple):
         wants_on = decision.next_score >= decision.kappa
         compared = f"next {decision.next_score:.3g} {'≥' if wants_on else '<'} kappa {decision.kappa:.3g}"
         if decision.proceed:
-            onward = "go on" if decision.buy is None else f"buy offer {decision.buy}"
+            onward = "go on" if decision.buy is None else f"buy {decision.buy_name or f'offer {decision.buy}'}"
             return f"{judged}{compared}: {onward}" + (f", keeping {kept}" if kept else "")
         ending = f"last step ({compared})" if wants_on else compared
         return f"{judged}{ending}: " + (f"keep {kept}" if kept else "nothing to keep")

@@ -60,6 +60,11 @@ class WithAgents(Strategy):
         return self.strategy.prompts
 
     @property
+    def step_names(self) -> tuple[str, ...]:
+        """The strategy's own."""
+        return self.strategy.step_names
+
+    @property
     def ends_with_reference(self) -> bool:
         """Whether the strategy's last step is the reference alone."""
         return self.strategy.ends_with_reference

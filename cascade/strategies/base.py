@@ -138,6 +138,11 @@ class Strategy(Protocol):
         return False
 
     @default
+    def step_names(self) -> tuple[str, ...]:
+        """What each step is called, such as the model or the offer; empty where steps have numbers alone."""
+        return ()
+
+    @default
     def guide_policy(self) -> Policy:
         """The policy that takes one step and keeps the strongest model's answer, if a step has answers of several."""
         from cascade.policies.fixed import FixedPolicy

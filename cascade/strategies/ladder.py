@@ -48,6 +48,11 @@ class Ladder(Strategy):
         return tuple(use.name for use in self.rungs)
 
     @property
+    def step_names(self) -> tuple[str, ...]:
+        """The models, in their order."""
+        return self.models
+
+    @property
     def ends_with_reference(self) -> bool:
         """The last model is the reference."""
         return True

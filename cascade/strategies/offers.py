@@ -95,6 +95,11 @@ class Offers(Strategy):
         return tuple(dict.fromkeys(offer.use.name for offer in self.offers))
 
     @property
+    def step_names(self) -> tuple[str, ...]:
+        """The names of the offers."""
+        return tuple([offer.name for offer in self.offers])
+
+    @property
     def ends_with_reference(self) -> bool:
         """The last offer is the reference."""
         return True

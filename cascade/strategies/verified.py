@@ -263,6 +263,12 @@ class Verified(Strategy):
         return self.ladder.prompts
 
     @property
+    def step_names(self) -> tuple[str, ...]:
+        """The models, each followed by its check."""
+        named = [(self.ladder.models[place], check) for place, check in self._pairs]
+        return tuple([f"the check of {model}" if check else model for model, check in named])
+
+    @property
     def ends_with_reference(self) -> bool:
         """The last model is the reference, and its answer is not checked."""
         return True

@@ -362,7 +362,7 @@ async def test_cancelling_closes_the_walk_and_books_the_call() -> None:
     assert budget.spent_nano_usd > 0
 
 
-class EndsEarly:
+class EndsEarly(Strategy):
     """A strategy whose plan has no step at all, or ends in answer to a call."""
 
     horizon = 4

@@ -125,6 +125,7 @@ def test_to_dict_says_null_where_a_cost_is_unknown() -> None:
             {"p_yes": 0.25},
             "P(yes) 0.250, next 0.5 ≥ kappa 0.3: go on, keeping base",
         ),
+        (Decision((), True, (), 0.5, 0.3, buy=2, buy_name="check"), {}, "next 0.5 ≥ kappa 0.3: buy check"),
         (Decision((0, 1), False, (), 0.1, 0.3), {"p_yes": None}, "next 0.1 < kappa 0.3: keep base and guide"),
         (Decision((), False, (), 0.1, 0.3), {}, "next 0.1 < kappa 0.3: nothing to keep"),
         (Decision((1,), False, (), 0.5, 0.3), {}, "last step (next 0.5 ≥ kappa 0.3): keep guide"),

@@ -217,6 +217,10 @@ def test_an_audit_buys_the_reference_and_changes_no_answer(world: tuple[Strategy
         assert audited.text == plain.text
         assert audited.steps[-1].number == strategy.horizon
         assert [step.number for step in audited.steps if not step.audited] == [step.number for step in plain.steps]
+        for before, after in zip(plain.steps, plain.steps[1:], strict=False):
+            assert before.decision is not None
+            assert before.decision.buy_name == strategy.step_names[after.number - 1]
+            assert f": buy {before.decision.buy_name}" in plain.explain()
 
 
 @pytest.mark.parametrize("audit", [False, True])
