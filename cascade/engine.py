@@ -61,17 +61,10 @@ class _Record:
     late: ProviderTimeoutError | None = None  # the deadline is over
     deadline: Deadline = field(default_factory=Deadline)
     standins: Standins = field(default_factory=Standins)
-    names: Sequence[str] = ()  # of the strategy's steps
 
     def seen(self, step: Step) -> tuple[Step, ...]:
         """Return the steps so far and the one to decide on, with the calls that made it: what it cost may count."""
         return (*self.steps, step._replace(calls=tuple(self.calls)))
-
-    def named(self, decision: Decision) -> Decision:
-        """Return a decision that says what the offer that it buys is called."""
-        if decision.buy is None or decision.buy > len(self.names):
-            return decision
-        return decision._replace(buy_name=self.names[decision.buy - 1])
 
     def finish(self, step: Step) -> Step:
         """Put a decided step on record; the next one's calls begin."""
@@ -181,12 +174,11 @@ def run(
         warnings=list(warnings),
         deadline=deadline or Deadline(),
         standins=standins or Standins(),
-        names=strategy.step_names,
     )
     purse = budget or QuestionBudget()
     plan = strategy.plan(question)
     try:
-        stopped = yield from _walk(question, plan, strategy.horizon, policy, prices, purse, record)
+        stopped = yield from _walk(question, plan, strategy, policy, prices, purse, record)
         if audit:
             yield from _run_on(question, plan, strategy.horizon, policy, prices, purse, record)
     except BudgetExceededError as error:
@@ -232,7 +224,7 @@ def run(
 def _walk(
     question: Question,
     plan: Plan,
-    horizon: int,
+    strategy: Strategy,
     policy: Policy,
     prices: Mapping[str, Price | None],
     purse: QuestionBudget,
@@ -244,9 +236,11 @@ def _walk(
         if not isinstance(item, Step):
             item = yield from _pay(item, plan, prices, purse, record)
             continue
-        observation = _within(Observation(question, record.seen(item), horizon), record)
+        observation = _within(Observation(question, record.seen(item), strategy.horizon), record)
         step, last = observation.step, observation.last
-        decision = record.named(decide(policy, observation))
+        decision = decide(policy, observation)
+        if decision.buy is not None:
+            decision = decision._replace(buy_name=dict(enumerate(strategy.step_names, 1)).get(decision.buy))
         record.warnings += () if last else missing_logprobs(step, policy.reads)
         if step.number:  # before the first call there is nothing to put on record
             yield record.finish(step._replace(decision=decision))

@@ -503,7 +503,7 @@ def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
 
 def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[str]:
     if config is not None:
-        return config.strategy.signals
+        return config.strategy.given
     return frozenset(name for one in gives_for(sources).values() for name in one.signals)
 
 

@@ -119,7 +119,7 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
             strategy.kind,
             strategy.horizon,
             strategy.sources(roles),
-            strategy.signals,
+            strategy.given,
             strategy.decides,
             strategy.has_reference,
             strategy.has_parts,

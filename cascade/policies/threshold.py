@@ -105,11 +105,10 @@ class ThresholdConfig(PolicyConfig):
         return ThresholdPolicy(self.threshold, self.keep, self.when)
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield a problem if the strategy never gives the signal of the doubt."""
-        (wanted,) = self.build().reads
-        if wanted in strategy.signals:
+        """Yield a problem if no step of the strategy, as it is configured, gives the signal of the doubt."""
+        if _READS[self.when] in strategy.signals:
             return
         lacks = {"reply_logprob": "log-probs", "gate": "verifier"}.get(self.when, "verdicts")
-        other = "p_yes" if self.when == "reply_logprob" else "reply_logprob"
-        said = f"use when: {other}, or {{kind: fixed, depth: …}}"
-        yield f"policy.when: the {strategy.kind} strategy has no {lacks}; {said}"
+        readable = [f"when: {when}" for when, name in _READS.items() if name in strategy.signals]
+        ways = " or ".join([*readable, "{kind: fixed, depth: …}"])
+        yield f"policy.when: the {strategy.kind} strategy has no {lacks} as it is configured; use {ways}"

@@ -72,6 +72,11 @@ class StrategyConfig(KindSection):
         """
 
     @property
+    def given(self) -> frozenset[str]:
+        """Those of `signals` that the steps have with these settings: all by default."""
+        return self.signals
+
+    @property
     def decides(self) -> bool:
         """Whether a model decides in each step whether to stop, as the policy `prompted` needs."""
         return False

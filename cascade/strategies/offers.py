@@ -32,6 +32,8 @@ from cascade.types import Candidate, Completion, Message, Question, Request, Ste
 
 Purpose: TypeAlias = Literal["answer", "sample", "judge", "verify", "outright"]
 JUDGING = frozenset({"judge", "verify"})
+_OF_JUDGES = frozenset({"p_yes", "verdict_mass", "judge_share"})
+"""The signals of an offer that judges."""
 VERDICT_ALTERNATIVES = 20
 """The most that hosted APIs allow: enough to find Yes and No at any rank."""
 
@@ -318,6 +320,13 @@ class OffersConfig(StrategyConfig):
         if problems:
             raise ValueError("\n".join(problems))  # one problem a line: `config.problems` separates them again
         return value
+
+    @property
+    def given(self) -> frozenset[str]:
+        """What the offers give: a verdict if one of them judges, the share of equal samples if one is a sample."""
+        of_purpose = {"sample": {"answer_share"}} | dict.fromkeys(JUDGING, _OF_JUDGES)
+        of_none = self.signals - _OF_JUDGES - {"answer_share"}
+        return of_none.union(*[of_purpose.get(one.purpose, set()) for one in self.offers])
 
     @property
     def places(self) -> tuple[str, ...]:

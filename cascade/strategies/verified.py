@@ -357,6 +357,11 @@ class VerifiedConfig(RungsConfig):
     has_calls = True
 
     @property
+    def given(self) -> frozenset[str]:
+        """P(yes) only where a model checks."""
+        return self.signals if isinstance(self.verifier, ModelVerifier) else self.signals - {"p_yes"}
+
+    @property
     def places(self) -> tuple[str, ...]:
         """The entries under `models` that it needs."""
         checker = (self.verifier.model,) if isinstance(self.verifier, ModelVerifier) else ()

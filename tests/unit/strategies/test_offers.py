@@ -316,3 +316,41 @@ def test_a_judge_without_log_probs_is_warned_of_by_what_its_verdict_lacks() -> N
     said = "judge sent no log-probs at step 2, so the policy decided without verdict_mass"
     assert missing_logprobs(judged, reads) == (said,)
     assert missing_logprobs(judged, ("answer_mean_logprob", "p_yes")) == ()
+
+
+JUDGE, SAMPLE, GUIDE = CALL_LEVEL[1], {"name": "more", "model": "small", "purpose": "sample"}, CALL_LEVEL[3]
+
+
+@pytest.mark.parametrize(
+    ("offers", "when", "refused"),
+    [
+        ((CALL_LEVEL[0], GUIDE), "p_yes", True),
+        ((CALL_LEVEL[0], GUIDE), "uncertain", True),
+        ((CALL_LEVEL[0], SAMPLE, GUIDE), "p_yes", True),
+        ((CALL_LEVEL[0], GUIDE), "gate", True),
+        ((CALL_LEVEL[0], GUIDE), "reply_logprob", False),
+        ((CALL_LEVEL[0], JUDGE, GUIDE), "p_yes", False),
+        ((CALL_LEVEL[0], {**JUDGE, "purpose": "verify"}, GUIDE), "uncertain", False),
+    ],
+)
+def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers: Any, when: str, refused: bool) -> None:
+    """0.6: `when: p_yes` was accepted by a list without a judge, so that it bought every offer for every question."""
+    made = offered(*offers) | {"policy": {"kind": "threshold", "when": when}}
+    if not refused:
+        load(made)
+        return
+    with pytest.raises(ConfigError) as error:
+        load(made)
+    (said,) = error.value.problems
+    assert said.startswith("policy.when: the offers strategy has no ver")
+    assert "use when: reply_logprob or {kind: fixed, depth: …}" in said
+
+
+def test_the_signals_of_a_list_are_those_of_its_purposes() -> None:
+    def given(*offers: dict[str, Any]) -> set[str]:
+        return set(load(offered(*offers)).strategy.given)
+
+    plain = given(CALL_LEVEL[0], GUIDE)
+    assert given(CALL_LEVEL[0], JUDGE, GUIDE) - plain == {"p_yes", "verdict_mass", "judge_share"}
+    assert given(CALL_LEVEL[0], SAMPLE, GUIDE) - plain == {"answer_share"}
+    assert "reply_mean_logprob" in plain
