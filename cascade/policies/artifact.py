@@ -36,7 +36,7 @@ from cascade.guarantees.certificate import (
 )
 from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
 from cascade.policies.config import HELD
-from cascade.policies.files import content, damaged, json_of, there, unwritten, write_whole
+from cascade.policies.files import content, damaged, json_of, there, unwritten, versioned, write_whole
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
@@ -340,10 +340,10 @@ def read(directory: str | Path, *, certificates: bool = True) -> PolicyArtifact:
 
 def _read(folder: Path, *, certificates: bool) -> PolicyArtifact:
     policy, certificate = folder / POLICY_FILE, folder / CERTIFICATE_FILE
-    artifact = _with_model(_policy_of(json_of(policy), str(policy)), folder)
+    artifact = _with_model(_policy_of(versioned(policy, SCHEMA_VERSION), str(policy)), folder)
     if not certificates or not there(certificate):
         return artifact
-    return _certified(artifact, json_of(certificate), str(certificate))
+    return _certified(artifact, versioned(certificate, SCHEMA_VERSION), str(certificate))
 
 
 def is_policy(folder: Path) -> bool:

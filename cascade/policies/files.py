@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cascade.errors import ConfigError, UsageError
+from cascade.errors import ConfigError, UsageError, upgrade_advice
 from cascade.safety import read_bounded
 
 MOST_BYTES = 1 << 28
@@ -104,8 +104,29 @@ def json_of_bytes(data: bytes, source: str) -> Any:
         raise ConfigError([f"it is no JSON as it was written: {error}"], source) from None
 
 
+class NewerFileError(ConfigError):
+    """A file that a newer release wrote: nothing is wrong with it, and what its fields mean is not known here."""
+
+
+def refuse_newer(version: object, known: int, source: str | None) -> None:
+    """Raise NewerFileError for a file of a form that is newer than the `known` one."""
+    if isinstance(version, int) and not isinstance(version, bool) and version > known:
+        said = f"a newer release of cascade wrote it (its form is {version}, and this release reads up to {known})"
+        raise NewerFileError([f"{said}. {upgrade_advice()}; or make the policy again with this release"], source)
+
+
+def versioned(file: Path, known: int) -> Any:
+    """Read a JSON file as `json_of`, unless its `schema_version` is newer than the `known` one."""
+    document = json_of(file)
+    if isinstance(document, dict):
+        refuse_newer(document.get("schema_version"), known, str(file))
+    return document
+
+
 def damaged(error: ConfigError) -> ConfigError:
-    """Return the problem of a file, with advice."""
+    """Return the problem of a file, with advice; of one that a newer release wrote, as it is."""
+    if isinstance(error, NewerFileError):
+        return error
     *first, last = error.problems
     return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
 

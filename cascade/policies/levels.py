@@ -29,7 +29,7 @@ from cascade.policies.artifact import (
     json_bytes,
     levels_gone,
 )
-from cascade.policies.files import damaged, json_of, there, unwritten, write_whole
+from cascade.policies.files import damaged, there, unwritten, versioned, write_whole
 
 SCHEMA_VERSION = 1
 MAKE = "cascade fit EPISODES --levels low=0.2,medium=0.1,high=0.05 -o DIR"
@@ -233,7 +233,7 @@ def read(directory: str | Path) -> Levels | None:
     try:
         if not there(file):
             return None
-        document = json_of(file)
+        document = versioned(file, SCHEMA_VERSION)
     except ConfigError as error:
         raise damaged(error) from None
     problems = list(_file_problems(document))

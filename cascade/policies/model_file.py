@@ -25,7 +25,7 @@ from cascade.policies.base import Takes
 from cascade.policies.design import Array, Reading
 from cascade.policies.estimators import SCORERS, Scorer, form_of
 from cascade.policies.features import ASKED, FeatureSet, describe
-from cascade.policies.files import content
+from cascade.policies.files import content, refuse_newer
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.question_features import PREFIX, Directions
 
@@ -244,6 +244,7 @@ def _ranged(unit: str, low: float | None, high: float | None) -> str:
 def _rules(held: Reading, features: Sequence[FeatureSet]) -> Iterator[StepRule]:
     """Yield the rules that can be made of a file's arrays; problems are noted."""
     layout = held.take("layout", np.int64, ())
+    refuse_newer(None if layout is None else int(layout), LAYOUT, MODEL_FILE)
     if layout is not None and int(layout) != LAYOUT:
         held.note(f"it is {int(layout)}, and this release reads {LAYOUT}", "layout")
     for number, one in enumerate(features, 1):

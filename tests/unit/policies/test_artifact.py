@@ -179,7 +179,7 @@ def resealed(document: dict[str, Any]) -> None:
     [
         (POLICY_FILE, lambda d: d.update(extra=1), "extra: there is no such field"),
         (POLICY_FILE, lambda d: d.pop("seen"), "seen: is missing"),
-        (POLICY_FILE, lambda d: d.update(schema_version=2), "schema_version: it is 2"),
+        (POLICY_FILE, lambda d: d.update(schema_version=0), "schema_version: it is 0"),
         (POLICY_FILE, lambda d: d.update(schema_version=True), "schema_version: it is True"),
         (POLICY_FILE, lambda d: d.update(policy=[]), "policy: is not of its form"),
         (POLICY_FILE, lambda d: d.update(seen={"training": []}), "seen: is not of its form"),
@@ -206,6 +206,17 @@ def resealed(document: dict[str, Any]) -> None:
 def test_a_change_is_named(tmp_path: Path, name: str, change: Callable[[dict[str, Any]], object], said: str) -> None:
     write(tmp_path, certified())
     assert any(said in problem for problem in edited(tmp_path, name, change))
+
+
+@pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
+def test_what_a_newer_release_wrote_is_not_called_damaged(tmp_path: Path, name: str) -> None:
+    """0.6: "restore the file as it was", of a file with which nothing is wrong."""
+    write(tmp_path, certified())
+    (problem,) = edited(tmp_path, name, lambda held: held.update(schema_version=2, fresh={}))
+    assert problem.startswith("a newer release of cascade wrote it (its form is 2, and this release reads up to 1)")
+    assert "Upgrade cascade: pip install --upgrade" in problem
+    assert "or make the policy again with this release" in problem
+    assert "restore" not in problem
 
 
 def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
