@@ -325,7 +325,7 @@ class FitOptions(NamedTuple):
     def check(self) -> Iterator[str]:
         """Yield the problems of these options."""
         if self.calibration_share is not None and not 0 < self.calibration_share < 1:
-            yield f"The share of questions that certify lies between 0 and 1, not {self.calibration_share:g}."
+            yield f"The share of questions that certify must lie between 0 and 1, not {self.calibration_share:g}."
         if not 0 <= self.lambda_set < math.inf:
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
         if self.cross_calibrate and self.levels is not None:
@@ -333,7 +333,7 @@ class FitOptions(NamedTuple):
         if self.levels is not None and self.policy in CERTIFIABLE:
             for name, one in {"--init": self.init, "--embed": self.embed}.items():
                 if one:
-                    yield f"{name} does not go with one network for several levels."
+                    yield f"{name} cannot be combined with one network for several levels."
 
     def uncrossed(self) -> list[str]:
         """Return the options that do not go with --cross-calibrate."""
@@ -559,7 +559,7 @@ def _check_checkpoint(folder: Path, *, resume: bool) -> None:
 
     writable(folder, CALLED, OPTION)
     if not resume and (folder / CHECKPOINT_FILE).exists():
-        raise UsageError(f"{folder} holds a checkpoint: --resume continues from it; or choose another --checkpoint.")
+        raise UsageError(f"{folder} has a checkpoint: --resume continues from it; or choose another --checkpoint.")
 
 
 def _config(given: NetworkOptions) -> CCPOConfig:

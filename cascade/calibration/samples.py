@@ -269,7 +269,7 @@ def selected(table: EpisodeTable, share: float, seed: int) -> Bools:
         UsageError: the share does not lie between 0 and 1, or there are fewer than two groups.
     """
     if not 0 < share < 1:
-        raise UsageError(f"The share of questions for ordering the path lies between 0 and 1, not {share:g}.")
+        raise UsageError(f"The share of questions for ordering the path must lie between 0 and 1, not {share:g}.")
     held = clusters(table)
     names = drawn(held, seed)
     if len(names) < 2:

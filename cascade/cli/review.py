@@ -179,7 +179,7 @@ def _loop(session: Session, file: ReviewFile | ReviewTable, screen: _Screen) -> 
         if pressed.ended:
             return
         if not pressed.known:
-            screen.out.print(f"{json.dumps(key)} means nothing here.", markup=False)
+            screen.out.print(f"{json.dumps(key)} has no meaning here.", markup=False)
 
 
 # --- what was judged, and what is to be judged ---

@@ -111,7 +111,7 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
     if output.is_dir():
         problems = [f"{output} is a folder; name a file in it."]
     if not output.name.endswith(WRITTEN_AS):
-        problems.append(f"{output} ends in none of {', '.join(WRITTEN_AS)}; name the file so.")
+        problems.append(f"{output} must end in one of {', '.join(WRITTEN_AS)}.")
     if not output.parent.is_dir():
         problems.append(f"There is no folder {output.parent}.")
     if capped:

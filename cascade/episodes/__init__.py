@@ -1,1 +1,1 @@
-"""Logged questions: every call of every step, as rows that replay, fitting and comparison read."""
+"""Logged questions: every call of every step, as rows for replay, fitting and comparison."""

@@ -1,4 +1,4 @@
-"""What a log says of who was asked what: a question's numbers and its kind; the models of each step, their roles."""
+"""Facts about calls in a log: a question's numbers and its kind; the models of each step, and their roles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cascade.types import ACT
 
 
 def numbers_asked(row: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the numbers of a row's question; none where its text is not on record."""
+    """Return the numbers of a row's question; empty if its text is not on record."""
     text: str | None = row["question"]
     return {} if text is None or is_hashed(text) else asked_numbers(text, row["context"], chat_of(row))
 
@@ -28,7 +28,7 @@ def as_columns(numbers: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
 
 
 def kind_asked(row: Mapping[str, Any]) -> Kind | None:
-    """Return what is special about a row's request; None where the log keeps no texts."""
+    """Return the kind of a row's request; None if the log has no texts."""
     chat = chat_of(row)
     return None if chat is None and replay_of(row).get(CHAT) else kind_of(chat)
 
@@ -64,7 +64,7 @@ def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def is_ladder(askers: Collection[Asker]) -> bool:
-    """Return whether each model is its own role, as in a ladder, whose models read nothing of each other.
+    """Return whether each model is its own role, as in a ladder, whose models do not read each other's answers.
 
     >>> is_ladder([Asker(1, "small", "small")]), is_ladder([Asker(1, "base", "small")]), is_ladder([])
     (True, False, False)
@@ -73,9 +73,9 @@ def is_ladder(askers: Collection[Asker]) -> bool:
 
 
 def by_step(askers: Iterable[Asker], horizon: int) -> tuple[str | None, ...]:
-    """Return the model that answered each of T steps of a ladder, None where several did; empty of other strategies.
+    """Return the model that answered each of T steps of a ladder, None if several did; empty for other strategies.
 
-    In a ladder each model is its own role. Elsewhere the roles tell the models apart, whatever step they answer.
+    In a ladder each model is its own role. In other strategies the roles identify the models at every step.
 
     >>> by_step([Asker(1, "small", "small"), Asker(2, "large", "large"), Asker(2, "tiny", "tiny")], 3)
     ('small', None, None)

@@ -1,4 +1,4 @@
-"""The sentence embeddings of a log's questions, and a table with where they lie along fitted directions."""
+"""The sentence embeddings of a log's questions, and a table with their positions along fitted directions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def vectors_of(rows: Iterable[Mapping[str, Any]], embedder: Embedder) -> dict[st
 
 
 def stacked(table: EpisodeTable, vectors: Vectors) -> Floats:
-    """Return the embeddings of a table's questions, float64 (n, d); NaN where a question's is not known."""
+    """Return the embeddings of a table's questions, float64 (n, d); NaN if unknown."""
     known = [vectors.get(question) for question in table.spelled]
     width = next((one.size for one in known if one is not None), 0)
     unknown = np.full(width, np.nan)
@@ -40,9 +40,9 @@ def stacked(table: EpisodeTable, vectors: Vectors) -> Floats:
 
 
 def embedded(table: EpisodeTable, vectors: Vectors, directions: Directions) -> EpisodeTable:
-    """Return a table whose `asked` holds where each question lies along the directions; NaN where that is not known.
+    """Return a table whose `asked` has each question's positions along the directions; NaN if unknown.
 
-    They are the numbers that a policy with these directions sees live, to the bit.
+    These are, to the bit, the numbers that a policy with these directions reads live.
     """
     numbers = np.full((table.n, len(directions.names)), np.nan)
     for row, question in enumerate(table.spelled):

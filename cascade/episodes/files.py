@@ -1,4 +1,4 @@
-"""Logs in files: rows as lines of JSON, packed or not, or as Parquet; written whole, read a piece at a time.
+"""Logs in files: rows as lines of JSON, compressed or not, or as Parquet; written atomically, read in pieces.
 
 `episodes.schema` defines a row. Rows of older versions are converted; rows of newer versions are refused. A row that
 cannot be read is dropped and counted, with its place, and reading goes on (F54 to F57). It is an error only if no row
@@ -24,7 +24,7 @@ from cascade.safety import open_regular
 __all__ = ["OWN", "Dropped", "append_jsonl", "is_there", "is_url", "read_rows", "write_rows"]
 
 OWN = "cascade"
-"""What one of our own logs is called, beside the names of importers."""
+"""The kind of cascade's own logs, beside the names of importers."""
 _PARQUET = b"PAR1"
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
@@ -48,7 +48,7 @@ def is_there(path: Path) -> bool:
     """Whether a file or a folder exists at a path that is about to be written.
 
     Raises:
-        UsageError: no file can have that name, or it cannot be seen whether there is one.
+        UsageError: no file can have that name, or cascade cannot check whether it exists.
     """
     try:
         path.lstat()
@@ -60,7 +60,7 @@ def is_there(path: Path) -> bool:
 
 
 def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Append rows to a file that its owner alone may read, and return how many: all of them or, on an error, none.
+    """Append rows to a file that only its owner may read, and return how many: all of them or, on an error, none.
 
     NaN and infinite numbers are written as null, with their columns named in `signals["replay"]["not_finite"]`. A last
     line that was torn by a crash is cut off first, so that no row is written onto it.
@@ -72,7 +72,7 @@ def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     path = Path(path)
     with writing(path):
         path.touch(mode=0o600, exist_ok=True)
-        # "a": the system puts each write at the end, whoever else writes; no buffer: what is written is in the file.
+        # "a": each write goes to the end of the file, also with other writers; unbuffered: written data is in the file.
         with path.open("a+b", buffering=0) as file:
             end = _mend(file)
             try:
@@ -84,18 +84,19 @@ def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write a new file, or write over one, and return how many rows it holds: it is there whole or not at all.
+    """Write a new file, or replace one, and return how many rows it has; the write is atomic.
 
-    The form is told by the name: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. The file is readable
-    by its owner alone. Numbers that are not finite become null, as in `append_jsonl`.
+    The name decides the format: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. Only its owner can
+        read
+    the file. Numbers that are not finite become null, as in `append_jsonl`.
 
     Raises:
-        UsageError: another ending, a row that does not fit the schema, or a file that cannot be written.
+        UsageError: the name has another ending, a row does not fit the schema, or the file cannot be written.
         MissingExtraError: Parquet without pyarrow.
     """
     path = Path(path)
     if not path.name.endswith(WRITTEN_AS):
-        raise UsageError(f"{path} ends in none of {', '.join(WRITTEN_AS)}; name the file so.")
+        raise UsageError(f"{path} must end in one of {', '.join(WRITTEN_AS)}.")
     with _replaced(path) as new:
         if path.suffix == ".parquet":
             from cascade.episodes.parquet import write_parquet
@@ -107,11 +108,11 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
 def read_rows(
     path: Path | str, dropped: Dropped | None = None, where: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, each with every column, holding no more of it in memory than a piece.
+    """Yield the rows of a log, each with every column; only a piece of the log is in memory at a time.
 
     Args:
-        path: a .jsonl, .jsonl.gz or .parquet file, told by what it holds, or the URL of a store (sqlite:///log.db,
-            postgresql://…).
+        path: a .jsonl, .jsonl.gz or .parquet file, recognised by its content, or the URL of a store
+            (sqlite:///log.db, postgresql://…).
         dropped: counts what is left out, and why.
         where: only rows with these values, compared as text: `{"dataset": "mmlu", "step": "1"}`.
 
@@ -140,7 +141,7 @@ def looks_parquet(path: Path) -> bool:
         with open_regular(path) as file:
             return file.read(len(_PARQUET)) == _PARQUET
     except OSError:
-        return False  # who opens it to read says why it cannot be
+        return False  # the code that reads it reports the error
 
 
 def _store_rows(url: str, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -209,7 +210,7 @@ _TAIL_BYTES = 1 << 16
 
 
 def _mend(file: IO[bytes]) -> int:
-    """Leave the file ending in a whole line and return its length: cut a torn one, end one that lacks its newline."""
+    """Make the file end with a complete line and return its length: cut off a torn line, or add a missing newline."""
     end = file.seek(0, os.SEEK_END)
     start, tail = end, b""
     while start and b"\n" not in tail:
@@ -231,7 +232,7 @@ def _mend(file: IO[bytes]) -> int:
 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Give a new file beside `path` that takes its place when all went well, and is gone when not."""
+    """Yield a new file beside `path` that replaces it on success and is deleted on an error."""
     with writing(path):
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")

@@ -1,7 +1,7 @@
-"""The journal of paid calls: each call is written to a file before it is used, and found again by its request.
+"""The journal of paid calls: each reply is written to a file before it is used, and found by its request.
 
-A process that is killed loses at most the calls that were in flight: each answer is on the disk before it is used, and
-a call whose request is on record is answered from the record.
+A killed process loses at most the calls in flight: each reply is on the disk before it is used, and a call whose
+request is on record is answered from the record.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Journal:
     """A file of call rows with an index in memory: some 200 bytes a call, whatever its length. Safe between threads.
 
     Attributes:
-        bad_lines: how many lines were no rows when it was opened.
-        spent_nano_usd: what the calls on record cost together, at most: a cost that is not known counts at its bound.
-        cost_known: whether `spent_nano_usd` is exact: every cost is known.
+        bad_lines: how many lines were not valid rows when it was opened.
+        spent_nano_usd: the total cost of the recorded calls, at most: an unknown cost counts at its bound.
+        cost_known: whether `spent_nano_usd` is exact, with every cost known.
 
     Raises:
         UsageError: another process is writing this journal, or the file cannot be written.
@@ -44,12 +44,12 @@ class Journal:
         self._released = threading.Condition()
         with writing(path):
             self._file = _opened(path)
-            # No buffer: what is written is in the file, and what a full disk took of it can be cut off again.
+            # Unbuffered: written data is in the file, and a part written before the disk was full can be cut off again.
             self._out = path.open("r+b", buffering=0)
         self._end = self._index()
 
     def _index(self) -> int:
-        """Find every whole row; a torn last line is cut off, a bad one in the middle passed over and counted."""
+        """Find every complete row; cut off a torn last line; skip and count an invalid line in the middle."""
         place = 0
         for line in self._file:
             if not line.endswith(b"\n"):
@@ -80,10 +80,10 @@ class Journal:
         return digest in self._places
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows and return once they are on the disk. A call that is on record already is not written again.
+        """Write rows and return once they are on the disk. A call that is already on record is not written again.
 
         Raises:
-            UsageError: the disk is full, or does not take them for another reason. The rows before are on record.
+            UsageError: the disk is full, or refuses them for another reason. The earlier rows are on record.
         """
         with self._lock, writing(self.path):
             for row in rows:
@@ -120,9 +120,9 @@ class Journal:
 
     @contextlib.contextmanager
     def claim(self, digest: str) -> Iterator[Completion | None]:
-        """Give the completion of a recorded call; give None if this thread must make the call now.
+        """Yield the completion of a recorded call, or None if this thread must make the call now.
 
-        Other threads that claim the same call wait: a set may hold a question twice, and an answer is paid for once.
+        Other threads that claim the same call wait: a set may have a question twice, and its call is paid for once.
         """
         with self._released:
             self._released.wait_for(lambda: digest not in self._claimed)
@@ -136,7 +136,7 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file, once everything in it has been stored elsewhere."""
-        if os.name != "nt":  # removed before the lock is: no other process shall use a file that is about to go
+        if os.name != "nt":  # removed before the lock, so that no other process uses a file that is about to be deleted
             self.path.unlink()
         self.close()
         self.path.unlink(missing_ok=True)
@@ -156,7 +156,7 @@ class Journal:
 
 
 def is_call(row: Mapping[str, Any]) -> bool:
-    """Whether a row holds a whole call, so that its request can be answered from it."""
+    """Whether a row has a complete call, so that its request can be answered from it."""
     try:
         completion_of(row)
         replay = row["signals"]["replay"]
@@ -167,7 +167,7 @@ def is_call(row: Mapping[str, Any]) -> bool:
 
 
 def _row_in(line: bytes) -> dict[str, Any] | None:
-    """Return the row that a line holds, None if it is not a whole one."""
+    """Return the row of a line; None if it is not complete."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -176,7 +176,7 @@ def _row_in(line: bytes) -> dict[str, Any] | None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a journal that is ours alone, making it if it is not there."""
+    """Open a journal that only its owner can read; create it if it does not exist."""
     while True:
         path.touch(mode=0o600, exist_ok=True)
         file = path.open("r+b")
@@ -187,7 +187,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _is_still(file: IO[bytes], path: Path) -> bool:
-    """Whether the file is still there: who had it before may have finished and deleted it while it was being opened."""
+    """Whether the file still exists: another process may have finished and deleted it while it was being opened."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -195,7 +195,7 @@ def _is_still(file: IO[bytes], path: Path) -> bool:
 
 
 def _lock_or_refuse(file: IO[bytes], path: Path) -> None:
-    """Keep a second process off this journal, where the system has file locks."""
+    """Lock the journal against a second process, if the system has file locks."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -16,7 +16,7 @@ from cascade.policies.signals import OF_MESSAGES
 
 STEPS = 2
 _SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
-"""What a ladder shows of a reply, beside `agrees_with_earlier` (`policies.signals.logprob_signals`)."""
+"""A ladder's signals of a reply, beside `agrees_with_earlier` (`policies.signals.logprob_signals`)."""
 
 
 def ladder_dataset(name: str | None) -> str:
@@ -31,12 +31,12 @@ def ladder_dataset(name: str | None) -> str:
 def as_ladder(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a base-guide log as the log of a ladder of its two models, of T = 2 steps.
 
-    Step 1 is the base's reply of the first round, step 2 the guide's of the walk "guide only"; what the guide judged,
-    later rounds and other walks are left out. A question of which the guide was not asked outright keeps one step of
-    two. The data set is called as before, with "-ladder" behind it.
+    Step 1 is the base's reply of the first round, step 2 the guide's of the walk "guide only"; the guide's verdicts,
+    later rounds and other walks are left out. A question on which the guide was not asked outright keeps one step of
+    two. The data set keeps its name with "-ladder" appended.
 
     Args:
-        rows: as `episodes.schema` says, in any order; those of the guide's answers are held until the end.
+        rows: as in `episodes.schema`, in any order; those of the guide's answers are held until the end.
     """
     earlier: dict[str, list[str]] = {}
     waiting: list[Mapping[str, Any]] = []
@@ -71,19 +71,19 @@ def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, An
 # --- Call by call: the base's answer, the guide's verdict on it, the guide outright ---
 
 OFFERS = ("base", "judge", "guide")
-"""What the calls of a base-guide log are called as offers: `base` answers, `judge` verifies it, `guide` is outright."""
+"""The names of a base-guide log's calls as offers: `base` answers, `judge` verifies, `guide` answers outright."""
 _VERDICT = ("p_yes", "verdict_mass", "replay")
 
 
 def as_offers(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a base-guide log as the log of three offers: keep the base's answer, have it judged, or ask outright.
+    """Yield a base-guide log as the log of three offers: the base's answer, the guide's verdict, the guide outright.
 
     Step 1 is the base's reply of the first round, step 2 the guide's verdict on it with its correction, step 3 the
-    guide's reply of the walk "guide only", which reads neither. Later rounds are left out: one without a verdict before
-    it was never logged. The data set is called as before, with "-offers" behind it.
+    guide's reply of the walk "guide only", which reads neither. Later rounds are left out: a round without a verdict
+    before it was never logged. The data set keeps its name with "-offers" appended.
 
     Args:
-        rows: as `episodes.schema` says, in any order; those of the guide's own answers are held until the end.
+        rows: as in `episodes.schema`, in any order; those of the guide's own answers are held until the end.
     """
     waiting: list[Mapping[str, Any]] = []
     for row in rows:

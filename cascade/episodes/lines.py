@@ -1,4 +1,4 @@
-"""Read lines of JSON one at a time, packed or not, and count the lines that are left out."""
+"""Read lines of JSON one at a time, compressed or not, and count the lines that are left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cascade.errors import UsageError
 from cascade.safety import open_regular
 
 MAX_LINE_BYTES = 256 * 2**20
-"""A longer line is passed over: it would be held in memory whole. Twenty-five times the longest that tests write."""
+"""A longer line is skipped, since it would have to be in memory at once. 25 times the longest line in tests."""
 _PLACES_PER_REASON = 3
 _PLACES_SAID = 3
 _GZIP = b"\x1f\x8b"
@@ -35,8 +35,7 @@ class Dropped:
 
     Attributes:
         rows: how many rows are missing, by reason.
-        notes: how often a row was kept although something in it was not as it should be, by reason; an odd value
-            became null, never 0.
+        notes: how often a row was kept although it had an invalid value, by reason; the value became null, never 0.
         first: the first three places of each reason to drop a row, as "log.jsonl:17: not a JSON object".
         noted: the first three places of each note.
     """
@@ -64,7 +63,7 @@ class Dropped:
         self.notes[reason] += count
 
     def describe(self) -> str:
-        """Return all of it in one line; an empty text if there is nothing to say.
+        """Return the counts in one line; an empty text if nothing was dropped or noted.
 
         >>> dropped = Dropped()
         >>> dropped.drop("not a JSON object", "log.jsonl:17")
@@ -81,7 +80,7 @@ class Dropped:
         return f"{'; '.join(parts)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
 
     def says(self) -> str:
-        """Do as `describe`, whose old name this is."""
+        """The old name of `describe`."""
         warn_renamed("says()", "describe()")
         return self.describe()
 
@@ -91,7 +90,7 @@ def _counted(counts: Counter[str]) -> str:
 
 
 class Numbered(NamedTuple):
-    """A line that holds a JSON object, and its number in the file."""
+    """A line with a JSON object, and its number in the file."""
 
     number: int
     value: dict[str, Any]
@@ -99,7 +98,7 @@ class Numbered(NamedTuple):
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Open a file for reading, unpacked if it is a gzip file.
+    """Open a file for reading, decompressed if it is a gzip file.
 
     Raises:
         UsageError: it is missing, a folder, or may not be read.
@@ -128,7 +127,7 @@ def _why_not(path: Path, error: OSError) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the system says about a file that cannot be written into an error of ours."""
+    """Convert a system error for a file that cannot be written to a UsageError."""
     try:
         yield
     except OSError as error:
@@ -144,7 +143,7 @@ def short_name(path: Path) -> str:
 
 
 def write_all(file: IO[bytes], data: bytes) -> int:
-    """Write all of it, in as many pieces as an unbuffered file takes; return how many bytes that was."""
+    """Write all data, in as many pieces as an unbuffered file takes; return the number of bytes."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
@@ -152,7 +151,7 @@ def write_all(file: IO[bytes], data: bytes) -> int:
 
 
 def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file with their numbers; one that is too long, or damaged, is dropped and counted."""
+    """Yield the lines of a file with their numbers; a line that is too long or damaged is dropped and counted."""
     with opened(path) as file:
         number = 0
         while line := _next_line(file, dropped, f"{path.name}:{number + 1}"):
@@ -171,7 +170,7 @@ def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, place: str) ->
     try:
         return file.readline(MAX_LINE_BYTES)
     except (EOFError, zlib.error, OSError):
-        # A packed file that was cut short or damaged says so only here; what came before it stands.
+        # A compressed file that was cut short or damaged fails only here; the rows before are kept.
         dropped.drop("the file is cut short or damaged from here on", place)
         return b""
 
@@ -183,7 +182,7 @@ def _without_mark(line: bytes, path: Path) -> bytes:
 
 
 def json_lines(path: Path, dropped: Dropped) -> Iterator[Numbered]:
-    """Yield the JSON objects of a file of lines. Other lines are dropped and counted; blank ones are nothing.
+    """Yield the JSON objects of a file of lines. Other lines are dropped and counted; blank lines are skipped.
 
     NaN and infinite numbers become null (F57). Bytes that are not UTF-8 are replaced. Both are noted.
     """
@@ -233,7 +232,7 @@ def _finite(text: str, odd: list[str]) -> float | None:
 
 
 def text_of(raw: bytes, dropped: Dropped, place: str) -> str:
-    """Return the text of some bytes; what is not UTF-8 is replaced and noted."""
+    """Return the text of some bytes; invalid UTF-8 is replaced and noted."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -54,13 +54,13 @@ class OwnDifference(NamedTuple):
 def own_difference(
     model: str, runs: Iterable[OwnRun], same: Callable[[str, str, ChatRequest | None], bool]
 ) -> OwnDifference | None:
-    """Return how often a model differs from itself; None where no request has two of its outputs.
+    """Return how often a model differs from itself; None if no request has two of its outputs.
 
-    A request counts once, by the first two outputs in the order given: further ones are no independent requests.
+    A request counts once, by the first two outputs in the order given: further ones are not independent requests.
 
     Args:
         model: its name.
-        runs: its outputs; what it failed to give is not among them.
+        runs: its outputs, without failures.
         same: whether an output is the same as an earlier one of the request.
     """
     first: dict[str, str] = {}
@@ -73,7 +73,7 @@ def own_difference(
 
 
 def pooled(found: Iterable[OwnDifference | None]) -> OwnDifference | None:
-    """Return the same over several data sets; None where none has it."""
+    """Return the sum over several data sets; None if none has one."""
     known = [one for one in found if one is not None]
     if not known:
         return None

@@ -1,6 +1,6 @@
-"""Logs as Parquet, in row groups of a fixed size, so that what reading takes does not grow with the file.
+"""Logs as Parquet, in row groups of a fixed size, so that the memory for reading does not grow with the file.
 
-`gold` and `signals` are JSON texts there; rows have them as they were. pyarrow is imported where it is used.
+`gold` and `signals` are JSON texts in the file; rows have their values. pyarrow is imported where it is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cascade.errors import MissingExtraError, UsageError
 ROWS_A_GROUP = 16_384
 """Rows of a row group and of a batch: a batch of plain rows takes some 30 MB (`benchmarks/parquet.py`)."""
 _READ_BYTES = 1 << 20
-"""How much of a column is fetched at once: without it a row group's whole column would be, however large."""
+"""How much of a column is fetched at once; without a limit it would be a row group's whole column."""
 Column: TypeAlias = NDArray[Any]
 
 
@@ -62,7 +62,7 @@ def _pyarrow() -> Any:
 
 @cache
 def _schema() -> Any:
-    """Return the columns with their types; every one of them may be null."""
+    """Return the columns with their types; every column may be null."""
     pa = _pyarrow()
     types = {WHOLE: pa.int64(), NUMBER: pa.float64(), TRUTH: pa.bool_()}
     return pa.schema([(name, types.get(KINDS[name], pa.string())) for name in COLUMNS])
@@ -140,10 +140,10 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def read_parquet(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield a file's rows, as `files.read_rows` does.
+    """Yield a file's rows, like `files.read_rows`.
 
     Raises:
-        UsageError: it is no Parquet file, not a log, or a newer version wrote it.
+        UsageError: it is not a Parquet file, not a log, or a newer version wrote it.
         MissingExtraError: pyarrow is not installed.
     """
     source = _Source.of(path, dropped)
@@ -166,7 +166,7 @@ class _Piece(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """An open file: where it lies, which of our columns it has, and what was left out of it."""
+    """An open file: its path, the columns that it has, and what was left out of it."""
 
     path: Path
     file: Any
@@ -175,7 +175,7 @@ class _Source(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, dropped: Dropped) -> _Source:
-        """Open a file that holds a log."""
+        """Open a file with a log."""
         file = open_parquet(path)
         present = file.schema_arrow.names
         for name in present:
@@ -188,7 +188,7 @@ class _Source(NamedTuple):
         return cls(path, file, tuple([name for name in COLUMNS if name in present]), dropped)
 
     def pieces(self, names: Sequence[str], size: int) -> Iterator[_Piece]:
-        """Yield the file in pieces, ending early where it is damaged."""
+        """Yield the file in pieces; end early if it is damaged."""
         first = 1
         for batch in batches(self.file, names, size):
             if batch is None:
@@ -199,29 +199,29 @@ class _Source(NamedTuple):
             first += batch.num_rows
 
     def place(self, number: int) -> str:
-        """Return how a row is named."""
+        """Return the name of a row for messages."""
         return f"{self.path.name}: row {number}"
 
 
 def open_parquet(path: Path, texts: Sequence[str] = ()) -> Any:
-    """Open a file; the columns in `texts` come with each of their values once, if they repeat.
+    """Open a file; the columns in `texts` are dictionary-encoded, with each repeated value once.
 
     Raises:
-        UsageError: it is missing, or no whole Parquet file.
+        UsageError: it is missing, or not a complete Parquet file.
         MissingExtraError: pyarrow is not installed.
     """
     pa = _pyarrow()
     with opened(path):
-        pass  # it says why a file cannot be read, as for every other form
+        pass  # reports why a file cannot be read, as for every other format
     how = {"buffer_size": _READ_BYTES, "pre_buffer": False, "page_checksum_verification": True}
     try:
         return pa.parquet.ParquetFile(path, read_dictionary=list(texts), **how)
     except (pa.ArrowException, OSError, ValueError):  # a name that is no UTF-8 is a ValueError
-        raise UsageError(f"{path} is no Parquet file, or its end is damaged or missing.") from None
+        raise UsageError(f"{path} is not a Parquet file, or its end is damaged or missing.") from None
 
 
 def batches(file: Any, names: Sequence[str], size: int) -> Iterator[Any]:
-    """Yield a file's columns in pieces of at most so many rows; None, last, where it is damaged."""
+    """Yield a file's columns in pieces of at most so many rows; yield None at the end if the file is damaged."""
     found = file.iter_batches(batch_size=size, columns=list(names), use_threads=False)
     while True:
         try:
@@ -251,7 +251,7 @@ def _where(piece: _Piece, where: Mapping[str, str]) -> _Piece:
 
 
 def _rows(piece: _Piece, source: _Source) -> Iterator[dict[str, Any]]:
-    """Yield rows with every column, as the present version writes them."""
+    """Yield rows with every column, as the current version writes them."""
     values = {name: _values(name, piece, source) for name in source.names}
     nothing = [None] * len(piece.numbers)
     for number, version in zip(piece.numbers, values.get("schema_version", nothing), strict=True):
@@ -267,7 +267,7 @@ def _rows(piece: _Piece, source: _Source) -> Iterator[dict[str, Any]]:
 
 
 def _values(name: str, piece: _Piece, source: _Source) -> list[Any]:
-    """Return a column as plain values, null for each that it cannot hold."""
+    """Return a column as plain values, with null for each invalid value."""
     array = piece.columns.column(name)
     if array.null_count == len(array):
         return [None] * len(array)
@@ -292,7 +292,7 @@ def _values(name: str, piece: _Piece, source: _Source) -> list[Any]:
 
 
 def plain_values(array: Any) -> list[Any]:
-    """Return a column's values. Bytes are texts, with what is no UTF-8 replaced; lists of such texts are null."""
+    """Return a column's values. Bytes become texts, with invalid UTF-8 replaced; lists of such texts become null."""
     pa = _pyarrow()
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         return [None if one is None else one.decode("utf-8", "replace") for one in array.to_pylist()]
@@ -307,7 +307,7 @@ def plain_values(array: Any) -> list[Any]:
 
 
 def _plain(name: str, value: Any, decode: Callable[[str], Any]) -> Any:
-    """Return one value as its column holds it: JSON texts parsed, times as texts."""
+    """Return one value in its column's form: JSON texts parsed, times as texts."""
     kind = KINDS[name]
     if isinstance(value, str):
         if kind == TEXTS:
@@ -323,7 +323,7 @@ def _plain(name: str, value: Any, decode: Callable[[str], Any]) -> Any:
 
 
 def _holds(name: str, array: Any) -> bool:
-    """Whether a whole column is fit as it is, so that its values need no look each."""
+    """Whether a whole column is valid by its type, so that its values need no check each."""
     pa, kind = _pyarrow(), array.type
     if KINDS[name] == TEXT:
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -345,17 +345,16 @@ def read_columns(path: Path | str, columns: Sequence[str], batch_rows: int = 1 <
 
     Args:
         path: a Parquet file.
-        columns: which, by name; one that the file lacks is all unknown.
-        batch_rows: the most rows of a piece; it, not the file, decides what memory is taken.
+        columns: their names; a column that the file lacks is all unknown.
+        batch_rows: the most rows of a piece, which limits the memory.
 
     Yields:
         By name, (rows,): float64 for numbers, whole numbers (exact below 2^53: 9 million USD in nano-USD) and truth,
-        NaN = unknown; objects (str or None) for texts. `gold`, `signals` and `parents` are their JSON texts. A value
-        that its column cannot hold is unknown. Rows are not checked otherwise: use `files.read_rows` for a log that may
-        be bad.
+        NaN = unknown; objects (str or None) for texts. `gold`, `signals` and `parents` are their JSON texts. An invalid
+        value is unknown. Rows are not checked otherwise: use `files.read_rows` for a log that may have errors.
 
     Raises:
-        UsageError: no such file, no such column, not a log, or damaged.
+        UsageError: the file or a column does not exist, or the file is not a log or is damaged.
         MissingExtraError: pyarrow is not installed.
     """
     checked_columns(columns)
@@ -366,9 +365,7 @@ def read_columns(path: Path | str, columns: Sequence[str], batch_rows: int = 1 <
     for piece in source.pieces(list({*present, "step"}), batch_rows):
         yield {name: _array(name, piece, source) for name in columns}
     if dropped.count:
-        raise UsageError(
-            f"{path} is damaged: {dropped.describe()}. cascade.episodes.files.read_rows reads what is left."
-        )
+        raise UsageError(f"{path} is damaged: {dropped.describe()}. cascade.episodes.files.read_rows reads the rest.")
 
 
 def _array(name: str, piece: _Piece, source: _Source) -> Column:
@@ -389,7 +386,7 @@ def _array(name: str, piece: _Piece, source: _Source) -> Column:
 
 
 def _repeated(array: Any) -> Column:
-    """Return a column whose values repeat, each of them made once."""
+    """Return a column with repeated values; each value is converted once."""
     values = np.array([*plain_values(array.dictionary), None], dtype=object)
     places = array.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
     return np.asarray(values[places])

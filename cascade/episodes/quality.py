@@ -1,4 +1,4 @@
-"""How good each logged answer is, in 0..1, where right or wrong says too little: the F1 of its words."""
+"""Grade each logged answer in 0..1, for when right or wrong is too coarse: the F1 of its words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cascade.matching import Matcher, get_matcher
 from cascade.matching.judging import judge_row
 
 F1 = "f1"
-"""The best F1 of the words over the accepted answers, as SQuAD counts it."""
+"""The best F1 of the words over the accepted answers, as in SQuAD."""
 _MATCHERS: Mapping[str, str] = {F1: "squad"}
 
 
@@ -26,16 +26,17 @@ def qualities(rows: Iterable[Mapping[str, Any]], tables: Sequence[EpisodeTable],
     """Return the quality of every candidate of each table: float64 (n, T, m) in 0..1, NaN = unknown or no candidate.
 
     Args:
-        rows: those that the tables are of, in any order; read once.
-        tables: whole, as `tables_from_rows` made them; choose questions afterwards. Of each, an episode's rows count.
-        measure: "f1", or a matcher's name, as `matching.get_matcher` takes it: its score is the quality ("hotpotqa"),
-            and where it has none, 1 for right and 0 for wrong.
+        rows: the rows of the tables, in any order; read once.
+        tables: whole tables, as `tables_from_rows` made them; choose questions afterwards.
+        measure: "f1", or a matcher's name for `matching.get_matcher`: its score is the quality ("hotpotqa") or, if it
+            has none, 1 for right and 0 for wrong.
 
-    Guarantee: a quality stands where `StepArrays.answer` of the table has its candidate. It is unknown where the row
-    has no answer text or no accepted answer, or the matcher cannot tell.
+    Guarantee: a quality has the position of its candidate in the table's `StepArrays.answer`. It is unknown if the row
+        has
+    no answer text or no accepted answer, or the matcher cannot decide.
 
     Raises:
-        UsageError: there is no such measure, a table is not of these rows, or no quality of one is known.
+        UsageError: the measure does not exist, a table was not made from these rows, or it has no known quality.
 
     Reference: Rajpurkar et al., SQuAD (2016), `evaluate-v1.1.py`.
 
@@ -51,19 +52,17 @@ def qualities(rows: Iterable[Mapping[str, Any]], tables: Sequence[EpisodeTable],
     found = [_aligned(table, graded.get(table.dataset)) for table in tables]
     for table, quality in zip(tables, found, strict=True):
         if table.n and np.isnan(quality).all():
-            raise UsageError(
-                f"{table.dataset} does not say how good any answer is: it needs the columns answer and gold."
-            )
+            raise UsageError(f"{table.dataset} has nothing to grade answers by: it needs the columns answer and gold.")
     return found
 
 
 def _graded(
     rows: Iterable[Mapping[str, Any]], wanted: set[tuple[str, str]], matcher: Matcher
 ) -> Iterator[dict[str, Any]]:
-    """Yield the steps' rows with the quality in the place of the confidence.
+    """Yield the steps' rows with the quality in place of the confidence.
 
-    A table puts each candidate's confidence where its answer stands, and looks at it for nothing else. So the table of
-    these rows holds every quality in the right place, by the very code that placed the answers.
+    A table stores each candidate's confidence at its answer's position and does not use it otherwise. So the table of
+    these rows has every quality in the right place, by the same code that placed the answers.
     """
     for number, row in enumerate(rows, 1):
         if row["walk"] is None and (row["dataset"] or "log", row["episode_id"]) in wanted:
@@ -92,4 +91,4 @@ def _aligned(table: EpisodeTable, graded: EpisodeTable | None) -> Floats:
         order = np.array([place[name] for name in table.ids])
         if np.array_equal(graded.arrays.present[order], table.arrays.present):
             return np.asarray(graded.confidence[order], dtype=np.float64)
-    raise UsageError(f"These are not the rows that the table {table.dataset} was made of.")
+    raise UsageError(f"These are not the rows that the table {table.dataset} was made from.")

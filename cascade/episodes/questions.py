@@ -1,11 +1,11 @@
-"""Question files: what `cascade collect` asks. Every problem of a file is named before the first call is paid.
+"""Question files for `cascade collect`. Every problem of a file is named before the first call is paid.
 
-Forms, told by what a file holds:
+Formats, recognised by the content:
 
-* one's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, where known, `answer` or `answers`,
+* cascade's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, if known, `answer` or `answers`,
   `choices`, `context`, `id`, `group`, `segment`, `split`, `kind`;
-* chat requests, a line each: whole bodies with `messages`, or OpenAI's batch form with `custom_id` and `body`; beside
-  them the same `gold`, `group`, `segment`, `split`;
+* chat requests, one per line: whole bodies with `messages`, or OpenAI's batch format with `custom_id` and `body`; also
+  with `gold`, `group`, `segment`, `split`;
 * HotpotQA's published JSON, whose `context` is paragraphs of sentences;
 * MMLU's published CSV (no header: question, four choices, a letter) and its form with `choices` and an index.
 """
@@ -32,7 +32,7 @@ from cascade.types import Question
 
 LETTERS = string.ascii_uppercase
 _LISTED = 20
-"""How many problems an error lists."""
+"""The most problems that an error lists."""
 _IDS = ("id", "question_id", "_id", "qid")
 _ANSWERS = ("answers", "answer", "gold")
 _KINDS = ("kind", "type", "subject")
@@ -40,9 +40,9 @@ _GROUPS = ("group", "group_id")
 _NO_BODY = frozenset(
     {"custom_id", "method", "url", "split", "segment", "category", *_IDS, *_ANSWERS, *_KINDS, *_GROUPS}
 )
-"""Fields of a line that are no part of a chat request's body."""
+"""Fields of a line that do not belong to a chat request's body."""
 _MMLU_CELLS = 6
-_UNJUDGED = "a question without an answer: what comes back cannot be judged"
+_UNJUDGED = "a question without an accepted answer: the models' answers cannot be judged"
 _MAYBE_NO_CALL = ' (if no tool is to be called, write "gold": [])'
 
 
@@ -51,13 +51,13 @@ class AskedQuestion:
     """One question to ask, with the answers that count as right.
 
     Attributes:
-        id: what the question is called; the start of a hash of it where the file does not say.
+        id: the question's id; by default the start of its hash.
         question: the text, its choices as lines "A. …" below it, and the context.
-        gold: the accepted answers; none where the file knows none. Of a choice, its letter and its text.
-        group: what splits must not cut through; the id where the file does not say.
-        split: which part of the data it is of.
-        kind: what sort of question it is, in the file's own words.
-        matcher: which matcher its form asks for ("choice", "hotpotqa"), None where it does not say.
+        gold: the accepted answers; empty if the file has none. For a choice, its letter and its text.
+        group: the unit that splits must not cut; by default the id.
+        split: its part of the data.
+        kind: its kind, in the file's own words.
+        matcher: the matcher for its format ("choice", "hotpotqa"); None if unknown.
     """
 
     id: str
@@ -74,10 +74,10 @@ def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[Ask
 
     Args:
         path: the file.
-        dropped: told of questions without an answer: they are asked, but what comes back cannot be judged.
+        dropped: told of questions without an accepted answer: they are asked, but the models' answers cannot be judged.
 
     Raises:
-        UsageError: anything in the file cannot be used; one message lists the first 20 problems with their places.
+        UsageError: the file has invalid questions; one message lists the first 20 problems with their places.
         MissingExtraError: Parquet without pyarrow.
     """
     path, unread = Path(path), Dropped()
@@ -102,7 +102,7 @@ def _listed(path: Path, problems: Sequence[str], count: int) -> str:
 
 
 class _Draft(NamedTuple):
-    """The question that a record holds, or its problems. `named` if the file itself gave the id."""
+    """A record's question, or its problems. `named`: the file itself gave the id."""
 
     place: str
     asked: AskedQuestion | None
@@ -111,7 +111,7 @@ class _Draft(NamedTuple):
 
 
 def _doubles(drafts: Iterable[_Draft]) -> list[str]:
-    """Return the ids that the file gives to two questions."""
+    """Return a problem for each id that the file gives to two questions."""
     first: dict[str, str] = {}
     problems = []
     for place, asked, named, _ in drafts:
@@ -124,7 +124,7 @@ def _doubles(drafts: Iterable[_Draft]) -> list[str]:
 
 
 def _told_apart(asked: Iterable[AskedQuestion]) -> list[AskedQuestion]:
-    """Give the second of two equal questions an id of its own, in the same group: published sets hold some twice."""
+    """Give the second of two equal questions another id in the same group: published sets have some twice."""
     seen: dict[str, int] = {}
     apart = []
     for one in asked:
@@ -139,7 +139,7 @@ def _told_apart(asked: Iterable[AskedQuestion]) -> list[AskedQuestion]:
 
 
 def _records(path: Path, dropped: Dropped) -> Iterator[Record]:
-    """Yield a file's records by name; MMLU's table, which names no columns, gets its names here."""
+    """Yield a file's records by column name; MMLU's table, which has no header, gets its names here."""
     if not table_suffix(path):
         yield from records(path, dropped)
         return
@@ -156,7 +156,7 @@ def _records(path: Path, dropped: Dropped) -> Iterator[Record]:
 
 
 def _chat_draft(record: Record) -> _Draft:
-    """Return a chat request: a line of a batch file, whose body holds the messages, or a body by itself."""
+    """Return a chat request: a line of a batch file with the messages in its body, or a body alone."""
     fields = record.fields
     body = loaded(fields.get("body")) if "body" in fields else {k: v for k, v in fields.items() if k not in _NO_BODY}
     try:
@@ -201,7 +201,7 @@ def _draft(record: Record) -> _Draft:
 
 
 class OddQuestionError(ValueError):
-    """A field of a question that cannot be understood; the message says which and why."""
+    """A field of a question is invalid; the message says which and why."""
 
 
 def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
@@ -218,7 +218,7 @@ def _text(fields: Mapping[str, Any]) -> str:
 
 
 def _context(given: Any) -> str | None:
-    """Return a context as one text: a text, texts, or HotpotQA's paragraphs, in either of the forms it comes in."""
+    """Return a context as one text: from a text, texts, or HotpotQA's paragraphs in either format."""
     if isinstance(given, str) and given.startswith("[["):  # paragraphs, in a table's cell
         given = loaded(given)
     if given is None or isinstance(given, str):
@@ -251,7 +251,7 @@ def _choices(fields: Mapping[str, Any]) -> tuple[str, ...]:
     if given is None:
         given = [fields[letter] for letter in itertools.takewhile(lambda one: fields.get(one) is not None, LETTERS)]
     if not isinstance(given, list) or any(text(one) is None for one in given):
-        raise OddQuestionError("the choices are no list of texts")
+        raise OddQuestionError("the choices are not a list of texts")
     if len(given) == 1 or len(given) > len(LETTERS):
         raise OddQuestionError(f"there are {len(given)} choices; from 2 to {len(LETTERS)} can be asked")
     return tuple([str(one).strip() for one in given])
@@ -262,13 +262,13 @@ def _shown(choices: Sequence[str]) -> list[str]:
 
 
 def _gold(given: Any, choices: Sequence[str]) -> tuple[str, ...]:
-    """Return the accepted answers: of a question with choices the letter and the text of each right one."""
+    """Return the accepted answers; for a question with choices, the letter and the text of each right one."""
     if isinstance(given, Mapping):
         given = given.get("text")  # SQuAD's form: texts beside the places where they start
     listed = texts_in(given) if isinstance(given, str) else given if isinstance(given, list) else [given]
     found = [one for one in listed if one is not None and one != ""]
     if any(text(one) is None for one in found):
-        raise OddQuestionError("an answer is no text")
+        raise OddQuestionError("an answer is not a text")
     if not choices:
         return tuple(dict.fromkeys(str(one).strip() for one in found))
     places = [_place(one, choices) for one in found]
@@ -276,7 +276,7 @@ def _gold(given: Any, choices: Sequence[str]) -> tuple[str, ...]:
 
 
 def _place(answer: Any, choices: Sequence[str]) -> int:
-    """Return which choice an answer means: by its text, its letter, or its number from 0."""
+    """Return the number of the choice that an answer names by its text, its letter, or its number from 0."""
     said = str(answer).strip()
     letters = LETTERS[: len(choices)]
     if isinstance(answer, str) and len(said) == 1 and said.upper() in letters:
@@ -285,4 +285,4 @@ def _place(answer: Any, choices: Sequence[str]) -> int:
         return choices.index(said)
     if said.isdecimal() and int(said) < len(choices):
         return int(said)
-    raise OddQuestionError(f"the answer {said[:60]!r} is none of the {len(choices)} choices")
+    raise OddQuestionError(f"the answer {said[:60]!r} is not among the {len(choices)} choices")

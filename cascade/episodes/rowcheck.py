@@ -1,4 +1,4 @@
-"""Check which values a column can hold, and clean rows: an odd value becomes null and is counted, never 0."""
+"""Check the values of columns, and clean rows: an invalid value becomes null and is counted, never 0."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ KINDS: Mapping[str, str] = (
     | {"confidence": NUMBER, "latency_ms": NUMBER, "correct": TRUTH, "kept": TRUTH, "gold": TEXTS, "signals": NUMBERS}
     | {"parents": WHOLES}
 )
-"""What each column holds. A whole number is never negative; every number is finite; null stands for unknown."""
+"""The kind of each column. A whole number is never negative; every number is finite; null means unknown."""
 AT_LEAST: Mapping[str, int] = {"step": 1, "horizon": 1}
-"""The least that a whole number may be, where it is not 0."""
+"""The minimum of whole numbers, if it is not 0."""
 MAX_WHOLE = 2**63 - 1
-"""What Parquet and SQL can hold."""
+"""The largest whole number in Parquet and SQL."""
 
 
 class OddValueError(ValueError):
-    """A value that its column cannot hold; its text says why where the column's kind does not."""
+    """A value does not fit its column; the text says why if the column's kind does not explain it."""
 
 
 def _text(_name: str, value: Any) -> str:
@@ -88,7 +88,7 @@ def _step_numbers(name: str, value: Any) -> list[int]:
 
 
 def texts_in(given: str) -> list[str]:
-    """Return the texts of a JSON list of texts; any other text is one by itself, even if it is some other JSON.
+    """Return the texts of a JSON list of texts; any other text is returned as one text, even if it is other JSON.
 
     >>> texts_in('["a", "b"]'), texts_in("[4, 1]")
     (['a', 'b'], ['[4, 1]'])
@@ -120,9 +120,9 @@ _BY_KIND: Mapping[str, Check] = {
     WHOLES: _step_numbers,
 }
 AS_JSON = frozenset({TEXTS, NUMBERS, WHOLES})
-"""The kinds that files and tables which hold no lists keep as JSON."""
+"""The kinds that are stored as JSON in files and tables without lists."""
 CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.items()}
-"""By column: returns a value as the column holds it, or raises `OddValueError`. Never called with None."""
+"""By column: returns a value in the column's form, or raises `OddValueError`. Never called with None."""
 
 
 @lru_cache(maxsize=64)  # the rows of an answer have the same time
@@ -140,14 +140,14 @@ def instant(text: str) -> datetime | None:
 
 
 def odd(name: str, error: OddValueError, shown_as: str | None = None) -> str:
-    """Return how a value that its column cannot hold is counted, by default under the column's name."""
+    """Return the reason under which an invalid value is counted, by default with the column's name."""
     return f"{shown_as or name} {str(error) or f'is no {KINDS[name]}'}, read as null"
 
 
 def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:
-    """Return a row with every column, as the present version writes it; None if the values make no row.
+    """Return a row with every column, as the current version writes it; None if the values do not make a row.
 
-    Unknown columns are left out. Every value that is not as it should be is counted in `dropped`.
+    Unknown columns are left out. Every invalid value is counted in `dropped`.
 
     Raises:
         UsageError: a newer version wrote it.
@@ -178,16 +178,16 @@ _UNKNOWN_AT_MOST = 50
 
 
 def note_unknown_column(name: str, place: str, dropped: Dropped) -> None:
-    """Count a column that no log has, once: it is the file's oddity, not each row's."""
+    """Count an unknown column once: it belongs to the file, not to each row."""
     reason = f"an unknown column {name[:80]!r}, left out"
     if reason not in dropped.notes:
-        # A file with keys at random must not fill the memory with them.
+        # A file with random keys must not fill the memory with them.
         many = len(dropped.notes) > _UNKNOWN_AT_MOST
         dropped.note("more unknown columns, left out" if many else reason, place)
 
 
 def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> dict[str, Any]:
-    """Return signals with null for whatever is no finite number; what stands under "replay" is left as it is."""
+    """Return signals with null for every value that is not a finite number; "replay" is left unchanged."""
     if all(type(value) is float or value is None for name, value in signals.items() if name != "replay"):
         return signals  # as nearly all are, but for what Parquet's own nulls and a decoder's have made null already
     made = dict(signals)
@@ -203,7 +203,7 @@ def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> di
 
 
 def refuse_newer(version: int | None, place: str) -> None:
-    """Raise UsageError for a row that a newer version wrote: what its columns mean is not known here (F56)."""
+    """Raise UsageError for a row that a newer version wrote: the meaning of its columns is unknown here (F56)."""
     if version is not None and version > SCHEMA_VERSION:
         raise UsageError(
             f"{place} was written by a newer version of cascade (schema {version}; this one reads up to "
@@ -212,7 +212,7 @@ def refuse_newer(version: int | None, place: str) -> None:
 
 
 def belongs(made: dict[str, Any], place: str, dropped: Dropped) -> bool:
-    """Whether a row belongs to a step of an episode; gives it the episode's id if only the question is there."""
+    """Whether a row belongs to a step of an episode; sets the episode's id if the row has only the question."""
     if made["step"] is None:
         dropped.drop("no step", place)
         return False
@@ -227,10 +227,9 @@ def belongs(made: dict[str, Any], place: str, dropped: Dropped) -> bool:
 
 
 def no_log(path: Path, dropped: Dropped) -> UsageError:
-    """Return the error for a file of which no row could be read."""
+    """Return the error for a file without a readable row."""
     return UsageError(
-        f"{path} holds no row of an episode log: {dropped.describe()}. "
-        "Logs of other kinds are read with: cascade import"
+        f"{path} has no row of an episode log: {dropped.describe()}. Logs of other kinds are read with: cascade import"
     )
 
 
@@ -242,7 +241,7 @@ def checked_columns(columns: Iterable[str]) -> None:
 
 
 def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a filter as it is, or raise UsageError naming every column in it that cannot be compared."""
+    """Return a filter unchanged; raise UsageError that names every column that cannot be compared."""
     wanted = dict(where or {})
     checked_columns(wanted)
     lists = [name for name in wanted if KINDS[name] in AS_JSON]
@@ -261,14 +260,14 @@ def matches(row: Mapping[str, Any], where: Mapping[str, str]) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a filter names it."""
+    """Return a value as it is written in a filter."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def storable(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with null for each NaN or infinite number, and their columns named in its signals (F57).
 
-    The flag stands where no policy takes it for a number: `signals["replay"]["not_finite"]`.
+    The names are in `signals["replay"]["not_finite"]`, which policies do not read.
     """
     odd_columns = [name for name, value in row.items() if not _all_finite(value)]
     if not odd_columns:

@@ -2,15 +2,15 @@
 
 So no paid call is lost. The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in
 `candidate` and its answer in `answer`; the others (a sampled verdict, a call of an unfinished step) have null there.
-Unknown is null. The step's signals stand in `signals`, and there under "replay" what is needed to replay the call to
-the letter: purpose, sample, finish reason, tokens with log-probs.
+Unknown is null. The step's signals are in `signals`, and under "replay" in it the data for an exact replay of the call:
+purpose, sample, finish reason, tokens with log-probs.
 
-Two questions are the same (`identity`) when they differ only in case, blanks, Unicode form or idle punctuation. One
-that comes again with a trailing blank or in capitals is no new evidence, and a policy that has seen one has seen the
-other. The same rule decides which rows of a log are one question, which questions a policy has seen, and which
-questions are in one group. It drops only what carries no meaning. Digits, signs, brackets, quotation marks, marks
-between digits and the letters of choice options all stay: "x+1" is not "x-1", "3.5" is not "35", "n!" is not "n", "x²"
-is not "x2".
+Two questions are the same (`identity`) if they differ only in case, blanks, Unicode form or idle punctuation. A
+question that is repeated with a trailing blank or in capitals is not an independent question, and a policy that has
+seen one has seen the other. The same rule decides which rows of a log are one question, which questions a policy has
+seen, and which questions are in one group. It drops only characters without meaning. Digits, signs, brackets, quotation
+marks, marks between digits and the letters of choice options all stay: "x+1" is not "x-1", "3.5" is not "35", "n!" is
+not "n", "x²" is not "x2".
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Reques
 SCHEMA_VERSION = 5
 """2 added `walk` and `confidence`, 3 `segment`, 4 `parents`, 5 `user`. A row of an earlier version has null there."""
 BASE_ONLY, GUIDE_ONLY, LAST_ONLY = ALONE
-"""The walks of one model by itself, as they are called wherever they stand."""
+"""The names of the walks of one model by itself."""
 CARRIED_OVER = "carried over: no call"
-"""The `cost_source` of an answer that stands again in a later round without a call: its run had ended."""
+"""The `cost_source` of an answer that is repeated in a later round without a call, since its run had ended."""
 TOLD = "told"
-"""Stands under a row's `signals["replay"]` where a model was told whether it was right while it worked."""
-UNJUDGED = "an episode with an answer of which it is not known whether it is right"
+"""Key in a row's `signals["replay"]`: a model was told during its run whether it was right."""
+UNJUDGED = "an episode with an answer of which it is unknown whether it is right"
 """Why a table that needs labels leaves an episode out."""
 FAILED = "failed"
-"""Stands under a row's `signals["replay"]` where calls of its episode failed: step, role and error of each."""
+"""Key there: step, role and error of each failed call of the episode."""
 BEGUN = "begun"
 """Stands there for a call that was begun early: the number of the step during which."""
 EARLY = "begun early"
 """The walk of a call that was begun early and not used. It is money spent, and no step of the question's walk."""
 WRITTEN = "written_input_tokens"
-"""Stands there where a provider wrote so many tokens of the prompt to its cache."""
+"""Key there: how many tokens of the prompt the provider wrote to its cache."""
 ECHOED = "echoed"
-"""Stands there where the reply bore a model's name."""
+"""Key there: the model's name in the reply."""
 FINGERPRINT = "fingerprint"
-"""Stands there where the provider said which build of the model replied."""
+"""Key there: the build of the model, as the provider reported it."""
 CHAT = "chat"
-"""Stands there where a chat request was answered: `context` is then the request, and `text` the message, as JSON."""
+"""Key there: a chat request was answered: `context` is then the request, and `text` the message, as JSON."""
 CONTENT_COLUMNS = ("user", "question", "context", "gold", "answer", "text")
-"""The columns that spell out who asked, what was asked, and what was answered; so do the tokens among the signals."""
+"""The columns with texts of users and models; the tokens among the signals have them too."""
 IMPOSSIBLE_LOGPROB = -1e9
-"""Stands for −inf in a file."""
+"""−inf in a file."""
 COLUMNS = (
     "episode_id",
     "walk",
@@ -107,7 +107,7 @@ def is_told(row: Mapping[str, Any]) -> bool:
 
 
 def has_failed(row: Mapping[str, Any]) -> bool:
-    """Whether a call of the row's episode failed, so that a step of it lacks what the model would have said."""
+    """Whether a call of the row's episode failed, so that a step lacks the model's reply."""
     return bool(replay_of(row).get(FAILED))
 
 
@@ -132,7 +132,7 @@ def replay_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def answers(row: Mapping[str, Any]) -> bool:
-    """Return whether a row holds an answer, or says whether one was right; a log of one's own may lack `candidate`.
+    """Return whether a row has an answer, or whether one was right; a user's own log may lack `candidate`.
 
     >>> answers({"candidate": None, "answer": None, "correct": True})
     True
@@ -141,19 +141,19 @@ def answers(row: Mapping[str, Any]) -> bool:
 
 
 def replied(row: Mapping[str, Any]) -> bool:
-    """Return whether it is on record that a model replied: by its text, or as a call that cascade itself logged."""
+    """Return whether a model's reply is on record: by its text, or as a call that cascade itself logged."""
     replay = (row["signals"] or {}).get("replay")
     return row["text"] is not None or (isinstance(replay, Mapping) and "finish_reason" in replay)
 
 
 def chat_of(row: Mapping[str, Any]) -> ChatRequest | None:
-    """Return the chat request that a row's model answered; None where it answered none, or it is not on record."""
+    """Return the chat request that a row's model answered; None if there is none, or it is not on record."""
     return request_of(row["context"]) if row["context"] and replay_of(row).get(CHAT) else None
 
 
-@lru_cache(maxsize=256)  # the rows of a request stand together, mostly
+@lru_cache(maxsize=256)  # the rows of a request are mostly consecutive
 def request_of(context: str) -> ChatRequest | None:
-    """Return the chat request that a context holds as JSON; None if it holds none."""
+    """Return the chat request in a context, as JSON; None if it has none."""
     try:
         body = json.loads(context)
         return ChatRequest.from_openai(body) if isinstance(body, dict) else None
@@ -162,9 +162,9 @@ def request_of(context: str) -> ChatRequest | None:
 
 
 def request_digest(request: Request) -> str:
-    """Return a digest of a call: of all that is sent, and the sample's number. Equal digests share one answer.
+    """Return a digest of a call: of everything that is sent, and the sample's number. Equal digests share one answer.
 
-    Where the answer is drawn (a temperature, and no seed) the step is told apart too: a later one would draw anew.
+    If the answer is random (a temperature, and no seed) the digest includes the step, since a later step samples again.
     """
     asked = request.messages if request.chat is None else request.chat.canonical
     sent = (request.model, asked, request.max_tokens, request.temperature, request.top_logprobs)
@@ -174,15 +174,15 @@ def request_digest(request: Request) -> str:
 
 
 def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:
-    """Yield an answer's rows, one per call that came back, in the order they were made.
+    """Yield an answer's rows, one per call that returned, in the order of the calls.
 
     A call that was begun early and not used has one in any case, so that what it may have cost is on record (`EARLY`).
 
     Args:
         answer: the answer, with its steps.
         horizon: T, how many steps the question could have taken.
-        columns: what the answer itself does not know: `dataset`, `split`, `group`, `segment`, `user`, `gold`, `walk`,
-            `episode_id`. Segment and user are the question's own where they do not say.
+        columns: values that the answer does not have: `dataset`, `split`, `group`, `segment`, `user`, `gold`, `walk`,
+            `episode_id`. Segment and user are by default the question's own.
     """
     head, failed = _head(answer.question) | {"horizon": horizon} | columns, _failed(answer)
     placed = [(step, call) for step in answer.steps for call in step.calls]
@@ -204,7 +204,7 @@ def _unused_columns(call: Call) -> dict[str, Any]:
 
 
 def _head(question: Question) -> dict[str, Any]:
-    """Return a row of every column, with what a question says of it; the others are null."""
+    """Return a row with every column, filled from a question; the others are null."""
     return dict.fromkeys(COLUMNS) | {
         "episode_id": question_id(question.text, question.context),
         "question": question.text,
@@ -228,7 +228,7 @@ def call_row(call: Call, completion: Completion) -> dict[str, Any]:
 
 
 def said_text(completion: Completion) -> str:
-    """Return a model's reply as a row keeps it: its text, or its whole message as JSON."""
+    """Return a model's reply in a row's form: its text, or its whole message as JSON."""
     return completion.text if completion.message is None else json.dumps(completion.message, ensure_ascii=False)
 
 
@@ -266,7 +266,7 @@ _DECIDING = frozenset({"decide", "exit", ACT})
 def _candidate_of(step: Step, call: Call) -> int | None:
     """Return the index of the candidate that a call produced: its role's, if this is the call's first sample.
 
-    A call that asks what to do next produced none: its model's answer, if it has one, is another call's.
+    A call that decides what to do next produced none: its model's answer, if it has one, came from another call.
     """
     of_chat = call.request.question.chat is not None
     if call.request.sample or call.request.purpose in _DECIDING or (of_chat and call.request.purpose == "judge"):
@@ -304,13 +304,13 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
 
 
 def token_row(token: Token) -> list[Any]:
-    """Return a token as a row keeps it."""
+    """Return a token in a row's form."""
     shown = [token.text, _finite(token.logprob)]
     return [*shown, [[text, _finite(value)] for text, value in token.top]] if token.top else shown
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a log-prob as a number that JSON can hold: JSON has no −inf."""
+    """Return a log-prob as a JSON number: JSON has no −inf."""
     return None if value is None else max(value, IMPOSSIBLE_LOGPROB)
 
 
@@ -321,7 +321,7 @@ def _cost_source(call: Call) -> str:
 
 
 def uncached_nano_usd(row: Mapping[str, Any]) -> int | None:
-    """Return what a row's call would have cost had nothing of its prompt been in a cache; None where that is not known.
+    """Return what a row's call would have cost without a prompt cache; None if unknown.
 
     The price is the bundled table's, if it gives the cost on record; a price of the user's own is not in a log.
     """
@@ -404,7 +404,7 @@ def is_hashed(text: str) -> bool:
 
 
 _RAISED = {"<super>": "^", "<sub>": "_", "<fraction>": " "}
-"""What NFKC would lose, by the kind of compatibility decomposition: 2² would read 22, 1½ would read 11/2."""
+"""Marks for what NFKC would lose, by the kind of compatibility decomposition: 2² would become 22, 1½ 11/2."""
 _SAME = str.maketrans(
     {
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
@@ -446,7 +446,7 @@ def _raised(sign: str) -> str:
     return _RAISED[kind] + sign if kind in _RAISED else sign
 
 
-@lru_cache(maxsize=4_096)  # a log asks for one question's identity once a row
+@lru_cache(maxsize=4_096)  # a log needs a question's identity once per row
 def identity(text: str, context: str | None = None) -> str:
     """Return a hash (16 hex digits) that a question shares with its near-duplicates: `question_id` of plain texts.
 

@@ -20,11 +20,11 @@ from cascade.errors import UsageError
 
 _NANO = 1_000_000_000
 Taken: TypeAlias = Mapping[tuple[str, str | None, int], float]
-"""Seconds by episode, walk and step, as far as every call of it says them."""
+"""Seconds by episode, walk and step, if every call of it has a duration."""
 
 
 def seconds_of(rows: Iterable[Mapping[str, Any]]) -> Taken:
-    """Return how long each logged step took: its calls one after the other, NaN where one of them does not say."""
+    """Return how long each logged step took: the sum over its calls, NaN if one has no duration."""
     found: defaultdict[tuple[str, str | None, int], float] = defaultdict(float)
     for row in rows:
         if row["step"] is not None:
@@ -34,25 +34,25 @@ def seconds_of(rows: Iterable[Mapping[str, Any]]) -> Taken:
 
 
 def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> EpisodeTable:
-    """Return the questions with costs that count a price a second too; of the reference, where it is a last step.
+    """Return the questions with costs that include a price per second.
 
     Args:
         table: the questions.
         taken: how long each step took.
-        usd_a_second: what a second of waiting is worth, in USD, above 0.
+        usd_a_second: the price of a second of waiting, in USD, above 0.
 
     Raises:
-        UsageError: the price is not above 0, or some step on record does not say how long it took.
+        UsageError: the price is not above 0, or a logged step has no duration.
     """
     if not 0 < usd_a_second < np.inf:
-        raise UsageError(f"The price of a second of waiting is a number of USD above 0, not {usd_a_second:g}.")
+        raise UsageError(f"The price of a second of waiting must be above 0 USD, not {usd_a_second:g}.")
     steps = _steps(table, taken)
     on_record = np.arange(table.arrays.horizon) < table.arrays.steps[:, None]
     lacking = int(np.isnan(steps[on_record]).sum())
     if lacking:
         raise UsageError(
-            f"{lacking:,} logged steps of {table.dataset} do not say how long they took (column latency_ms), so that a "
-            "second of waiting cannot be priced."
+            f"{lacking:,} logged steps of {table.dataset} have no duration (column latency_ms), so waiting cannot be "
+            "priced."
         )
     price = usd_a_second * _NANO
     walks = {}
@@ -61,9 +61,7 @@ def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> Epis
         if whole is not None:
             walks[name] = replace(walk, cost=walk.cost + np.rint(price * whole).astype(np.int64))
     if not walks and table.walks:
-        raise UsageError(
-            f"{table.dataset} does not say how long its models took alone, so waiting times cannot be compared."
-        )
+        raise UsageError(f"{table.dataset} has no durations of its models alone, so waiting times cannot be compared.")
     cost = table.arrays.cost + np.rint(price * np.where(on_record, steps, 0.0)).astype(np.int64)
     return replace(table, arrays=replace(table.arrays, cost=cost), walks=walks)
 
@@ -74,7 +72,7 @@ def _steps(table: EpisodeTable, taken: Taken) -> Floats:
 
 
 def _walk(table: EpisodeTable, taken: Taken, name: str, steps: Floats) -> Floats | None:
-    """Return how long a walk took, (n,), 0 where it is not on record; None where the log does not say."""
+    """Return how long a walk took, (n,), 0 if it is not on record; None if the log has no durations."""
     walk = table.walks[name]
     by_name: dict[str, float] = defaultdict(float)
     for (one, which, _), spent in taken.items():

@@ -23,7 +23,7 @@ class Walk:
     """The outcomes of one fixed way to answer on the same questions: the guide alone, or a prompted model that decides.
 
     Attributes:
-        known: bool (n,), whether this way was logged for the question; the other arrays mean nothing where not.
+        known: bool (n,), whether this way was logged for the question; if not, the other arrays mean nothing.
         covered: bool (n,), whether a right answer is among those kept.
         right: bool (n,), whether the answer served is right.
         cost: int64 (n,), nano-USD.
@@ -72,9 +72,9 @@ class EpisodeTable:
     """Logged questions with all their steps.
 
     Attributes:
-        dataset: what the questions are called.
-        ids: an episode's id each.
-        groups: what a split must not cut through, each (a document, a user; the question itself by default).
+        dataset: the name of the questions.
+        ids: each episode's id.
+        groups: each question's group, which a split must not cut (a document, a user; by default the question itself).
         sources: the m places of a step's candidates ("base", "guide"; "answer" in a ladder).
         arrays: answers, truth and costs.
         confidence: float64 (n, T, m), the strategy's own estimate that a candidate is right; NaN = unknown.
@@ -183,7 +183,7 @@ class EpisodeTable:
 
     @property
     def graph(self) -> StepArrays:
-        """The steps as nodes, each bought where its parents are and its own score says so (`conformal.rollout`)."""
+        """The steps as nodes, each bought if its parents are and its own score is high enough (`conformal.rollout`)."""
         return replace(self.arrays, parents=self.parents)
 
     @property
@@ -198,14 +198,14 @@ class EpisodeTable:
         return self.cost_known or bool(self.priced.mean() > _MOSTLY if self.n else False)
 
     def costed(self) -> EpisodeTable:
-        """Return the questions of which every cost is known, if they are more than half; else the table as it is."""
+        """Return the questions with all costs known, if they are more than half; else the unchanged table."""
         if self.cost_known or not self.shows_cost:
             return self
         return replace(self.take(self.priced), cost_known=True)
 
     @property
     def sure(self) -> Floats:
-        """How sure the cascade is of each answer: float64 (n, T, m), NaN = unknown. `engine.sure_of`, on a log."""
+        """The cascade's confidence in each answer: float64 (n, T, m), NaN = unknown. `engine.sure_of`, on a log."""
         replied = self.signals.get("reply_mean_logprob")
         if replied is None or "p_yes" in self.signals:
             return self.confidence
@@ -217,10 +217,10 @@ class EpisodeTable:
     def only(self, steps: Sequence[int]) -> EpisodeTable:
         """Return the same questions as if a ladder had no other steps; numbered from 1, in rising order.
 
-        The signal that compares an answer with earlier ones is computed again, from those that remain.
+        The signal that compares an answer with earlier ones is computed again from the remaining steps.
 
         Raises:
-            UsageError: a chosen step depends on one that is not.
+            UsageError: a chosen step depends on one that is not chosen.
         """
         parents = None if self.parents is None else self.graph.only(steps).parents
         columns, arrays = np.array(steps, dtype=np.int64) - 1, self.arrays.only(steps)
@@ -244,10 +244,10 @@ class EpisodeTable:
         ).as_listed()
 
     def as_listed(self) -> EpisodeTable:
-        """Return the questions as far as their steps are on record in the listed order, without one that is left out.
+        """Return the questions with their steps on record in listed order, up to the first missing step.
 
-        The record of a question ends, incomplete, before the first step that it lacks; where that is the first of all,
-        its first step is empty, at a cost that is not known.
+        The record of a question ends, incomplete, before the first step that it lacks; if that is the very first step,
+        it is empty, with an unknown cost.
         """
         if self.bought is None:
             return self
@@ -270,10 +270,10 @@ class EpisodeTable:
         )
 
     def as_bought(self, bought: Bools) -> EpisodeTable:
-        """Return the same questions where some steps, bool (n, T), were bought and the others left out.
+        """Return the same questions with some steps, bool (n, T), bought and the others left out.
 
-        A step that was left out costs nothing and has no candidate and no signal. What was right stays on record, so
-        that a question is as solvable as before. Only where no step depends on one that was left out.
+        A step that was left out costs nothing and has no candidate and no signal. Which answers were right stays on
+        record, so a question is as solvable as before. No step may depend on one that was left out.
         """
         arrays, out = self.arrays, ~bought
         absent = out[:, :, None]
@@ -293,10 +293,10 @@ class EpisodeTable:
         )
 
     def as_walked(self, name: str) -> EpisodeTable:
-        """Return the same questions answered by one of the walks alone: one step with the answer that it serves.
+        """Return the same questions answered by one of the walks: one step with the answer that the walk serves.
 
-        Its signals are unknown, and so is which of its answers equals another way's. A question of which the walk is
-        not on record has an empty step and an incomplete record.
+        Its signals are unknown, and so is the equality of its answers with other answers. A question without this walk
+        on record has an empty step and an incomplete record.
         """
         walk, shape = self.walks[name], (self.n, 1, len(self.sources))
         answer, correct = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""From rows to tables: one `EpisodeTable` for each data set of a log.
+"""Convert rows to tables: one `EpisodeTable` for each data set of a log.
 
 An episode that cannot be judged is left out and counted: an answer without truth, a missing step that others read. So
 is a walk of an episode if the log does not say what was served. A single call that is missing was not bought, or was
@@ -45,7 +45,7 @@ from cascade.policies.question_features import Kind
 
 
 class _Made(NamedTuple):
-    """One candidate as a row records it. `key` tells answers apart that differ; `text` is the answer's as compared."""
+    """One candidate as a row records it. `key` distinguishes different answers; `text` is the answer as compared."""
 
     key: str
     source: str
@@ -56,7 +56,7 @@ class _Made(NamedTuple):
 
 @dataclass(slots=True)
 class _Stage:
-    """One step in the making. `unplaced` holds the answers whose `candidate` is null."""
+    """One step in the making. `unplaced` has the answers whose `candidate` is null."""
 
     made: dict[int, _Made] = field(default_factory=dict)
     unplaced: list[_Made] = field(default_factory=list)
@@ -72,7 +72,7 @@ class _Stage:
 class _Kept:
     """The result of one walk of one episode: its kept answers by step and candidate, the cost of each call, the steps.
 
-    `given` holds all answers of the walk: if it kept none, the engine serves the best of them.
+    `given` has all answers of the walk: if it kept none, the engine serves the best of them.
     """
 
     answers: dict[tuple[int, int], _Made] = field(default_factory=dict)
@@ -85,8 +85,8 @@ class _Kept:
 class _Logged:
     """The rows of one walk of one episode in the making.
 
-    `given` holds each answer and whether it was kept, by step and candidate: several calls may have made one. The
-    candidate is -1 where the log does not say it. `replied` says whether a reply is on record.
+    `given` has each answer and whether it was kept, by step and candidate: several calls may have made one. The
+    candidate is -1 if the log does not give it. `replied`: a reply is on record.
     """
 
     given: dict[tuple[int, int], tuple[_Made, bool | None]] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class _Logged:
 
 @dataclass(slots=True)
 class _Draft:
-    """One episode in the making. `askers` holds who was asked, `echoes` under which names they answered.
+    """One episode in the making. `askers` has the models asked, `echoes` the names in their replies.
 
     `told` is `schema.is_told`, `failed` is `schema.has_failed`, `refused` is `schema.refused_steps`; `cached` says that
     a prompt was read from a cache, `doubled` that the question's own hash is the episode's id, as where the log gives
     none, and two rows answer in one place.
-    The first row that tells the group decides on it, and so for the question.
+    The first row with a group decides it, and likewise for the question.
     """
 
     group: str | None = None
@@ -128,8 +128,8 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     """Return one table for each data set, in the order of their first rows.
 
     Args:
-        rows: as `episodes.schema` says, in any order; read once, and only numbers are kept of them.
-        dropped: told of every episode that is left out, and of every walk of an episode that is.
+        rows: as in `episodes.schema`, in any order; read once, and only their numbers are kept.
+        dropped: told of every episode, and every walk of an episode, that is left out.
 
     Raises:
         UsageError: no episode is left.
@@ -155,7 +155,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
 
 
 def _with_the_same_parents(episodes: Mapping[str, _Draft], dropped: Dropped) -> dict[str, _Draft]:
-    """Return the episodes whose steps depend on the same steps as in the first one that has them; count the others."""
+    """Return the episodes whose steps have the same parents as in the first episode with them; count the others."""
     known: dict[int, tuple[int, ...]] = {}
     kept = {}
     for name, draft in episodes.items():
@@ -169,7 +169,7 @@ def _with_the_same_parents(episodes: Mapping[str, _Draft], dropped: Dropped) -> 
 
 
 def _parents(number: int, stage: _Stage) -> tuple[int, ...]:
-    """Return the numbers of the steps that a step depends on; the one before where the log does not say."""
+    """Return the numbers of the steps that a step depends on; by default the step before."""
     return stage.parents if stage.parents is not None else (number - 1,) if number > 1 else ()
 
 
@@ -205,7 +205,7 @@ def _take_walk(row: Mapping[str, Any], made: _Made | None, walk: _Logged) -> Non
 
 
 _UNPLACED = -1
-"""The candidate of an answer of which the log does not say which of its step's answers it is."""
+"""The candidate of an answer whose index the log does not give."""
 
 
 def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> None:
@@ -240,7 +240,7 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
 
 
 def _source(row: Mapping[str, Any]) -> str:
-    """Return who gave a row's answer: its role, else its model, as in a ladder; "" where neither is on record."""
+    """Return the source of a row's answer: its role, else its model, as in a ladder; "" if neither is on record."""
     return row["source"] or row["model"] or ""
 
 
@@ -249,14 +249,14 @@ def _made(row: Mapping[str, Any]) -> _Made | None:
         return None
     answer, correct = row["answer"], row["correct"]
     text = None if answer is None else answer_key(answer, chat_of(row))
-    # A source that keeps no texts: what is right is taken for one answer, what is wrong for another each time.
+    # A source without texts: all right answers count as one, each wrong answer as a different one.
     key = _RIGHT if text is None and correct else _own(row["step"], row["candidate"] or 0) if text is None else text
     confidence = math.nan if row["confidence"] is None else row["confidence"]
     return _Made(key, _source(row), correct, confidence, None if answer is None or is_hashed(answer) else text)
 
 
 _RIGHT = "\x00right"
-"""The key of a right answer where there are no texts."""
+"""The key of a right answer if there are no texts."""
 
 
 def _own(step: int | None, candidate: int) -> str:
@@ -265,7 +265,7 @@ def _own(step: int | None, candidate: int) -> str:
 
 
 def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
-    """Return whether an episode can be judged; if not, say why."""
+    """Return whether an episode can be judged; if not, count the reason."""
     why = "an episode in which the call of a model failed" if not _may_lack(draft) else None
     why = why or (_DOUBLED if draft.doubled else _misplaced(draft) or _unjudged(draft))
     if why is not None:
@@ -273,11 +273,11 @@ def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
     return why is None
 
 
-_DOUBLED = "a question that is answered twice in one step: give each run an episode_id of its own"
+_DOUBLED = "a question that is answered twice in one step: give each run its own episode_id"
 
 
 def _misplaced(draft: _Draft) -> str | None:
-    """Return what is wrong with the numbers of an episode's steps and of those that they depend on."""
+    """Return the problem with the numbers of an episode's steps or their parents, in words; None without one."""
     numbers = sorted(draft.stages)
     if not numbers:
         return "an episode without a step"
@@ -301,7 +301,7 @@ def _may_lack(draft: _Draft) -> bool:
 
 
 def _may_leave_out(draft: _Draft) -> bool:
-    """Return whether a policy may have left steps out: single calls, of which each has all that it reads on record."""
+    """Return whether a policy may have left steps out: steps are single calls, each with its parents on record."""
     stages, unsaid = draft.stages.values(), () if is_ladder(draft.askers) else None
     single = all(len(stage.made) + len(stage.unplaced) <= 1 for stage in stages)
     reads = [unsaid if stage.parents is None else stage.parents for stage in stages]
@@ -309,7 +309,7 @@ def _may_leave_out(draft: _Draft) -> bool:
 
 
 def _unjudged(draft: _Draft) -> str | None:
-    """Return why an episode cannot be judged, None if it can. A lone answer of a step needs no `candidate`."""
+    """Return why an episode cannot be judged; None if it can. The only answer of a step needs no `candidate`."""
     for stage in draft.stages.values():
         if len(stage.unplaced) > 1 or (stage.unplaced and stage.made):
             return "an episode with a step of several answers, one of them with a null candidate"
@@ -344,12 +344,12 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
                 answer[place] = keys.setdefault(made.key, len(keys))
                 correct[place], confidence[place] = made.correct, made.confidence
     steps = np.array([max(draft.stages) for draft in drafts], dtype=np.int64)
-    # A log that does not say how many steps there could have been is held against its longest question.
+    # Without a horizon in the log, its longest question decides.
     complete = steps >= np.array([draft.horizon or horizon for draft in drafts])
     walks, walks_priced = _walks(episodes, horizon, dropped)
     priced &= walks_priced
     askers, sources = {asker for draft in drafts for asker in draft.askers}, _sources(drafts, places)
-    if sources == ("answer",):  # a ladder: each model is its own role, whatever the log calls it ("base", "guide")
+    if sources == ("answer",):  # a ladder: each model is its own role, even if the log calls it "base" or "guide"
         askers = {asker._replace(role=asker.model) for asker in askers}
     return EpisodeTable(
         dataset,
@@ -381,7 +381,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
 
 
 def _bought(drafts: Sequence[_Draft], horizon: int) -> Bools | None:
-    """Return the steps on record, bool (n, T); None where no episode lacks one before its last."""
+    """Return the steps on record, bool (n, T); None if no episode lacks one before its last."""
     if all(max(draft.stages) == len(draft.stages) for draft in drafts):
         return None
     return np.array([[step in draft.stages for step in range(1, horizon + 1)] for draft in drafts], dtype=np.bool_)
@@ -397,12 +397,12 @@ def _of_each_step(drafts: Sequence[_Draft], horizon: int) -> Parents | None:
 
 
 def _tell_apart(drafts: Sequence[_Draft]) -> Bools:
-    """Return whether each question's answers can be compared by what stands in the table, bool (n,).
+    """Return whether each question's answers can be compared by their numbers in the table, bool (n,).
 
-    So they can in a data set of which half of the right candidates and half of the wrong ones have a text; one without
-    is like no other there, be it right or wrong. Where there are hardly any texts all right ones are one answer, which
-    tells the truth; so do texts that are kept of the wrong ones alone, or of the right; and so do equal answers where a
-    model was told whether it was right (`schema.is_told`), and kept its answer if so.
+    They can in a data set in which half of the right candidates and half of the wrong ones have a text; an answer
+    without a text differs from all others there. With few texts all right answers count as one, which reveals the
+    truth; so do texts of only the wrong or only the right answers; and so do equal answers if a model was told whether
+    it was right (`schema.is_told`), and then kept its answer.
     """
     made = [one for draft in drafts for stage in draft.stages.values() for one in stage.made.values()]
     if any(draft.told for draft in drafts) or not all(_mostly_texts(made, right) for right in (True, False)):
@@ -424,9 +424,9 @@ def _mostly_texts(made: Sequence[_Made], right: bool) -> bool:
 
 
 def _by_step(drafts: Sequence[_Draft], horizon: int, of: Callable[[_Stage], int | None]) -> Floats:
-    """Return a number of each step, float64 (n, T); NaN where it is unknown, and where it would tell the truth.
+    """Return a number of each step, float64 (n, T); NaN if it is unknown, or if it would reveal the truth.
 
-    A model that goes on until it is told that it was right tells by the length of its run whether it was.
+    The length of a run that goes on until a model is told that it was right reveals whether it was.
     """
     found = np.full((len(drafts), horizon), np.nan)
     if any(draft.told for draft in drafts):
@@ -439,9 +439,9 @@ def _by_step(drafts: Sequence[_Draft], horizon: int, of: Callable[[_Stage], int 
 
 
 def _take_own_places(drafts: Iterable[_Draft]) -> None:
-    """Give each source the same place in every step: where the base gave no answer, the guide's comes first.
+    """Give each source the same place in every step, also if the base gave no answer and the guide's came first.
 
-    Places are left as they are where sources share one, as a ladder's models do, or where one source fills several.
+    Places are not changed if sources share one, as a ladder's models do, or if one source fills several.
     """
     stages = [stage for draft in drafts for stage in draft.stages.values()]
     place: dict[str, int] = {}
@@ -467,7 +467,7 @@ def _sum(costs: Iterable[int | None]) -> int | None:
 
 
 def _sources(drafts: Iterable[_Draft], places: int) -> tuple[str, ...]:
-    """Return what the candidates' places are called: by who fills them, or "answer" if that differs or is unknown."""
+    """Return the names of the candidates' places: their source, or "answer" if it varies or is unknown."""
     seen: list[Counter[str]] = [Counter() for _ in range(places)]
     for draft in drafts:
         for stage in draft.stages.values():
@@ -487,7 +487,7 @@ def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np
 
 
 def _walks(episodes: Mapping[str, _Draft], horizon: int, dropped: Dropped) -> tuple[dict[str, Walk], Bools]:
-    """Return the named walks, and of which episodes all their costs are known, bool (n,).
+    """Return the named walks, and the episodes for which all their costs are known, bool (n,).
 
     Two of them follow from the steps: the first model alone, a ladder's last alone.
     """
@@ -525,7 +525,7 @@ def _logged(name: str, draft: _Draft, episode: str, dropped: Dropped) -> _Kept |
 def _unknown_walk(walk: _Logged) -> str | None:
     """Return why a walk's kept answers, or their correctness, are unknown; None if both are on record.
 
-    The lone answer of a walk was served, whether or not `kept` says so. Of several answers each needs a `kept`.
+    The only answer of a walk was served, even if `kept` is null. If there are several answers, each needs a `kept`.
     """
     if not walk.given:
         return None if walk.replied else "neither an answer nor a reply is on record"
@@ -535,12 +535,12 @@ def _unknown_walk(walk: _Logged) -> str | None:
         if any(kept is None for _, kept in walk.given.values()):
             return "it has several answers, and kept is null for one of them"
     if any(made.correct is None for made, kept in walk.given.values() if kept is not False):
-        return "it is not known whether its answer is right"
+        return "it is unknown whether its answer is right"
     return None
 
 
 def _first_makers(drafts: Iterable[_Draft]) -> dict[int, str]:
-    """Return who fills the first place of each step, where that is always the same model."""
+    """Return the model in the first place of each step, if it is always the same."""
     found: dict[int, set[str]] = defaultdict(set)
     for draft in drafts:
         for number, stage in draft.stages.items():
@@ -552,7 +552,7 @@ def _first_makers(drafts: Iterable[_Draft]) -> dict[int, str]:
 def _alone(draft: _Draft, step: int, makers: Mapping[int, str]) -> _Kept | None:
     """Return the result of the model in the first place of one step, asked alone and paid for its own calls only.
 
-    None where that is not on record. A model that replied and whose reply holds no answer kept nothing.
+    None if that is not on record. A model whose reply has no answer kept nothing.
     """
     stage = draft.stages.get(step)
     if stage is None:

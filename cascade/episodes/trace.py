@@ -1,4 +1,4 @@
-"""Follow one ask to its end: answered, failed or cancelled. `traces.TraceWriter` writes what it was."""
+"""Follow one ask to its end: answered, failed or cancelled. `traces.TraceWriter` writes the record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cascade.errors import BudgetExceededError, ProviderError, UsageError
 from cascade.types import Answer, Call, Completion, Question, Request, Step
 
-if TYPE_CHECKING:  # where traces are off it is not loaded
+if TYPE_CHECKING:  # not loaded if traces are off
     from cascade.episodes.traces import TraceWriter
 
 logger = getLogger("cascade")
@@ -21,12 +21,12 @@ class Trace:
     """The record of one ask. Without a writer it does nothing.
 
     Args:
-        writer: where the answer goes.
+        writer: writes the answer.
         horizon: T, how many steps the strategy can take.
-        paid: makes the record of a call that was answered; needed for a walk that is left in the middle of a step.
+        paid: makes the record of an answered call; needed for a walk that ends in the middle of a step.
         walk: its name, if it is not the configured strategy's own.
-        episode_id: the id that it is put on record under; a new one by default.
-        key: the name of the server's key that asks: the user on record, where the request names none.
+        episode_id: the id of the record; a new one by default.
+        key: the name of the server's key, which is recorded as the user if the request names none.
     """
 
     __slots__ = ("_done", "_episode_id", "_horizon", "_key", "_paid", "_walk", "_writer")
@@ -100,7 +100,7 @@ class Trace:
             logger.warning("traces: an answer is not on record: %s", type(error).__name__)
 
     def settle(self, answer: Answer) -> Answer:
-        """Return the answer, after its commit where that is waited for. Raises as `TraceWriter.record` does."""
+        """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.record` does."""
         if self._writer is not None:
             self._writer.settle(self._done, answer)
         return answer

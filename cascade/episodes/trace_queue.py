@@ -1,4 +1,4 @@
-"""The queue between asks and the thread that writes, and that thread."""
+"""The queue between asks and the writing thread, and that thread."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ logger = getLogger("cascade")
 GROUP_S = 0.05
 """How long the first answer of a group waits for others: an ask takes seconds, and a commit some milliseconds."""
 GROUP_ANSWERS = 100
-"""Answers in one commit at most; with four rounds, 800 rows."""
+"""The most answers in one commit; with four rounds, 800 rows."""
 MAX_ANSWERS = 10_000
 MAX_CHARS = 64_000_000
-"""What may wait, so that a store that stands still does not fill the memory."""
+"""The limit of the queue, so that a store that does not respond does not fill the memory."""
 RETRY_S = 1.0
 TURN_S = 0.25
-"""How long the file is held at most where only one process may write to it (`store.sqlite`)."""
+"""The longest time to hold the file if only one process may write to it (`store.sqlite`)."""
 EXIT_S = 30.0
-"""How long the end of a process waits for the store; several processes that begin at once take seconds to do so."""
+"""How long a process waits for the store at its end; several processes that start at once take seconds."""
 WARN_EVERY_S = 60.0
 
 
 class Counts(NamedTuple):
-    """Answers that were taken, written with all their rows, lost, and are waiting; and failures of the store."""
+    """Counts of answers: accepted, written with all their rows, lost, waiting; and failures of the store."""
 
     taken: int
     written: int
@@ -50,7 +50,7 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """An answer that waits: how its rows are made, how long its texts are, and who waits for the commit."""
+    """A queued answer: how its rows are made, the length of its texts, and who waits for the commit."""
 
     make: Callable[[], list[dict[str, Any]]]
     chars: int
@@ -59,16 +59,17 @@ class Entry:
 
 
 class TraceQueue:
-    """A bounded queue with a thread behind it, which begins with the first entry.
+    """A bounded queue with a thread, which starts with the first entry.
 
-    Full, it drops the oldest entry: an ask never waits for room. Entries that somebody waits for are not dropped: there
-    are never more of them than asks at once.
+    If it is full, it drops the oldest entry: an ask never waits for room. Entries that an ask waits for are not
+        dropped:
+    there are never more of them than concurrent asks.
     """
 
     def __init__(self, address: Address, durability: Literal["group", "full"]) -> None:
         self.address = address
         self.durability: Literal["group", "full"] = durability
-        self._changed = threading.Condition()  # on an RLock: a garbage collection may come in at any place
+        self._changed = threading.Condition()  # on an RLock: a garbage collection may run at any point
         self._waiting: deque[Entry] = deque()
         self._chars = 0
         self._taken = self._written = self._lost = self._failures = 0
@@ -78,10 +79,10 @@ class TraceQueue:
         self._thread: threading.Thread | None = None
         self._warned_at = -WARN_EVERY_S
 
-    # --- the side of the asks ---
+    # --- used by asks ---
 
     def put(self, entry: Entry) -> bool:
-        """Take an entry; return whether it is the first. Raises UsageError once closed."""
+        """Add an entry; return whether it is the first. Raises UsageError once closed."""
         with self._changed:
             if self._closing:
                 raise UsageError("This trace writer was closed. Make a new one.")
@@ -111,7 +112,7 @@ class TraceQueue:
         return dropped
 
     def _start(self) -> bool:
-        """Start the thread; return whether the system let it: not without memory, nor when the process is ending."""
+        """Start the thread; return whether that worked: it fails without memory, or when the process is ending."""
         thread = threading.Thread(target=_Writer(self).run, name="cascade-traces", daemon=True)
         try:
             thread.start()
@@ -130,13 +131,13 @@ class TraceQueue:
         self.complain("no thread could be started to write them")
 
     def counts(self) -> Counts:
-        """Return how many answers were taken, written, lost, and are waiting."""
+        """Return how many answers were accepted, written, lost, and are waiting."""
         with self._changed:
             waiting = self._taken - self._written - self._lost
             return Counts(self._taken, self._written, self._lost, waiting, self._failures)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was taken so far is written or lost; return whether all of it is written."""
+        """Wait until all entries so far are written or lost; return whether all are written."""
         with self._changed:
             last, lost = self._taken, self._lost
             self._hurry = True
@@ -150,13 +151,13 @@ class TraceQueue:
         return min(waiting_from, *self._in_hand) if self._in_hand else waiting_from
 
     def begin_to_close(self) -> None:
-        """Let the thread end when it has written all. Waits for nothing."""
+        """Tell the thread to end when it has written everything, without waiting."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Let the thread write all and end, and wait for that, at most `timeout_s` seconds."""
+        """Let the thread write everything and end; wait for that at most `timeout_s` seconds."""
         self._gives_up_at_s = time.monotonic() + timeout_s
         self.begin_to_close()
         thread = self._thread
@@ -167,7 +168,7 @@ class TraceQueue:
             self.complain(f"the store did not answer within {timeout_s:.0f} s of the end", at_once=True)
 
     def leave_to_parent(self) -> bool:
-        """Give the queue up in a forked child; return whether it was closed. No lock is taken: its holder is gone."""
+        """Abandon the queue in a forked child; return whether it was closed. No lock is taken: its holder is gone."""
         _running.discard(self)
         keep(self)
         return self._closing
@@ -187,10 +188,10 @@ class TraceQueue:
             why,
         )
 
-    # --- the side of the thread ---
+    # --- used by the thread ---
 
     def take(self, idle_s: float | None) -> list[Entry] | None:
-        """Wait for a group of entries and take it; [] after `idle_s` seconds without, None when all is over."""
+        """Wait for a group of entries and take it; [] after `idle_s` seconds without entries, None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing, idle_s)
             if not self._waiting:
@@ -211,7 +212,7 @@ class TraceQueue:
         return any(entry.done is not None for entry in self._waiting)
 
     def ended(self, group: list[Entry], error: CascadeError | None = None) -> None:
-        """Count a group as written, or as lost for a reason, and let those know who wait."""
+        """Count a group as written, or as lost with an error, and notify the waiting asks."""
         with self._changed:
             if error is None:
                 self._written += len(group)
@@ -222,9 +223,9 @@ class TraceQueue:
         _tell(group, error)
 
     def put_back(self, group: list[Entry], error: StoreError) -> None:
-        """Let a group wait for another try; who waits for it is told what went wrong.
+        """Queue a group for another try; waiting asks get the error.
 
-        Once the end has come, only where another process has the file, and as long as `close` waits.
+        While closing, only if another process uses the file, and only as long as `close` waits.
         """
         if self._closing and not (error.busy and time.monotonic() < self._gives_up_at_s):
             self.ended(group, error)
@@ -239,19 +240,19 @@ class TraceQueue:
             self._changed.notify_all()
 
     def failed(self, error: BaseException) -> None:
-        """Count a failure of the store and say it."""
+        """Count a failure of the store and log it."""
         with self._changed:
             self._failures += 1
         self.complain(str(error))
 
     def pause(self) -> None:
-        """Wait before the next try, unless the end has come."""
+        """Wait before the next try, unless the queue is closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing, RETRY_S)
 
 
 def _tell(group: list[Entry], error: CascadeError | None) -> None:
-    """Let those know who wait for these entries, once; somebody who was cancelled waits no more."""
+    """Notify the asks that wait for these entries, once; cancelled asks no longer wait."""
     for entry in group:
         done, entry.done = entry.done, None
         if done is not None and done.set_running_or_notify_cancel():
@@ -268,7 +269,7 @@ class _Writer:
 
     def run(self) -> None:
         """Write until the queue is closed and empty."""
-        with suppress(CascadeError, ImportError):  # said when there is something to write
+        with suppress(CascadeError, ImportError):  # reported when there is something to write
             load(self._queue.address)
         try:
             while (group := self._queue.take(self._idle_s())) is not None:
@@ -280,7 +281,7 @@ class _Writer:
             _running.discard(self._queue)
 
     def _idle_s(self) -> float | None:
-        """How long to wait for entries: forever, or until the file must be given free."""
+        """How long to wait for entries: forever, or until the file must be released."""
         if self._store is None or not self._store.exclusive:
             return None
         return max(0.0, self._held_since + TURN_S - time.monotonic())
@@ -303,7 +304,7 @@ class _Writer:
             self._queue.ended(group)
 
     def _sort_out(self, group: list[Entry], error: Exception) -> None:
-        """Write a group one by one if some row may be at fault; count as lost what cannot be written."""
+        """Write a group one by one if a row may be invalid; count answers that cannot be written as lost."""
         from cascade.episodes.store.records import UnfitRowsError
 
         about_a_row = isinstance(error, UnfitRowsError) or not isinstance(error, CascadeError)
@@ -330,7 +331,7 @@ class _Writer:
         self._store.append(rows)
 
     def _take_turns(self, *, idle: bool) -> None:
-        """Give the file free for other processes where only one may write."""
+        """Release the file for other processes if only one may write."""
         if self._store is None or not self._store.exclusive:
             return
         if idle or time.monotonic() - self._held_since > TURN_S:

@@ -1,8 +1,8 @@
-"""Write the rows of answers to a store in the background, in groups. `trace.Trace` follows each ask and brings them.
+"""Write the rows of answers to a store in the background, in groups. `trace.Trace` follows each ask and submits it.
 
-`TraceWriter.submit` looks for keys, puts the answer in a queue, and returns. One thread makes rows of what is there and
-commits them together. A store that fails costs traces, which are counted and warned about, and never an answer, unless
-`strict` asks for it.
+`TraceWriter.submit` searches for keys, queues the answer, and returns. One thread makes rows of the queued answers and
+commits them together. A failing store loses traces, which are counted and logged as warnings, but never an answer,
+unless `strict` is set.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ logger = getLogger("cascade")
 
 Content = Literal["full", "hash", "none"]
 WAIT_S = 30.0
-"""How long an ask waits at most for its commit, where it waits at all."""
+"""The longest time that an ask waits for its commit, if it waits at all."""
 
 
 class TraceWriter:
     """Writes the rows of answers to a store, in the background.
 
-    It may be shared between threads and tasks; a forked child has a writer of its own. Close it, or use it in a `with`
-    block: what is still in the queue is then written.
+    It may be shared between threads and tasks; a forked child has its own writer. Close it, or use it in a `with`
+    block, so that queued answers are written.
 
     Args:
-        store: where to, as a URL or an address.
+        store: the store, as a URL or an address.
         content: "full" keeps texts, "hash" their SHA-256, "none" nothing of them.
         durability: "full" makes `record` wait until its rows are on the disk.
-        strict: whether `record` raises where its rows could not be written; it then waits, too.
-        secrets: keys that may stand in no row, besides all that has the shape of one.
+        strict: whether `record` raises if its rows could not be written; it then waits, too.
+        secrets: keys that must not be in any row, besides everything with the shape of a key.
 
     Raises:
         UsageError: the URL does not name a store.
@@ -73,7 +73,7 @@ class TraceWriter:
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def _begin_anew(self) -> None:
-        """In a forked child: the thread is gone, and what is in the queue is the parent's to write (F50)."""
+        """In a forked child: the thread is gone, and the parent writes the queued answers (F50)."""
         if self._finalizer is not None:
             self._finalizer.detach()
         parents = self._queue
@@ -92,13 +92,13 @@ class TraceWriter:
         return self._queue.counts()
 
     def record(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> None:
-        """Put an answer on record: at once in the queue, and committed on return where this writer waits.
+        """Record an answer: it is queued at once, and committed on return if this writer waits.
 
         Args:
             answer: the answer, with its steps.
-            columns: what the answer does not know: `horizon`, `dataset`, `split`, `walk`, `gold`. The episode's id is a
-                new UUID of version 7, or `episode_id`; the group is the question's own, or else the same for all
-                near-duplicates of the question; segment and user are the question's own.
+            columns: values that the answer does not have: `horizon`, `dataset`, `split`, `walk`, `gold`. The episode's
+                id is a new UUID of version 7, or `episode_id`; the group is the question's own, or else the same for
+                all near-duplicates of the question; segment and user are the question's own.
 
         Raises:
             UsageError: the writer is closed.
@@ -111,7 +111,7 @@ class TraceWriter:
         await self.asettle(self.submit(answer, columns), answer)
 
     def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
-        """Queue an answer; return what to `settle`, None where nothing is waited for. Raises UsageError if closed."""
+        """Queue an answer; return a future to `settle`, None if nothing is to wait for. Raises UsageError if closed."""
         asked = answer.question
         head: dict[str, Any] = {
             "episode_id": uuid7(),
@@ -131,7 +131,7 @@ class TraceWriter:
         return done
 
     def settle(self, done: Future[None] | None, answer: Answer) -> None:
-        """Wait for what `submit` returned. Raises as `record` does."""
+        """Wait for the future that `submit` returned. Raises as `record` does."""
         if done is not None:
             try:
                 done.result(WAIT_S)
@@ -139,7 +139,7 @@ class TraceWriter:
                 self._judge(error, answer)
 
     async def asettle(self, done: Future[None] | None, answer: Answer) -> None:
-        """Do as `settle` without blocking the event loop. To cancel it loses nothing: the rows are written anyway."""
+        """Do as `settle` without blocking the event loop. Cancelling it loses nothing: the rows are still written."""
         if done is not None:
             try:
                 await asyncio.wait_for(asyncio.wrap_future(done), WAIT_S)
@@ -147,19 +147,19 @@ class TraceWriter:
                 self._judge(error, answer)
 
     def _judge(self, error: CascadeError | TimeoutError, answer: Answer) -> None:
-        """Raise what went wrong if that is wanted; the queue has counted and said it in any case."""
+        """Raise the error under `strict`; the queue has counted and logged it in any case."""
         if not self.strict:
             return
         code = error.exit_code if isinstance(error, CascadeError) else 1
         said = str(error) or f"the trace store {self.address.shown} did not answer within {WAIT_S:.0f} s."
-        raise StoreError(f"The answer is there, and its trace is not: {said}", answer=answer, exit_code=code) from None
+        raise StoreError(f"The answer was not put on record: {said}", answer=answer, exit_code=code) from None
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Wait until all that was recorded so far is committed; return whether it is."""
+        """Wait until everything recorded so far is committed; return whether it is."""
         return self._queue.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Write what is in the queue and end. May be called twice; after `timeout_s` seconds it gives up."""
+        """Write the queued answers and end. May be called twice; after `timeout_s` seconds it gives up."""
         if self._finalizer is not None:
             self._finalizer.detach()
         self._queue.close(timeout_s)
@@ -178,10 +178,10 @@ class TraceWriter:
 
 def _abandoned(queue: TraceQueue) -> None:
     queue.begin_to_close()
-    warnings.warn("A TraceWriter was not closed; what it had is being written.", ResourceWarning, stacklevel=2)
+    warnings.warn("A TraceWriter was not closed; its queued answers are being written.", ResourceWarning, stacklevel=2)
 
 
-# --- What of an answer goes into its traces: keys never, texts as the configuration says ---
+# --- The parts of an answer that go into its traces: keys never, texts as configured ---
 #
 # The search for keys runs while the question is answered, before anything waits in a queue, so it must be quick. Only
 # if a key is found are the rows made at once, without the key.
@@ -191,7 +191,7 @@ TEXTS = tuple(name for name in CONTENT_COLUMNS if name != "gold")
 
 
 def texts_of(answer: Answer, columns: Mapping[str, Any]) -> str:
-    """Return all that an answer's rows will spell out, each text on lines of its own."""
+    """Return all texts of an answer's rows, each on its own lines."""
     question = answer.question
     texts = [question.text, question.context or "", *_strings(columns.values())]
     for step in answer.steps:
@@ -208,7 +208,7 @@ def _add_generated(texts: list[str], calls: Iterable[Call]) -> None:
             texts.append(said_text(completion))
             if completion.tokens is not None:
                 generated = "".join([token[0] for token in completion.tokens])
-                if generated != completion.text:  # a key may stand in what was generated and not in the text
+                if generated != completion.text:  # a key may be in the generated tokens but not in the text
                     texts.append(generated)
 
 
@@ -221,7 +221,7 @@ def _strings(values: Iterable[Any]) -> Iterator[str]:
 
 
 def rows_of(answer: Answer, columns: Mapping[str, Any], content: Content) -> list[dict[str, Any]]:
-    """Return the rows of an answer with what `content` says of its texts, and why the walk ended among its signals."""
+    """Return the rows of an answer with its texts as `content` says, and the reason for its end among the signals."""
     made = list(rows(answer, **columns))
     for row in made:
         row["signals"]["replay"]["stopped"] = answer.stopped
@@ -229,7 +229,7 @@ def rows_of(answer: Answer, columns: Mapping[str, Any], content: Content) -> lis
 
 
 def veiled(rows: list[dict[str, Any]], content: Content) -> list[dict[str, Any]]:
-    """Return rows with what `content` says in place of their texts. The rows given are changed."""
+    """Return rows with their texts replaced as `content` says. The given rows are changed."""
     if content != "full":
         for row in rows:
             _veil(row, content)
@@ -246,14 +246,14 @@ def _veil(row: dict[str, Any], content: Content) -> None:
 
 
 def without_keys(row: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
-    """Return a row without anything of the shape of a key, and without the given secrets."""
+    """Return a row without texts of the shape of a key, and without the given secrets."""
     known = tuple(secrets)
     made = {name: _without_keys(value, known) for name, value in row.items() if name != "signals"}
     signals = dict(row["signals"])
     tokens = signals["replay"]["tokens"]
     spelt = () if tokens is None else ("".join([token[0] for token in tokens]), row["text"])
     if any(holds_key(text, known) for text in spelt):
-        signals["replay"] = {**signals["replay"], "tokens": None}  # piece by piece they would spell it out
+        signals["replay"] = {**signals["replay"], "tokens": None}  # the tokens would still contain the key, in pieces
     return made | {"signals": signals}
 
 

@@ -1,9 +1,9 @@
 """Label a log without labels: an answer is right if a comparator finds it the same as the reference's output.
 
-Only this module puts the reference's output in the place of the accepted answers. Code that fits, certifies, verifies
-or compares then reads "right" as "equal to the reference's", without knowing where it comes from.
+Only this module puts the reference's output in place of the accepted answers. Code that fits, certifies, verifies or
+compares then reads "right" as "equal to the reference's", and needs no change.
 
-The reference is the guide asked outright, where the log has that walk, or else a ladder's last model.
+The reference is the guide asked outright, if the log has that walk, or else a ladder's last model.
 `ladder_of_models` makes any model the last of a ladder.
 """
 
@@ -27,7 +27,7 @@ from cascade.matching import Comparator, default_for, default_of, get_comparator
 from cascade.matching.same import agreement
 
 GUIDE = "guide"
-"""Names the reference that a log has anyway."""
+"""The name of a log's default reference."""
 AUDIT = "audit"
 """The `split` of a trace whose question was drawn for an audit, so that every step was run."""
 UNAUDITED = "a question that was not drawn for an audit: whether its steps were run depended on its answers"
@@ -39,14 +39,14 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 def ladder_of_models(read: Callable[[], Iterable[Row]], models: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some models of a ladder's log, as the log of a ladder of these alone, in this order.
+    """Yield the rows of some models of a ladder's log, as the log of a ladder of these models, in this order.
 
     Args:
-        read: reads the log, each time it is called from the start.
-        models: their names, the last the reference; of one name alone, the models before it in the log go before it.
+        read: reads the log from the start each time it is called.
+        models: their names, the last the reference; with one name, the models before it in the log are kept too.
 
     Raises:
-        UsageError: the log has no such model, one is named twice, or it is no ladder's.
+        UsageError: the log lacks a model, one is named twice, or the log is not a ladder's.
     """
     order = _rungs(read())
     wanted = [*order[: order.index(models[0])], models[0]] if len(models) == 1 and models[0] in order else list(models)
@@ -56,7 +56,7 @@ def ladder_of_models(read: Callable[[], Iterable[Row]], models: Sequence[str]) -
         listed = ", ".join(order[:_NAMED]) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
         raise UsageError(f"The log has no model {unknown[0]}{did_you_mean(unknown[0], order)}; it has {listed}.")
     if twice:
-        raise UsageError(f"The models are named once each; {', '.join(twice)} stands there several times.")
+        raise UsageError(f"Name each model once; {', '.join(twice)} is named several times.")
     if len(wanted) < 2:
         raise UsageError(
             f"{wanted[0]} is the first model of the log, so nothing can be saved: name cheaper models before it."
@@ -88,13 +88,13 @@ def _rungs(rows: Iterable[Row]) -> list[str]:
     several = sorted(name for name, steps in found.items() if len(steps) > 1)
     if several:
         raise UsageError(
-            f"{', '.join(several)} answers in several steps of this log, so that its models make no ladder in another "
-            "order. Name the reference by --reference guide, or read the log as a ladder: ladder:LOG."
+            f"{', '.join(several)} answers in several steps of this log, so its models cannot be a ladder in another "
+            "order. Name the reference with --reference guide, or read the log as a ladder: ladder:LOG."
         )
     return sorted(found, key=lambda name: (min(found[name]), name))
 
 
-# --- what the reference gave ---
+# --- the reference's outputs ---
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class _Given:
     asked: dict[str, str] = field(default_factory=dict)
 
     def take(self, row: Row) -> None:
-        """Note one row."""
+        """Add one row."""
         name, step = row["episode_id"], row["step"] or 1
         self.episodes.add(name)
         if name not in self.asked and row["question"] is not None:
@@ -173,8 +173,8 @@ class Relabelled:
 
     Attributes:
         truths: by data set, the reference and the comparator.
-        rows: yields the rows anew, `gold` being the reference's output and `correct` whether the answer equals it.
-        own: by data set, how often the reference differs from itself; None where it answered no request twice.
+        rows: yields the rows, with the reference's output as `gold`, and as `correct` whether the answer equals it.
+        own: by data set, how often the reference differs from itself; None if it answered no request twice.
     """
 
     truths: Mapping[str, Truth]
@@ -185,16 +185,17 @@ class Relabelled:
 def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | None = None) -> Relabelled:
     """Return a log in which the reference's output replaces the accepted answers and judges every answer.
 
-    An answer whose sameness the comparator cannot tell counts as different. The reference's own equals itself. Where
-    the reference failed, or was not asked, every other answer counts as different; a log with audits and questions on
-    which not every step was run keeps the audits alone.
+    An answer counts as different if the comparator cannot decide. The reference's own answer equals itself. If the
+    reference failed, or was not asked, every other answer counts as different. Of a log with audits, and with questions
+    on which not every step was run, only the audits are kept.
 
     Args:
-        read: reads the log, each time it is called from the start.
-        comparator: as `matching.get_comparator` takes it; by default what all requests ask for, or else each one's.
+        read: reads the log from the start each time it is called.
+        comparator: a name for `matching.get_comparator`; by default the one that all requests choose, or each one's
+            own.
 
     Raises:
-        UsageError: there is no such matcher, or a data set has no reference.
+        UsageError: the matcher does not exist, or a data set has no reference.
     """
     found: dict[str, _Given] = defaultdict(_Given)
 
@@ -227,7 +228,7 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
 def _own_differences(
     read: Callable[[], Iterable[Row]], found: Mapping[str, _Given], comparing: Comparator
 ) -> dict[str, OwnDifference | None]:
-    """Return by data set how often the reference differs from itself; the log is read only where a request repeats."""
+    """Return by data set how often the reference differs from itself; the log is read only if a request repeats."""
     runs: dict[str, dict[str, OwnRun]] = {dataset: {} for dataset in found}
     if any(len(set(given.asked.values())) < len(given.asked) for given in found.values()):
         for row in read():
@@ -256,14 +257,14 @@ def _judged(row: Row, given: _Given, comparing: Comparator) -> dict[str, Any]:
 
 
 def same(comparing: Comparator, answer: str | None, output: str, request: ChatRequest | None) -> bool:
-    """Whether an answer is the reference's output; what the comparator cannot tell counts as different."""
+    """Whether an answer equals the reference's output; if the comparator cannot decide, it counts as different."""
     return answer is not None and (answer == output or comparing.same(answer, output, request).correct is True)
 
 
 def _without_failure(row: Row, given: _Given) -> Any:
-    """Return a row's signals without the mark that calls failed, where it was the reference's alone.
+    """Return a row's signals without the mark that calls failed, if only the reference's call failed.
 
-    Such an episode counts, as a difference; where another model's call failed it is left out, as from any log.
+    Such an episode counts as a difference; if another model's call failed it is left out, as from any log.
     """
     failed = replay_of(row).get(FAILED)
     if not failed or any(step != given.horizon for step, *_ in failed):

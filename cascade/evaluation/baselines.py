@@ -1,9 +1,8 @@
 """Baselines: ways to answer without a fitted policy, the reference among them, and the clairvoyant bound.
 
-Savings are compared with the cost of the reference: what is paid today. `fit`, its card and plot, and `prove` take all
-their baselines from this module. `worth_of` says whether a certified policy is worth serving beside the reference, as
-import math
-far as the questions that its threshold was set on say it.
+Savings are measured against the cost of the reference, which is paid today. `fit`, its card and plot, and `prove` take
+all their baselines from this module. `worth_of` estimates, on the questions that set its threshold, whether a certified
+policy is worth serving.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ NAMES = {
     FIRST_STEP: "the first step",
     ALL_STEPS: "running every step",
 }
-"""What baselines are called within a sentence."""
+"""The names of baselines within a sentence."""
 
 
 def label(name: str) -> str:
@@ -59,10 +58,10 @@ class Baseline:
     """One way to answer without a fitted policy, question by question.
 
     Attributes:
-        name: what it is called.
-        known: bool (n,), whether it is on record for the question; the rest means nothing where not.
+        name: the baseline's name.
+        known: bool (n,), whether it is on record for the question; if not, the other fields mean nothing.
         right: bool (n,), whether its one answer is right.
-        in_set: bool (n,), whether a right answer is among those it keeps.
+        in_set: bool (n,), whether a right answer is among the answers kept.
         cost: float64 (n,), nano-USD.
         length, answers: float64 (n,), steps paid, different answers kept.
     """
@@ -82,7 +81,7 @@ class Baseline:
 
 
 def walked(table: EpisodeTable, name: str) -> Baseline | None:
-    """Return a walk of the log that is on record for more than half of the questions; None where it is not."""
+    """Return a walk of the log if it is on record for more than half of the questions, else None."""
     walk = table.walks.get(name)
     if walk is None or not walk.known.mean() > MOSTLY:
         return None
@@ -116,11 +115,11 @@ def reference_of(table: EpisodeTable, wanted: str | None = None) -> Baseline:
 
     Args:
         table: the questions.
-        wanted: "guide": the guide alone, or a ladder's last model; "all": every step. By default the first where it is
-            on record for most questions, else the second.
+        wanted: "guide": the guide alone, or a ladder's last model; "all": every step. By default "guide" if it is on
+            record for most questions, else "all".
 
     Raises:
-        UsageError: the guide alone is asked for and is not on record.
+        UsageError: "guide" is asked for and is not on record.
     """
     found = None if wanted == ALL else next((one for name in REFERENCES if (one := walked(table, name))), None)
     if found is None and wanted == GUIDE:
@@ -132,7 +131,7 @@ def reference_of(table: EpisodeTable, wanted: str | None = None) -> Baseline:
 def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
     """Return the baselines other than the reference, always in this order: the base alone, the first step, all steps.
 
-    Where the first step is one model's answer, that model alone and the first step are the same: only the former is
+    If the first step is one model's answer, the base alone and the first step are the same, and only the former is
     given.
     """
     base = walked(table, BASE_ONLY)
@@ -144,11 +143,11 @@ def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
 
 
 def rung_thresholds(table: EpisodeTable, kind: Kind, alpha: float) -> LearnedPolicy | None:
-    """Return one threshold for each rung of a ladder, tuned on these questions to lose alpha; None where not possible.
+    """Return one threshold for each rung of a ladder, tuned on these questions to lose alpha; None if not possible.
 
     Args:
         table: the questions to tune on.
-        kind: of the guarantee; its loss is what alpha limits.
+        kind: the kind of the guarantee; alpha limits its loss.
         alpha: the share that may be lost.
     """
     doubt = rung_doubt(table)
@@ -156,7 +155,7 @@ def rung_thresholds(table: EpisodeTable, kind: Kind, alpha: float) -> LearnedPol
 
 
 def per_rung(table: EpisodeTable, policy: LearnedPolicy) -> Baseline:
-    """Return what thresholds that were tuned, one for each rung, bring on these questions; nothing is certified."""
+    """Return the outcome of tuned thresholds, one for each rung, on these questions; nothing is certified."""
     (found,) = per_rung_along(table, policy, [policy.kappa], PER_RUNG_TUNED)
     return found
 
@@ -164,7 +163,7 @@ def per_rung(table: EpisodeTable, policy: LearnedPolicy) -> Baseline:
 def per_rung_along(
     table: EpisodeTable, policy: LearnedPolicy, kappas: Sequence[float], name: str = PER_RUNG
 ) -> Iterator[Baseline]:
-    """Yield what the thresholds bring at several levels, in this order."""
+    """Yield the outcome of the thresholds at several levels, in this order."""
     ranked, scores = scored(policy, table)
     yield from (_of_played(name, played_at(ranked, scores, kappa)) for kappa in kappas)
 
@@ -173,8 +172,8 @@ class Clairvoyant(NamedTuple):
     """The best outcome possible for a policy that knows every answer beforehand.
 
     Attributes:
-        cost_nano_usd: the least mean cost at which the promise is kept; None where it cannot be.
-        lost: the share of questions that count against the promise whatever is done.
+        cost_nano_usd: the least mean cost at which the promise is kept; None if it cannot be kept.
+        lost: the share of questions that count against the promise under every policy.
     """
 
     cost_nano_usd: float | None
@@ -184,17 +183,17 @@ class Clairvoyant(NamedTuple):
 def clairvoyant(table: EpisodeTable, kind: Kind, alpha: float, reference_right: Bools | None) -> Clairvoyant | None:
     """Return the lower bound on the cost of a promise: the cost of a policy that knows every answer beforehand.
 
-    Such a policy pays up to the first right step where a miss would count, and one step elsewhere. It gives up the most
+    Such a policy pays up to the first right step if a miss would count, else for one step. It gives up the most
     expensive questions, as many as alpha allows. No policy over these steps keeps the promise for less.
 
     Args:
         table: the questions; their costs are known.
-        kind: of the guarantee.
+        kind: the kind of the guarantee.
         alpha: the share that may be missed.
-        reference_right: bool (n,), whether the reference is right; None where that is not known.
+        reference_right: bool (n,), whether the reference is right; None if unknown.
 
     Returns:
-        None where what a way to answer breaks cannot be told (`Kind.broken`).
+        None if it is unknown which questions break the promise (`Kind.broken`).
     """
     steps, nothing = table.arrays, np.zeros(table.n, dtype=np.bool_)
     worst = kind.broken(table, nothing, nothing, reference_right)
@@ -220,11 +219,11 @@ class BaselineFigures(NamedTuple):
     """Means over questions of one baseline.
 
     Attributes:
-        name: what it is called.
-        cost_usd: a question's cost; None where costs are not on record.
+        name: the baseline's name.
+        cost_usd: a question's cost; None if costs are not on record.
         length: steps; None for the clairvoyant.
-        kept: the share of questions, of those that the promise speaks of, on which it is kept; None where it is
-            measured otherwise.
+        kept: the share of the questions covered by the promise on which it is kept; None if it is not measured by
+            question.
         right: the share whose one answer is right; None for the clairvoyant.
     """
 
@@ -236,16 +235,16 @@ class BaselineFigures(NamedTuple):
 
 
 def reference_right_of(table: EpisodeTable, kind: Kind) -> Bools | None:
-    """Return whether the reference is right, bool (n,), True where not on record; None where that is not needed.
+    """Return whether the reference is right, bool (n,), True where not on record; None if that is not needed.
 
-    None also where no reference is on record but running every step.
+    Also None if the only reference on record is running every step.
     """
     reference = reference_of(table)
     return reference.right | ~reference.known if kind.needs_reference and reference.name != ALL_STEPS else None
 
 
 def clairvoyant_cost(table: EpisodeTable, kind: Kind, alpha: float) -> float | None:
-    """Return the clairvoyant's mean cost, nano-USD; None where costs are not known or the promise cannot be kept."""
+    """Return the clairvoyant's mean cost, nano-USD; None if costs are unknown or the promise cannot be kept."""
     found = clairvoyant(table, kind, alpha, reference_right_of(table, kind)) if table.cost_known else None
     return None if found is None else found.cost_nano_usd
 
@@ -254,18 +253,18 @@ def baseline_figures(table: EpisodeTable, kind: Kind, alpha: float | None) -> li
     """Return the figures of the baselines, always in this order.
 
     The reference, the others (`other_baselines`), UALA, one threshold per rung, the depth mixture and the clairvoyant
-    bound. The thresholds and the mixture's coin are tuned on these very questions: what they cost on others is no less
-    on average.
+    bound. The thresholds and the mixture's coin are tuned on these same questions: on others they cost, on average, no
+    less.
 
     Args:
         table: training questions.
-        kind: of the guarantee.
+        kind: the kind of the guarantee.
         alpha: the loss at which the candidates are compared; None under a budget.
     """
     reference, right = reference_of(table), reference_right_of(table, kind)
     found = [reference, *other_baselines(table, reference)]
     doubt = doubt_of(table)
-    if alpha is not None and doubt is not None and table.arrays.horizon > 1:  # a budget gives it nothing to tune to
+    if alpha is not None and doubt is not None and table.arrays.horizon > 1:  # a budget has no loss to tune it to
         uala = Uala(doubt)
         played = uala.prepare(table, table, alpha, 0).play(table)
         found.append(_of_played(uala.name, played))
@@ -290,10 +289,10 @@ def baselines_left_out(table: EpisodeTable, alpha: float | None) -> Iterator[str
 
 
 def _mixture(table: EpisodeTable, kind: Kind, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:
-    """Yield the cheapest coin between two depths that breaks the promise on no more than alpha; none if there is none.
+    """Yield the cheapest coin between two depths that breaks the promise on at most alpha of the questions, if any.
 
-    Such a coin costs less than any fixed depth and looks at no question. A policy that costs even less saves the rest
-    through its signals.
+    Such a coin costs less than any fixed depth and uses no signal. A policy that costs even less saves the difference
+    by its signals.
     """
     depths = [_figures(table, depth(table, k), kind, right) for k in range(1, table.arrays.horizon + 1)]
     coins = [_coin(one, other, alpha) for one in depths for other in depths]
@@ -303,7 +302,7 @@ def _mixture(table: EpisodeTable, kind: Kind, alpha: float, right: Bools | None)
 
 
 def _coin(one: BaselineFigures, other: BaselineFigures, alpha: float) -> BaselineFigures | None:
-    """Return the coin that keeps the promise on exactly 1 − alpha, or one alone that keeps it more often."""
+    """Return the coin that keeps the promise on exactly 1 − alpha, or the one depth that keeps it more often."""
     if one.kept is None or other.kept is None or one.kept < 1 - alpha:
         return None
     share = 0.0 if other.kept >= 1 - alpha else (one.kept - (1 - alpha)) / (one.kept - other.kept)
@@ -332,8 +331,8 @@ class Worth(NamedTuple):
 
     Attributes:
         keeps_everything: whether it keeps every answer of every step there, so that it decides nothing.
-        times_reference: its cost as a multiple of the guide alone, or a ladder's last model; None where unknown.
-        within_budget: whether a mean cost is what is promised: then as much is spent as that allows.
+        times_reference: its cost as a multiple of the guide alone, or of a ladder's last model; None if unknown.
+        within_budget: whether the promise is a mean cost; the policy then spends as much as that allows.
         is_reference: whether it asks the reference alone, at once.
     """
 
@@ -352,14 +351,14 @@ class Worth(NamedTuple):
         """Return, in words, what the policy does not save or decide; None if there is nothing to say.
 
         Args:
-            reference: what the reference is called, as "the guide alone".
+            reference: the reference's name, such as "the guide alone".
         """
         more = "do not serve it. Log more questions, or ask for a higher alpha"
         times = "" if self.times_reference is None else f"costs {self.times_reference:.2f} × what {reference} costs"
         if self.is_reference and self.times_reference is None:
             return (
                 f"No saving is certified: it asks {reference}, at once. It is safe to serve. The log has no costs, so "
-                f"that steps were counted, and one step of {reference} is the least there is: log what calls cost "
+                f"steps were counted, and one step of {reference} is the least possible: log what calls cost "
                 "(cost_nano_usd; in a wide table NAME_cost), and fit again."
             )
         if self.is_reference:

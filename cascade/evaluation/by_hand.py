@@ -23,20 +23,20 @@ from cascade.guarantees.reference import has_reference, reference_walk
 from cascade.training.estimators import logistic, probabilities
 
 NEIGHBOURS = 25
-"""How many training questions a router of neighbours looks at: the share of them that the first model got right."""
+"""The number of neighbours: the router's estimate is the share of them that the first model answered rightly."""
 _PENALTY = 10.0
-"""Of the standardised columns of a request, of which there are some twenty: a prior of ten questions each."""
+"""The penalty of each of the about twenty standardised columns of a request: a prior of ten questions each."""
 _MOST_NEIGHBOURS = 5_000
-"""Training questions that neighbours are looked for among."""
+"""The most training questions among which neighbours are searched."""
 _CHUNK = 512
 
 Chance: TypeAlias = Callable[[Floats], Floats]
-"""From the numbers of requests, float64 (n, D), to the chance that the first model answers each rightly."""
+"""Maps the features of requests, float64 (n, D), to the probability that the first model answers each rightly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Majority(Unprepared):
-    """The models before the last are asked until most of them would agree; the last one where they do not."""
+    """The models before the last are asked until a majority agrees; if none does, the last model answers."""
 
     name: str = "majority, else the last model"
 
@@ -44,7 +44,7 @@ class Majority(Unprepared):
     def fits(table: EpisodeTable) -> bool:
         """Whether a log is a ladder of three models or more whose answers can be compared.
 
-        A step that is judged (`p_yes`) may offer an answer again, which is no second vote.
+        A judged step (`p_yes`) may offer an answer again; that is not a second vote.
         """
         votes = table.arrays.answer.shape[2] == 1 and "p_yes" not in table.signals
         return table.arrays.horizon > 2 and votes and bool(table.texts_known.any())
@@ -74,7 +74,7 @@ class Router:
 
     @staticmethod
     def fits(table: EpisodeTable) -> bool:
-        """Whether a log tells of every question its numbers and what the first model and the reference bring alone."""
+        """Whether a log has every request's features, and the outcome of the first model and of the reference alone."""
         if not table.asked or table.arrays.horizon < 2 or BASE_ONLY not in table.walks or not has_reference(table):
             return False
         return bool((table.walks[BASE_ONLY].known & table.walks[reference_walk(table)].known).all())
@@ -117,7 +117,7 @@ ROUTERS = (
 
 
 def methods_by_hand(table: EpisodeTable) -> Iterator[Method]:
-    """Yield those that a log has the numbers for."""
+    """Yield the baselines for which a log has the numbers."""
     if Majority.fits(table):
         yield Majority()
     if Router.fits(table):
@@ -125,7 +125,7 @@ def methods_by_hand(table: EpisodeTable) -> Iterator[Method]:
 
 
 def _scale(asked: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of each number, 0 and 1 where it is unknown or does not vary."""
+    """Return mean and standard deviation of each feature, 0 and 1 if it is unknown or does not vary."""
     columns = np.stack([asked[name] for name in sorted(asked)], axis=1)
     known = ~np.isnan(columns)
     many = np.maximum(known.sum(axis=0), 1)
@@ -135,7 +135,7 @@ def _scale(asked: Mapping[str, Floats]) -> tuple[Floats, Floats]:
 
 
 def _rows(asked: Mapping[str, Floats], centre: Floats, spread: Floats) -> Floats:
-    """Return the numbers of requests as standardised rows; what is unknown is the mean."""
+    """Return the features of requests as standardised rows; an unknown feature is set to the mean."""
     columns = np.stack([asked[name] for name in sorted(asked)], axis=1)
     return np.where(np.isnan(columns), 0.0, (columns - centre) / spread)
 
@@ -161,10 +161,10 @@ def _routed(table: EpisodeTable, to_first: Bools) -> Played:
 
 
 def _tuned(table: EpisodeTable, chance: Floats, alpha: float) -> float:
-    """Return the bar that is cheapest among those that miss as few of the questions as alpha allows."""
+    """Return the cheapest bar among those that miss at most a share alpha of the questions."""
     order = np.argsort(-chance, kind="stable")
     first, reference = (_routed(table, np.full(table.n, which)) for which in (True, False))
-    ends = np.append(chance[order][1:] < chance[order][:-1], True)  # questions of one chance go the same way
+    ends = np.append(chance[order][1:] < chance[order][:-1], True)  # questions with equal estimates are routed alike
     bars = np.append(np.inf, chance[order][ends])
     covered, cost = (
         _running(one[order], other[order], ends)
@@ -177,5 +177,5 @@ def _tuned(table: EpisodeTable, chance: Floats, alpha: float) -> float:
 
 
 def _running(first: Floats, reference: Floats, ends: Bools) -> Floats:
-    """Return the total where none, and then more and more questions, go to the first model."""
+    """Return the totals when none, and then more and more questions, go to the first model."""
     return np.append(reference.sum(), reference.sum() + np.cumsum(first - reference)[ends])

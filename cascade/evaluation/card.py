@@ -1,7 +1,7 @@
 """The model card of a fitted policy: what it was made from, how it was chosen, what it promises, and its limits.
 
-The card is the file `README.md` of the policy directory, beside its plot. It holds no durations: the same data and seed
-give the same bytes.
+The card is the file `README.md` of the policy directory, beside its plot. It has no durations, so the same data and
+seed give the same bytes.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Facts(NamedTuple):
     Attributes:
         method: the method, as in the policy's file.
         dataset: the name of the questions.
-        training_sha256: the hash of the questions that it was fitted and chosen on (`samples.data_sha256`); None where
-            all were set aside to certify.
+        training_sha256: the hash of the questions that it was fitted and chosen on (`samples.data_sha256`); None if all
+            were set aside to certify.
         sizes: how many questions were used for what, in order.
-        settings: what was asked of the fit, in words, by what it is called.
+        settings: the fit's options, in words, by name.
         weights: its features, and how much its score depends on each.
         choice: how it was chosen.
-        calibrated: what is certified.
-        baselines: the baselines' figures on the training questions; none where nothing was compared.
+        calibrated: the certified policy.
+        baselines: the baselines' figures on the training questions; empty if nothing was compared.
         left_out: which baselines are missing, and why.
-        drawing: what the plot shows; None where there is none.
-        learning: of a policy network, how it was trained.
-        learning_drawn: whether its curves were drawn.
+        drawing: the contents of the plot; None if there is none.
+        learning: how a policy network was trained; None for other policies.
+        learning_drawn: whether its learning curves were drawn.
     """
 
     method: str
@@ -76,24 +76,24 @@ class Facts(NamedTuple):
 
 
 METHODS_IN_WORDS = {
-    "net_benefit": "optimal stopping: after each step it goes on where what going on is expected to bring, at the "
-    "price of a miss, is more than what it is expected to cost (ridge regressions, backward over the steps)",
-    "index2": "optimal stopping by look-ahead: after each step it goes on where the chance of a right answer still to "
-    "come is large beside the cost of the steps up to it (logistic regressions)",
+    "net_benefit": "optimal stopping: after each step it goes on if the expected gain of the later steps, at the price "
+    "of a miss, exceeds their expected cost (ridge regressions, backward over the steps)",
+    "index2": "optimal stopping by look-ahead: after each step it goes on if the chance of a right answer in a later "
+    "step is large compared with the cost of the steps up to it (logistic regressions)",
     "purchases": "which call to buy next, or to stop, backward over the sets of calls: net benefit before each call",
     "boosted": "optimal stopping as net_benefit, with boosted trees instead of ridge regressions",
-    "threshold": "it goes on while one number says that there is doubt",
-    "depth": "it looks at nothing: a fixed number of steps",
+    "threshold": "it goes on while one number indicates doubt",
+    "depth": "it reads no signal: a fixed number of steps",
     "reference": "it asks the reference alone, at once: the guide, or a ladder's last model",
     "cpo": "constrained policy optimisation: a network gives the probabilities of keeping each answer and of going on, "
-    "and was trained to cost little while misses stay within a bound, as one action a step, the likeliest of which is "
+    "and was trained for low cost with misses within a bound, taking one action a step, the likeliest of which is "
     "taken",
     "cpo_batch": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
     "reaches the threshold that the calibration sets",
     "cpo_online": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
     "reaches a threshold; in training it followed the misses",
     "ccpo": "conformal constrained policy optimisation: a network as that of cpo, trained together with a threshold on "
-    "its probabilities, and so for all the answers that one keeps",
+    "its probabilities, and so for all the answers that the threshold keeps",
 }
 
 
@@ -102,7 +102,7 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
 
     Args:
         fitted: the policy and how it was made.
-        settings: what was asked of the fit, in words, by what it is called.
+        settings: the fit's options, in words, by name.
     """
     sizes, done, training, choice = fitted.sizes, fitted.calibrated, fitted.training, fitted.choice
     baselines = baseline_figures(training, choice.objective.guarantee.rules, choice.alpha) if choice.folds else []
@@ -154,9 +154,7 @@ def card(facts: Facts) -> bytes:
 
 def _lines(facts: Facts) -> Iterator[str]:
     made = "Made by `cascade fit`; `policy: ./this-directory` in a configuration serves it."
-    files = (
-        f"`{POLICY_FILE}` says what it looks at, `{MODEL_FILE}` holds its numbers, `{CERTIFICATE_FILE}` its promise."
-    )
+    files = f"`{POLICY_FILE}` lists what it reads, `{MODEL_FILE}` has its numbers, `{CERTIFICATE_FILE}` its promise."
     yield from (f"# A policy for {plain_line(facts.dataset)}", "")
     yield from (f"Method `{facts.method}`: {METHODS_IN_WORDS[facts.method]}. {made}", "", files, "")
     yield from _made_from(facts)
@@ -197,7 +195,7 @@ def _promised(done: Calibrated) -> Iterator[str]:
     """Yield the certificates, with their figures on the calibration questions, Markdown."""
     created = done.segments[0].certificate.created
     yield from ("## What it promises", "")
-    yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, and not this page.", "")
+    yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, but not this page.", "")
     yield from (f"{capital(plain_line(note))}." for note in done.notes)
     for result in done.segments[:_SAID]:
         yield from (
@@ -210,7 +208,10 @@ def _promised(done: Calibrated) -> Iterator[str]:
     yield from markdown_table(
         ["on the calibration questions", *_REALISED], [[name, *_realised(one)] for name, one in named]
     )
-    yield from ("They set the threshold, so the table is no test of it: `cascade prove`, or a new log, is one.", "")
+    yield from (
+        "These questions set the threshold, so this is no test of it: `cascade prove`, or a new log, is one.",
+        "",
+    )
     if done.reference_cost_nano_usd is not None:
         alone = _usd(done.reference_cost_nano_usd)
         yield from (f"The guide alone, or a ladder's last model, costs {alone} per 1,000 there.", "")
@@ -233,7 +234,7 @@ def _usd(nano: float) -> str:
 
 
 def _figure(value: float | None, unit: Unit) -> str:
-    """Return a candidate's cost, or under a budget the share it misses, as text.
+    """Return a candidate's cost, or under a budget the share that it misses, as text.
 
     >>> _figure(123_456.0, "nano_usd"), _figure(1.5, "steps"), _figure(None, "missed")
     ('$0.1235', '1.500', '-')
@@ -276,7 +277,7 @@ def _chosen(facts: Facts) -> Iterator[str]:
         f"On {choice.n:,} training questions of {choice.groups:,} groups, each scored by a model that saw neither it "
         f"nor its group ({choice.folds} folds){alpha}. The simplest candidate is taken "
         f"whose cost is at most {percent(RULE.margin)} above that of the best, and not surely above it; it is fitted "
-        "on all of these questions. No calibration question was looked at."
+        "on all of these questions. No calibration question was used."
     )
     yield from (how, "")
     charged = any(one.charge is not None for one in choice.judged)
@@ -312,14 +313,14 @@ def _chosen(facts: Facts) -> Iterator[str]:
 
 
 _CHARGED = (
-    "The charge is for further answers in the set, in the unit of the cost, and no money. Candidates are compared by "
-    "cost and charge together."
+    "The charge is for further answers in the set. It has the unit of the cost but is not money. Candidates are "
+    "compared by cost plus charge."
 )
 _BASELINES = (
     "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA "
-    "stops at the first answer that is not in doubt; its threshold is tuned on these very questions, and cannot be "
-    "certified. The depth mixture is the best coin between two depths, tuned on them too: what a policy "
-    "costs less, it saves by its signals. The clairvoyant bound is the cost of the promise for a policy that knows "
+    "stops at the first answer that is not in doubt; its threshold is tuned on these same questions, and cannot be "
+    "certified. The depth mixture is the best coin between two depths, also tuned on them: a policy that costs less "
+    "saves the difference by its signals. The clairvoyant bound is the cost of the promise for a policy that knows "
     "every answer beforehand."
 )
 
@@ -338,21 +339,21 @@ def _mark(one: Judged) -> str:
     return "yes" if one.chosen else ""
 
 
-# --- what it looks at ---
+# --- what it reads ---
 
 
 def _looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
     """Yield the features that a policy reads, Markdown."""
-    yield from ("## What it looks at", "")
+    yield from ("## What it reads", "")
     if not weights:
         yield from ("Nothing.", "")
         return
     legend = (
         "Weight, from 0 to 1: how much the score of going on, or the probabilities of a network's actions, depends on "
         "the feature. It is measured by permuting the feature's values among the training questions; features that "
-        "carry the same information share it. Where a feature is missing that was never missing in training, the "
-        "policy goes on and keeps the answer. After the last step there is no step left: features there rank the "
-        "answers, or say which are kept."
+        "carry the same information share it. If a feature is missing that was never missing in training, the policy "
+        "goes on and keeps the answer. After the last step no step is left: features there rank the answers, or decide "
+        "which are kept."
     )
     yield from (legend, "")
     rows = [
@@ -382,14 +383,14 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 _LIMITS = (
-    "It speaks of questions like those that it was calibrated on: other models, prices, prompts or traffic void it.",
+    "It covers questions like those that it was calibrated on: other models, prices, prompts or traffic void it.",
     "Only audits show that a model changed without notice, or that questions became harder: `cascade monitor`.",
     "The policy sees only what the log records.",
 )
 _AGAIN = (
-    "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets the threshold anew.",
-    "Other models, prices or prompts: `cascade fit NEW_EPISODES --init DIR -o NEW_DIR` fits anew, from here.",
-    "`cascade verify DIR EPISODES` makes the certificate again from the data, and compares.",
+    "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets the threshold again.",
+    "Other models, prices or prompts: `cascade fit NEW_EPISODES --init DIR -o NEW_DIR` fits again, starting from here.",
+    "`cascade verify DIR EPISODES` computes the certificate again from the data, and compares.",
 )
 
 
@@ -420,11 +421,11 @@ def _trained(training: Training, *, drawn: bool) -> Iterator[str]:
     asked = f"{training.steps:,} of {config.steps:,} steps" if training.diverged else counted(training.steps, "step")
     yield (
         f"On {training.questions:,} training questions{several}: {asked} of {config.batch:,} questions each, on "
-        f"{config.device}. Gradient steps on the cost plus a multiplier times the violation, which follows the "
-        f"violation; gradients are exact: the log says what every action brings. {_aim(training)}"
+        f"{config.device}. Gradient steps on the cost plus a multiplier times the violation; the multiplier follows "
+        f"the violation. Gradients are exact, since the log has the result of every action. {_aim(training)}"
     )
     if config.device != "cpu":
-        yield "Trained again on this device it need not be the same to the bit."
+        yield "Training it again on this device need not give the same network to the bit."
     yield ""
     if training.diverged is not None:
         yield from (f"**Training was ended early: {plain_line(training.diverged)}.**", "")
@@ -447,13 +448,13 @@ def _aim(training: Training) -> str:
     return f"It aims to keep the promise on {100 * training.covered:.3g} % of them{mean}."
 
 
-# --- the card of a cross-calibrated policy: a line for each member, and both bounds ---
+# --- the card of a cross-calibrated policy: one line for each member, and both bounds ---
 
 
 _CROSSED_AGAIN = (
     "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets one threshold on them.",
-    "Other models, prices or prompts: `cascade fit NEW_EPISODES --cross-calibrate -o NEW_DIR` fits anew.",
-    "`cascade verify DIR EPISODES` deals the folds and makes the critical values again from the data, and compares.",
+    "Other models, prices or prompts: `cascade fit NEW_EPISODES --cross-calibrate -o NEW_DIR` fits again.",
+    "`cascade verify DIR EPISODES` computes the folds and the critical values again from the data, and compares.",
 )
 
 
@@ -462,7 +463,7 @@ def crossed_files(done: Crossed, settings: Mapping[str, str]) -> dict[str, bytes
 
     Args:
         done: the policy and how it was made.
-        settings: what was asked of the fit, in words, by what it is called.
+        settings: the fit's options, in words, by name.
     """
     return {CARD_FILE: ("\n".join(_crossed_lines(done, settings)).rstrip() + "\n").encode("utf-8")}
 
@@ -475,7 +476,7 @@ def _crossed_lines(done: Crossed, settings: Mapping[str, str]) -> Iterator[str]:
         "mean rank of their scores among the critical values of that fold. Made by `cascade fit --cross-calibrate`; "
         "`policy: ./this-directory` in a configuration serves it."
     )
-    files = f"`{POLICY_FILE}` says what they look at, `{MODEL_FILE}` holds their numbers and the critical values"
+    files = f"`{POLICY_FILE}` lists what they read, `{MODEL_FILE}` has their numbers and the critical values"
     yield from ("", f"{files}, `{CERTIFICATE_FILE}` the promise.", "", "## What it was made from", "")
     rows = [
         ("log", plain_line(done.training.dataset)),
@@ -531,7 +532,7 @@ def _uncertified_lines(done: Uncertified, settings: Mapping[str, str], *, drawn:
     method, name = done.policy.method, plain_line(done.training.dataset)
     yield from (f"# A policy for {name}, not certified", "")
     yield from (f"Method `{method}`: {METHODS_IN_WORDS[method]}. Made by `cascade fit`.", "")
-    yield from (f"`{POLICY_FILE}` says what it looks at, `{MODEL_FILE}` holds its numbers.", "")
+    yield from (f"`{POLICY_FILE}` lists what it reads, `{MODEL_FILE}` has its numbers.", "")
     yield from ("## What it was made from", "")
     rows = [
         ("log", name),
@@ -558,7 +559,7 @@ def found_in_words(done: Uncertified) -> str:
         cost = f"${found.cost_nano_usd / 1e6:.4g} per 1,000 questions, {cost}"
     if wanted.budget_nano_usd is not None:
         cost += f"; the bound asked for is ${wanted.budget_nano_usd / 1e6:.4g} per 1,000"
-    came = "what was asked for speaks of none"
+    came = "the promise asked for covers none"
     if kept.share is not None:
         interval = f"{100 * kept.low:.1f} to {100 * kept.high:.1f} %, with 95 % confidence"
         came = f"{wanted.rules.kept}: {100 * kept.share:.1f} % ({interval})"

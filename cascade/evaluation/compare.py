@@ -39,13 +39,13 @@ _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 class Row:
     """One way to answer, over all splits. Means of the test questions' means, and their standard deviations.
 
-    `sd` is None of a single split. `matched_cost_usd` is the cost at a coverage of exactly 1 − alpha, None without a
-    dial or out of reach. Differences are this row minus the reference's on the questions that both were logged for,
-    over the splits; None for the reference itself. `curve` holds (coverage, USD) pairs of the frontier. `questions` is
-    how many test questions of a split it was judged on, on average; None if all. `worst` is the segment that is covered
-    least, with its coverage, of those with 20 questions or more; None where there are no two of them. `other_prices`
-    is what is saved against a ladder's last model at other prices (`proof.prices`), () where the row is a way to answer
-    without a ladder's decisions, or the log is of no ladder.
+    `sd` is None for a single split. `matched_cost_usd` is the cost at a coverage of exactly 1 − alpha; None if the
+    method has no threshold or cannot reach it. Differences are this row minus the reference's on the questions that
+    both were logged for, over the splits; None for the reference itself. `curve` has (coverage, USD) pairs of the
+    frontier. `questions` is the mean number of test questions of a split that it was judged on; None if all. `worst` is
+    the segment with the lowest coverage, and that coverage, of the segments with 20 questions or more; None if there
+    are fewer than two. `other_prices` is the saving against a ladder's last model at other prices (`proof.prices`); ()
+    if the log is not of a ladder, or the row does not decide step by step.
     """
 
     policy: str
@@ -67,10 +67,10 @@ class Row:
 class Comparison:
     """The result of a comparison on one data set.
 
-    `n` counts questions: of a question that the log holds several times one episode is taken, and `repeated` counts the
-    others. Questions of which a cost is unknown are left out, if they are fewer than half. `sizes` are the questions of
-    each part of the last split, `groups` the groups of questions in each, which are what is independent. `left_out`
-    says which rows are missing, and why.
+    `n` counts questions: if the log has several episodes of a question, one is used, and `repeated` counts the others.
+    Questions with an unknown cost are left out, if they are fewer than half. `sizes` are the questions of each part of
+    the last split, `groups` the groups of questions in each, which are the independent units. `left_out` says which
+    rows are missing, and why.
     """
 
     dataset: str
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def coverage_sd(self) -> float:
-        """The standard deviation of coverage that the numbers of calibration and test questions cause by themselves.
+        """The standard deviation of coverage that follows from the numbers of calibration and test questions alone.
 
         A group counts as one question. That is exact if either all questions of a group are covered or none; if they
         are independent, it is too large.
@@ -116,7 +116,7 @@ class _SplitResult(NamedTuple):
 
 @dataclass(slots=True)
 class _Results:
-    """One way's figures, over the splits and on each segment."""
+    """The figures of one way to answer, over the splits and on each segment."""
 
     segments: Segments
     over: OverSplits = field(default_factory=OverSplits)
@@ -144,8 +144,8 @@ def compare(
         count: how many splits.
         seed: the same seed gives the same figures.
         others: further methods to compare.
-        reference: the row that the others are compared with. By default it is what `prove` takes: the guide alone, else
-            a ladder's last model alone, where that is on record for most questions, else every step.
+        reference: the row that the others are compared with. By default it is the reference of `prove`: the guide
+            alone, or a ladder's last model alone, if it is on record for most questions, else every step.
         tell: called with (splits done, splits in all).
 
     Raises:
@@ -172,7 +172,7 @@ def compare(
         for name, result in on_split.items():
             _write_down(results[name], result, on_split[against], test, split.test)
     if not results[against].judged:
-        raise UsageError(f"{against} was logged for none of the questions that were drawn; compare with another row.")
+        raise UsageError(f"{against} was logged for none of the drawn questions; compare with another row.")
     rows = [_row(name, found, groups, is_reference=name == against) for name, found in results.items() if found.judged]
     return Comparison(
         dataset=table.dataset,
@@ -193,7 +193,7 @@ def compare(
 
 
 def _questions(table: EpisodeTable) -> EpisodeTable:
-    """Return one episode of each question, in groups that share no question, as `fit` and `prove` count them."""
+    """Return one episode of each question, in groups that share no question, as in `fit` and `prove`."""
     whole = tied(table)
     return whole.take(once(whole))
 

@@ -20,7 +20,7 @@ from cascade.guarantees.reference import REFERENCES, reference_right
 from cascade.policies.artifact import PolicyArtifact, Threshold
 from cascade.policies.base import Policy
 
-# --- How often a policy breaks its own promise on a log, and what it costs beside the reference ---
+# --- How often a policy breaks its own promise on a log, and its cost compared with the reference's ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Promise:
         kind: the kind of the guarantee.
         alpha: the share of questions on which it may be broken.
         n: how many episodes it covers.
-        risk: the share of those on which it is broken; None where there are none.
-        fresh: how many of those ask a question that the policy was not made with.
-        fresh_risk: the share of those on which it is broken; None where there are none.
+        risk: the share of those on which it is broken; None if there are none.
+        fresh: how many of those have a question that the policy was not made with.
+        fresh_risk: the share of those on which it is broken; None if there are none.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How many questions of a log were used to make a policy (`made`), or to calibrate it (`calibrated`)."""
+    """The number of a log's questions that were used to make a policy (`made`), or to calibrate it (`calibrated`)."""
 
     made: int
     calibrated: int
@@ -54,7 +54,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A figure question by question: its mean is the sum of `above` over the sum of `below`, float64 (n,) each."""
+    """A figure by question: its mean is the sum of `above` divided by the sum of `below`, float64 (n,) each."""
 
     above: Floats
     below: Floats
@@ -76,10 +76,10 @@ def broken(table: EpisodeTable, played: Played, kind: str) -> Ratio | None:
     Args:
         table: the questions.
         played: what the policy does on them.
-        kind: of the guarantee.
+        kind: the kind of the guarantee.
 
     Raises:
-        UsageError: the promise needs a reference, and the log does not hold what it answers.
+        UsageError: the promise needs a reference, and the log lacks the reference's answers.
     """
     rules = get(kind)
     if not rules.monitored:
@@ -102,7 +102,7 @@ def promise_of(table: EpisodeTable, lost: Ratio, artifact: PolicyArtifact) -> Pr
 
 
 def seen_by(table: EpisodeTable, artifact: PolicyArtifact) -> Seen:
-    """Return how many questions of a log a policy was made with, and how many others it was calibrated on."""
+    """Return the number of a log's questions that a policy was made with, and of others that it was calibrated on."""
     made, held = among(table, artifact.seen.all), among(table, frozenset(artifact.questions))
     return Seen(_questions(table, made), _questions(table, held & ~made))
 
@@ -115,7 +115,7 @@ def beside_reference(table: EpisodeTable, played: Played) -> tuple[str, Ratio] |
     """Return the reference's name, and the policy's cost as a multiple of the reference's cost.
 
     The reference is the guide alone, or a ladder's last model alone. Return None if neither is on record for most
-    questions, or if the log shows no costs. The ratio takes the questions for which both costs are on record.
+    questions, or if the log has no costs. The ratio uses the questions for which both costs are on record.
     """
     reference = next((one for name in REFERENCES if (one := walked(table, name))), None)
     if reference is None or not table.shows_cost:
@@ -135,14 +135,14 @@ class Evaluation:
 
     Attributes:
         n: questions.
-        episodes: episodes; more than `n` where the log holds a question several times.
-        groups: groups of questions, which are what is independent; groups that share a question count as one.
+        episodes: episodes; more than `n` if the log has a question several times.
+        groups: groups of questions, the independent units; groups that share a question count as one.
         kappa: the threshold for questions without a group.
-        intervals: of `mean` by name; and "risk" and "times_reference". Empty where there are too few groups.
-        promise: how often the policy breaks its own promise; None where it promises nothing on single questions.
-        reference: what `times_reference` divides by, such as "guide only"; None where it is not on record.
+        intervals: those of `mean` by name, and of "risk" and "times_reference". Empty if there are too few groups.
+        promise: how often the policy breaks its own promise; None if it promises nothing about single questions.
+        reference: the divisor of `times_reference`, such as "guide only"; None if it is not on record.
         times_reference: the policy's cost as a multiple of the reference's.
-        seen: how many of the questions the policy knows already; None for a policy that comes from no directory.
+        seen: how many of the questions the policy was made with; None for a policy without a directory.
         lacks: which costs the log lacks, in words.
     """
 
@@ -171,22 +171,22 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a policy on a log.
 
-    A calibrated policy is played at the threshold of each question's segment. Where the policy abstains, nothing is
-    served, so `accuracy` counts the question as not right.
+    A calibrated policy is played at the threshold of each question's segment. If the policy abstains, nothing is
+    served, and `accuracy` counts the question as not right.
 
     Args:
         table: the log's episodes.
         policy: the policy, as it serves.
-        artifact: the policy directory that it comes from, with what it promises and the questions that it has seen.
-        seed: draws the bootstrap.
-        resamples: of the bootstrap.
+        artifact: the policy directory that it comes from, with its promise and the questions that it has seen.
+        seed: the seed of the bootstrap.
+        resamples: the number of bootstrap replicates.
 
     Raises:
-        UsageError: the log has none of the signals that the policy looks at, or not as many steps as it always takes.
+        UsageError: the log has none of the signals that the policy reads, or fewer steps than it always takes.
 
-    The intervals are percentiles of a bootstrap over the groups, 95 %: they say how the means would move with other
-    questions of the same kind. There are none with fewer than `splits.LEAST_QUESTIONS` groups. Nothing is fitted
-    here; a policy that was fitted on these questions looks better than it is.
+    The intervals are 95 % percentiles of a bootstrap over the groups: they show how the means would vary with other
+    questions of the same kind. There are none with fewer than `splits.LEAST_QUESTIONS` groups. Nothing is fitted here;
+    a policy that was fitted on these questions looks better than it is.
     """
     check_fits(policy, table)
     played = play_policy(table, policy)
@@ -217,7 +217,7 @@ def evaluate(
 
 
 def play_policy(table: EpisodeTable, policy: Policy) -> Played:
-    """Return what a policy does, at the threshold of each question's segment where it has several."""
+    """Return what a policy does, at the threshold of each question's segment if it has several."""
     at = [policy.for_segment(*one) for one in zip(table.segments, table.groups, strict=True)]
     each = [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in at]
     return play(*scored(policy.inner, table), each)
@@ -241,7 +241,7 @@ def _figures(table: EpisodeTable, played: Played) -> dict[str, Ratio]:
 
 
 def _bootstrap(figures: Mapping[str, Ratio], member: Ints, seed: int, resamples: int) -> dict[str, tuple[float, float]]:
-    """Return the intervals of the figures; `member` says which group each question is of, int64 (n,)."""
+    """Return the intervals of the figures; `member` is each question's group, int64 (n,)."""
     many = int(member.max()) + 1
     if many < LEAST_QUESTIONS:
         return {}

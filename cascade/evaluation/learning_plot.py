@@ -1,4 +1,4 @@
-"""The learning curves of a policy network as one plot. matplotlib is imported when one is made."""
+"""The learning curves of a policy network as one plot. matplotlib is imported only to draw one."""
 
 from __future__ import annotations
 

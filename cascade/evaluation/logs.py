@@ -1,4 +1,4 @@
-"""Opening a log: our own form, a known foreign one, a store, the demo's (as a ladder too), or a simulated world."""
+"""Open a log: cascade's own format, a known foreign one, a store, a shipped log, or a simulated world."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
 """The demo log read as a ladder: the base outright, then the guide outright (`episodes.ladders`)."""
 LADDER = "ladder:"
-"""Before a log of rounds of base and guide: read it as a ladder."""
+"""Prefix of a log of rounds of base and guide: it is read as a ladder."""
 OFFERS = "offers:"
-"""Before such a log: read it call by call, the base, the guide's verdict, and the guide outright."""
+"""Prefix of such a log: it is read call by call, the base, the guide's verdict, and the guide outright."""
 DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
@@ -36,7 +36,7 @@ _FILES = {DEMO: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
 """The shipped logs' files in `cascade.data`."""
 SIMULATED = "simulated:"
 SIMULATED_QUESTIONS = 1_400
-"""As many as the source's protocol uses: 1,000 to train on, 200 to calibrate, 200 to test."""
+"""The number of questions in the paper's protocol: 1,000 to train on, 200 to calibrate, 200 to test."""
 
 
 WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
@@ -44,19 +44,20 @@ WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
 PARTS_OF_EPISODES = frozenset(COLUMNS) - {*WHOLE_BY, "context", "gold", "schema_version"}
 """Columns whose values differ between the rows of one episode."""
 _LOOKED_AT = 200_000
-"""Rows that are looked at for what a column holds, where nothing matched."""
+"""The number of rows in which an error message looks for a column's values."""
 _NAMED = 5
-"""Values of a column that are named then; more are counted."""
+"""The number of values that it names; it counts the others."""
 _VALUE_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log that was read: one table for each data set, and the rows again, as logged, where a figure needs them.
+    """A log that was read: one table for each data set, and the rows as logged, for figures that need them.
 
-    `unlabelled` says that nothing in the log tells which answers are right, so that right means equal to the
-    reference's output (`episodes.truth`) though that was not asked for. `unjudged` says that such a log has accepted
-    answers all the same: no matcher was named to judge by them.
+    `unlabelled`: the log does not say which answers are right, so an answer counts as right if it equals the
+        reference's
+    output (`episodes.truth`), although that was not asked for. `unjudged`: such a log has accepted answers, but no
+    matcher was named to judge by them.
     """
 
     tables: tuple[EpisodeTable, ...]
@@ -69,10 +70,10 @@ class Log:
         """Return the same log with the reference's output as the truth, under a comparator.
 
         Args:
-            comparator: a matcher's name; by default the one that the log was opened with, or what its requests ask for.
+            comparator: a matcher's name; by default the one that the log was opened with, or the one of its requests.
 
         Raises:
-            UsageError: it is no log of rows, has no reference, or there is no such comparator.
+            UsageError: it is not a log of rows, it has no reference, or the comparator does not exist.
         """
         wanted = comparator or self.matcher
         if all(table.truth is not None and wanted in {None, table.truth.comparator} for table in self.tables):
@@ -80,7 +81,7 @@ class Log:
         return _compared(self.rows, wanted, Dropped())
 
     def break_evens(self) -> dict[str, BreakEven]:
-        """Return the break-even of judging in each data set that has the numbers for it; reads the log once."""
+        """Return the break-even of judging for each data set that has the numbers; reads the log once."""
         from cascade.evaluation.breakeven import break_evens
 
         return break_evens(self.rows())
@@ -95,22 +96,22 @@ def open_log(
     reference: str | None = None,
     models: Sequence[str] = (),
 ) -> Log:
-    """Read a log. Where nothing in it tells which answers are right, the reference's output is the truth.
+    """Read a log. If it does not say which answers are right, the reference's output is the truth.
 
     Args:
         given: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
             (a log of rounds of base and guide, read as a ladder), "offers:" (the same, call by call), or "simulated:"
             and a world's name, as in "simulated:mmlu/llama-2-7b".
         where: only rows that have these values in these columns are read.
-        matcher: judges every answer anew that has gold answers beside it, or the reference's output; a name, as
-            `matching.get_matcher` takes it.
+        matcher: judges every answer again by its gold answers, or by the reference's output; a name for
+            `matching.get_matcher`.
         dropped: told of everything that is left out.
-        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model, which is then its
-            last one.
-        models: of a ladder's log only these, in this order; the last is the reference.
+        reference: its output is the truth, whatever the labels say: "guide", or a ladder's model, which then becomes
+            the last one.
+        models: only these models of a ladder's log, in this order; the last is the reference.
 
     Raises:
-        UsageError: there is no such log, column or matcher, or no episode is left.
+        UsageError: the log, a column or the matcher does not exist, or no episode is left.
 
     >>> open_log("simulated:mmlu/llama-2-7b,50").tables[0].n
     50
@@ -121,7 +122,7 @@ def open_log(
         if where or matcher is not None:
             raise UsageError("A simulated world has no rows to choose by their columns or to judge with a matcher.")
         return _simulated(given.removeprefix(SIMULATED))
-    from cascade.episodes.tabulate import tables_from_rows  # here and below: what reads rows, which a world has none of
+    from cascade.episodes.tabulate import tables_from_rows  # here and below: not for simulated worlds
     from cascade.episodes.truth import ladder_of_models
 
     _check_there(_as_read(given)[0])
@@ -133,7 +134,7 @@ def open_log(
         return ladder_of_models(logged, wanted) if wanted else logged()
 
     if reference is not None:
-        list(itertools.islice(_chosen(given, where or {}, left_out, models), 1))  # a log without such rows is refused
+        list(itertools.islice(_chosen(given, where or {}, left_out, models), 1))  # refuses a log without such rows
         return _compared(rows, matcher, left_out)
     read = rows() if wanted else _chosen(given, where or {}, left_out)
     judged = read if matcher is None else _judged(read, matcher)
@@ -146,7 +147,7 @@ def open_log(
             found = _compared(rows, matcher, compared := Dropped())
             found = replace(found, unlabelled=True, unjudged=any(row["gold"] for row in rows()))
         except UsageError:
-            found = None  # it has no reference either: say what is missing for labels
+            found = None  # no reference either: the error below says which labels are missing
         if found is None:
             raise
         left_out.rows, left_out.first = compared.rows, compared.first
@@ -197,7 +198,7 @@ def _rows(
 
 
 def ladder_of(given: str) -> str:
-    """Return by which name a log of rounds is read as a ladder.
+    """Return the name under which a log of rounds is read as a ladder.
 
     >>> ladder_of("demo"), ladder_of("episodes.parquet")
     ('demo-ladder', 'ladder:episodes.parquet')
@@ -222,7 +223,7 @@ def _as_read(given: str) -> tuple[str, _Reader | None]:
 def _chosen(
     given: str, where: Mapping[str, str], dropped: Dropped, models: Sequence[str] = ()
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that have these values; raise UsageError, saying what there is, where no row has."""
+    """Yield the rows that have these values; if there are none, raise a UsageError that lists the values."""
     some = False
     for row in _rows(given, where, dropped, models):
         some = True
@@ -242,14 +243,14 @@ def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:
         for column, counts in found.items():
             counts[shown(row.get(column))] += 1
     if not some:
-        return f"{given} is empty: it holds no row of an episode log."
+        return f"{given} is empty: it has no row of an episode log."
     said = [
-        f"No row of {given} has {column}={where[column]}; there is {_listed(counts)}."
+        f"No row of {given} has {column}={where[column]}; the values are {_listed(counts)}."
         for column, counts in found.items()
         if where[column] not in counts
     ]
     together = " and ".join([f"{column}={value}" for column, value in where.items()])
-    return " ".join(said) or f"No row of {given} has {together} together, though there are rows that have each."
+    return " ".join(said) or f"No row of {given} has {together} together, though some rows have each."
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -267,19 +268,19 @@ def _check_columns(where: Mapping[str, str]) -> None:
     said = [f"There is no column {name}{did_you_mean(name, WHOLE_BY)}." for name in unknown]
     if cutting:
         said.append(
-            f"Choosing by {', '.join(cutting)} would cut episodes apart, and the rest would say nothing of any policy. "
-            f"Choose whole ones, by {', '.join(WHOLE_BY[:-1])} or {WHOLE_BY[-1]}."
+            f"Choosing by {', '.join(cutting)} would cut episodes apart, and a part of an episode shows nothing about "
+            f"a policy. Choose whole episodes, by {', '.join(WHOLE_BY[:-1])} or {WHOLE_BY[-1]}."
         )
     if said:
         raise UsageError(" ".join(said))
 
 
 def _check_there(given: str) -> None:
-    """Raise UsageError, with a suggestion, if a name is no file, no store and no shipped log."""
+    """Raise UsageError, with a suggestion, if a name is neither a file nor a store nor a shipped log."""
     from cascade.episodes.files import is_url
 
     if given in SHIPPED or is_url(given) or Path(given).suffix:
-        return  # a file that is not there is said by who opens it
+        return  # the code that opens the file reports that it is missing
     if not os.path.lexists(given):
         raise UsageError(f"There is no file {given}{did_you_mean(given, [*SHIPPED, f'{SIMULATED}NAME'])}.")
 

@@ -1,7 +1,7 @@
-"""The ways to answer that every policy is compared with. Each is prepared on a training and a calibration split.
+"""The ways to answer that policies are compared with. Each is prepared on a training and a calibration split.
 
-What a method may use: the training questions to choose, the calibration questions to set its threshold by split
-conformal, nothing of the test questions.
+A method may use the training questions to choose and the calibration questions to set its threshold by split
+conformal, and nothing of the test questions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cascade.training.simple import PER_RUNG, Doubt, doubt_of, rung_doubt, thres
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit
 
-# --- What the ways to answer that are compared did on n questions, and the means of it that are reported ---
+# --- The outcomes of the compared ways to answer on n questions, and the means that are reported ---
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Means over questions; None where a cost is unknown, or no question is solvable."""
+    """Means over questions; None if a cost is unknown, or no question is solvable."""
 
     coverage: float
     covered_given_solvable: float | None
@@ -49,7 +49,7 @@ class Means:
 
 
 def played_at(table: EpisodeTable, scores: ScoreArrays, kappa: float) -> Played:
-    """Return the outcome of a policy's scores at one threshold; it never abstains, however unsure the answer is."""
+    """Return the outcome of a policy's scores at one threshold; it never abstains."""
     return play(table, scores, KappaRule(kappa))
 
 
@@ -81,7 +81,7 @@ Scorer: TypeAlias = Callable[[EpisodeTable], ScoreArrays]
 
 
 class Ready(NamedTuple):
-    """A method that is prepared. `scores` is there if it has a dial: a threshold that trades cost for coverage."""
+    """A prepared method. `scores` is set if the method has a threshold that trades cost for coverage."""
 
     play: Callable[[EpisodeTable], Played]
     scores: Scorer | None = None
@@ -92,7 +92,7 @@ class Method(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in the table."""
+        """Its name in the table."""
         ...
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
@@ -101,7 +101,7 @@ class Method(Protocol):
 
 
 def methods(table: EpisodeTable) -> list[Method]:
-    """Return the methods that a log has the numbers for, cheap and simple ones first."""
+    """Return the methods for which a log has the numbers, cheap and simple ones first."""
     logged = [name for name, walk in table.walks.items() if walk.known.any()]
     order = sorted(logged, key=lambda name: (name != BASE_ONLY, name != GUIDE_ONLY, name))
     found: list[Method] = [Chance(), *(Logged(name) for name in order)]
@@ -131,7 +131,7 @@ def left_out(table: EpisodeTable) -> Iterator[str]:
 
 
 class Unprepared(ABC):
-    """A way to answer that needs no preparation: `play` alone is written."""
+    """A way to answer that needs no preparation: subclasses define only `play`."""
 
     __slots__ = ()
 
@@ -146,7 +146,7 @@ class Unprepared(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Logged(Unprepared):
-    """A walk that was logged beside the steps: the guide alone, a model that decides."""
+    """A walk that was logged beside the steps, such as the guide alone or a model that decides."""
 
     name: str
 
@@ -157,7 +157,7 @@ class Logged(Unprepared):
 
 @dataclass(frozen=True, slots=True)
 class Chance(Unprepared):
-    """Uniform among the step's candidates and going on; its expectation, exactly."""
+    """A uniform random choice among the step's candidates and going on; its exact expectation."""
 
     name: str = "random"
 
@@ -194,7 +194,7 @@ class Depth(Unprepared):
         return f"all answers, depth {self.depth}"
 
     def play(self, table: EpisodeTable) -> Played:
-        """Return what so many steps bring."""
+        """Return the outcome of so many steps."""
         onward = np.where(np.arange(table.arrays.horizon) < self.depth - 1, np.inf, -np.inf)
         shape = table.arrays.cost.shape
         return played_at(table, _all_kept(table, np.broadcast_to(onward, shape).astype(np.float64)), 0.0)
@@ -213,7 +213,7 @@ def calibrated(scores: Scorer, calibration: EpisodeTable, alpha: float) -> Ready
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A calibrated coin between two depths, every answer kept: the best that a policy without signals can reach."""
+    """A calibrated coin between two depths, every answer kept: the best possible policy without signals."""
 
     name: str = "depth mixture, conformal"
 
@@ -221,7 +221,7 @@ class Mixture:
         """Set the coin on the calibration questions."""
 
         def scores(table: EpisodeTable) -> ScoreArrays:
-            # Coins of its own for each set of questions: those of the test are not those of the calibration.
+            # Each set of questions gets its own coins, so that the test's differ from the calibration's.
             coin = np.random.default_rng([seed, crc32("\n".join(table.ids).encode("utf-8", "replace"))]).random(table.n)
             return _all_kept(table, -np.arange(table.arrays.horizon)[None, :] - coin[:, None])
 
@@ -263,10 +263,11 @@ class RungThresholds:
 
 @dataclass(frozen=True, slots=True)
 class Uala:
-    """UALA: one answer, the judged one, of the first step that is not in doubt; the threshold tuned on training.
+    """UALA: one answer, the judged one, of the first step that is not in doubt; the threshold is tuned on training.
 
-    Tuned exactly: of all thresholds the cheapest that covers 1 − alpha of the training questions, or that covers most
-    where none does.
+    The search is exact: it takes the cheapest threshold that covers 1 − alpha of the training questions or, if none
+        does,
+    the one that covers most.
     """
 
     doubt: Doubt
@@ -291,7 +292,7 @@ class Uala:
         return ScoreArrays(np.where(keeps, np.inf, -np.inf), doubt)
 
     def _tuned(self, train: EpisodeTable, alpha: float) -> float:
-        """Return the best threshold of all, by running sums over the places where a walk can stop."""
+        """Return the best of all thresholds, by running sums over the steps at which a walk can stop."""
         steps, chosen = train.arrays, self.doubt.chosen(train)
         doubt = np.where(chosen < 0, np.inf, self.doubt.read(train))  # without an answer a walk cannot stop
         on_record, last = np.arange(steps.horizon) < steps.steps[:, None], _very_last(steps)
@@ -343,9 +344,9 @@ class Portfolio:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A policy set by hand or of one's own, with its threshold calibrated.
+    """A policy set by hand or a user's own policy, with its threshold calibrated.
 
-    One whose scores depend on its threshold (`Policy.depends_on_kappa`) is played at the threshold that it has.
+    A policy whose scores depend on its threshold (`Policy.depends_on_kappa`) is played at its own threshold.
     """
 
     policy: Policy
@@ -368,12 +369,12 @@ def _served(policy: Policy, calibration: EpisodeTable, alpha: float) -> Ready:
 
 
 def _very_last(steps: StepArrays) -> Bools:
-    """Mark the steps after which nothing can come, bool (n, T): the last of each question that is complete."""
+    """Mark the steps after which none can follow, bool (n, T): the last step of each complete question."""
     last = np.arange(steps.horizon) == steps.steps[:, None] - 1
     return np.asarray(last & steps.complete[:, None], dtype=np.bool_)
 
 
 def _at_least(levels_: Floats, options: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return for each option how many levels are at least it."""
+    """Return for each option the number of levels that are at least as large."""
     ordered = np.sort(levels_)
     return np.asarray(ordered.size - np.searchsorted(ordered, options, side="left"), dtype=np.int64)

@@ -1,6 +1,6 @@
 """Policy networks as methods: CPO, CPO batch, CPO online and CCPO (`training.networks`).
 
-They need the package torch and longer than all others together, so that they are not among `methods.methods`.
+They need torch and take longer than all other methods together, so they are not among `methods.methods`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Served = Literal["argmax", "trained", "calibrated"]
 
 
 def network_methods(table: EpisodeTable, config: CCPOConfig | None = None) -> list[Method]:
-    """Return the policy networks that a log can be used to train; none where a question has one step.
+    """Return the policy networks that can be trained on a log; none if its questions have one step.
 
     Args:
         table: one data set's episodes.
@@ -39,8 +39,8 @@ def network_methods(table: EpisodeTable, config: CCPOConfig | None = None) -> li
     require_torch(networks.config.device)
     if table.arrays.horizon < 2:
         return []
-    # The first three are one network: CPO online moves a threshold along, which the network does not look at. Who is
-    # prepared first pays for the time.
+    # The first three are one network: CPO online also moves a threshold, which the network does not read. The time of
+    # training counts for the method that is prepared first.
     return [
         PolicyNetwork(CPO, networks, "cpo_online", "argmax"),
         PolicyNetwork(CPO_BATCH, networks, "cpo_online", "calibrated"),
@@ -54,12 +54,12 @@ class PolicyNetwork:
     """A policy network, trained on the training questions.
 
     Args:
-        name: what it is called in the table.
-        networks: trains it; shared by those that may have the same network.
+        name: its name in the table.
+        networks: trains it; shared by methods that may use the same network.
         method: as in `fit_network`.
-        served: "argmax": one action a step, the likeliest; "trained": the set at the threshold that training ended
-            with; "calibrated": at the one set on the calibration questions.
-        lambda_set: what each answer kept is charged with, in mean steps.
+        served: "argmax": one action a step, the likeliest; "trained": the set at the threshold at the end of training;
+            "calibrated": the set at the threshold of the calibration questions.
+        lambda_set: the charge for each answer kept, in mean steps.
     """
 
     name: str
@@ -69,7 +69,7 @@ class PolicyNetwork:
     lambda_set: float = 0.0
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
-        """Train on the training questions; only "calibrated" looks at the calibration questions."""
+        """Train on the training questions; only "calibrated" uses the calibration questions."""
         loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
         asked = FitTarget("coverage", loss, lambda_set=self.lambda_set)
         policy = self.networks.sketch(train, asked, self.method, seed=seed)
@@ -77,7 +77,7 @@ class PolicyNetwork:
         if self.served == "calibrated":
             return calibrated(scores, calibration, alpha)
         kappa = math.inf if self.served == "argmax" else policy.kappa
-        # The argmax has no dial: a threshold is what makes sets of its one action.
+        # The argmax has no threshold to vary: it keeps one action.
         dial = scores if self.served == "trained" else None
         return Ready(lambda table: played_at(table, scores(table), kappa), dial)
 

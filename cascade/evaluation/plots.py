@@ -1,6 +1,6 @@
 """Plots of a comparison and of a fit: cost against coverage, or against how often the promise is kept (`drawing`).
 
-The same figure always gives the same bytes (`save`). matplotlib is imported when one is made.
+The same figure always gives the same bytes (`save`). matplotlib is imported only to draw one.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def check(path: Path, dataset: str, *, cost_known: bool) -> None:
     """Refuse a plot that cannot be drawn.
 
     Raises:
-        UsageError: another ending than .svg, .png or .pdf, or no costs in the log.
+        UsageError: the file does not end with .svg, .png or .pdf, or the log has no costs.
         MissingExtraError: matplotlib is not installed.
     """
     if path.suffix not in FORMATS:
-        raise UsageError(f"A plot is written as {', '.join(FORMATS)}, not as {path.name}.")
+        raise UsageError(f"A plot must be a file {', '.join(FORMATS)}, not {path.name}.")
     if not cost_known:
         raise UsageError(f"The costs of {dataset} are not known, so there is no cost to draw.")
     if not available():
@@ -91,7 +91,7 @@ def _mark_target(axes: Any, said: str, target: float) -> None:
 
 
 def _list_names(figure: Any) -> None:
-    """Write the legend beside the plot; foreign names in it are no formulas."""
+    """Write the legend beside the plot; names in it are not parsed as formulas."""
     for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
         text.set_parse_math(False)
 
@@ -199,16 +199,16 @@ _UNDATED: Mapping[str, dict[str, None]] = {
 def save(figure: Any, out: Path | IO[bytes], kind: str = "", *, dpi: int = 110, fonttype: str = "none") -> None:
     """Write a figure with a constrained layout: the same figure gives the same bytes.
 
-    The layout solver of matplotlib orders its equations by their addresses in memory. Places of axes then differ in
-    their last digits from one drawing to the next, and the names of clip paths in an SVG are hashes of those digits.
-    So the layout is made once, and its places are rounded before the figure is drawn.
+    The layout solver of matplotlib orders its equations by their addresses in memory. The positions of axes then differ
+    in their last digits from one drawing to the next, and the names of clip paths in an SVG are hashes of those digits.
+    So the layout is computed once, and its positions are rounded before the figure is drawn.
 
     Args:
         figure: a `matplotlib.figure.Figure` with `layout="constrained"`; it has no layout engine afterwards.
         out: a path or an open binary file.
-        kind: "svg", "png" or "pdf"; the suffix of the path where it is empty.
-        dpi: pixels an inch of a PNG.
-        fonttype: of an SVG: "none" keeps text as text, "path" draws its letters.
+        kind: "svg", "png" or "pdf"; by default the suffix of the path.
+        dpi: pixels per inch of a PNG.
+        fonttype: for an SVG: "none" keeps text as text, "path" draws its letters.
 
     Raises:
         OSError: the file cannot be written.
@@ -238,7 +238,7 @@ def _round_places(figure: Any) -> None:
 _POINTS = 200
 """The most points of a curve; more would not be visible."""
 _BOUND = tuple(round(0.02 * k, 2) for k in range(26))
-"""The shares given up at which the bound is drawn."""
+"""The shares of questions given up at which the bound is drawn."""
 
 
 class Mark(NamedTuple):
@@ -257,10 +257,10 @@ class Drawing(NamedTuple):
         kept, cost: the labels of the axes.
         curve: (kept, cost) of the chosen policy at its thresholds, on questions that each of its models had not seen.
         bound: the same for the clairvoyant bound.
-        candidates: what each candidate costs where it keeps what is asked for, by name.
+        candidates: each candidate's cost at the point that keeps the promise, by name.
         baselines: ways to answer without a fitted policy.
         certified: the policy at its certified threshold, on the calibration questions.
-        target: what is promised; None under a budget.
+        target: the promised share; None under a budget.
     """
 
     title: str

@@ -11,7 +11,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats, Ints
 
 LEAST = 20
-"""With fewer questions a segment's share says nothing, and the worst of many is one that had bad luck."""
+"""With fewer questions a segment's share is mostly noise, and the worst of many segments is one with bad luck."""
 
 
 class SegmentFigures(NamedTuple):
@@ -19,9 +19,9 @@ class SegmentFigures(NamedTuple):
 
     Attributes:
         name: the segment.
-        questions: how many the log has.
-        broken: the share of its test questions on which the promise is broken; in a comparison, that are not covered.
-        saving: what is saved on them, as a share of the reference's cost; None where that is not known.
+        questions: how many questions the log has in it.
+        broken: the share of its test questions on which the promise is broken; in a comparison, the share not covered.
+        saving: the saving on them, as a share of the reference's cost; None if unknown.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Segments:
         Args:
             rows: which questions these are, (k,).
             broken: 1 where a question counts against the promise, NaN where that is not known, float64 (k,).
-            cost: of the way to answer, float64 (k,).
-            paid: of the reference, float64 (k,).
+            cost: the cost of the way to answer, float64 (k,).
+            paid: the cost of the reference, float64 (k,).
         """
         known = (self._of[rows] >= 0) & ~np.isnan(broken)
         of = self._of[rows][known]
@@ -64,7 +64,7 @@ class Segments:
             self._sums[at] += np.bincount(of, weights=column[known], minlength=len(self._names))
 
     def found(self, *, cost_known: bool) -> tuple[SegmentFigures, ...]:
-        """Return the segments with enough questions, the worst first; nothing where there is one alone."""
+        """Return the segments with enough questions, the worst first; nothing if there is only one."""
         sizes = np.bincount(self._of[self._of >= 0], minlength=len(self._names))
         broken, seen, cost, paid = self._sums
         found = [

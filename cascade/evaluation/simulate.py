@@ -1,9 +1,9 @@
-"""A world to test in: questions whose whole truth is known, drawn from a model of a base, a guide and their rounds.
+"""A simulated world: questions whose whole truth is known, drawn from a model of a base, a guide and their rounds.
 
-A question has a difficulty that base and guide share. Each model also has a liking of its own for a question, which
-lasts through the rounds, and luck, which is fresh in every round; it is right where their sum passes a threshold (a
-probit model). In later rounds the base takes over what the guide suggested, repeats itself or tries anew. The guide's
-verdict errs more on hard questions. After a yes the guide's answer is the base's; after a no it is a correction.
+A question has a difficulty that base and guide share. Each model also has its own ability on a question, which lasts
+through the rounds, and luck, which is fresh in every round; it is right if their sum passes a threshold (a probit
+model). In later rounds the base adopts the guide's suggestion, repeats itself or tries again. The guide's verdict errs
+more on hard questions. After a yes the guide's answer is the base's; after a no it is a correction.
 
 `WORLDS` has data sets of a base model each, with GPT-4o as the guide: "hotpotqa/llama-2-7b", "hotpotqa/llama-3.2-3b",
 "mmlu/llama-2-7b", "mmlu/llama-3.2-3b", fitted to published tables. `benchmarks/fit_worlds.py` prints them, and the same
@@ -37,7 +37,7 @@ class World:
     """The parameters of a simulated world. Shares and rates are from 0 to 1, tokens are means, prices are list prices.
 
     Attributes:
-        name: what the table calls its data set.
+        name: the name of its data set in a table.
         rounds: T, how many rounds every question takes.
         hopeless: share of questions on which no model is ever right.
         base_accuracy, guide_accuracy: how often a fresh answer of the base, a fresh correction of the guide, is right
@@ -45,15 +45,15 @@ class World:
         base_difficulty, guide_difficulty: share of the variance of being right that both models have in common.
         base_persistence, guide_persistence: share of it that is a model's own and lasts through the rounds.
         base_repeats: how often the base gives its last answer again.
-        guide_repeats: how often the guide, asked again, has the same correction in mind as in the round before.
-        base_adopts: how often it gives the answer that the guide suggested; after a yes that is its own.
+        guide_repeats: how often the guide, asked again, gives the same correction as in the round before.
+        base_adopts: how often it gives the answer that the guide suggested; after a yes, this is its own answer.
         false_no, false_yes: how often the guide rejects a right answer, accepts a wrong one, on a question of average
             difficulty.
         verdict_difficulty: how fast both grow with difficulty, in probits per standard deviation.
         verdict_persistence: share of the variance of the verdict that is the question's own.
-        informativeness: correlation of the guide's sureness (how far `p_yes` is from one half) with its being right and
-            the question being easy; the base's log-probs and reply length have half of it. 0 = noise, 1 = no noise.
-        wrong_answers: how many wrong answers a question has, 2 or more; 3 where it is multiple choice.
+        informativeness: correlation of the guide's sureness (how far `p_yes` is from one half) with being right on an
+            easy question; the base's log-probs and reply length have half of it. 0 = noise, 1 = no noise.
+        wrong_answers: how many wrong answers a question has, 2 or more; 3 for multiple choice.
         wrong_zipf: how much the wrong answers differ in popularity: the k-th is chosen in proportion to k^−this.
         prompt_tokens: the fixed part of a prompt.
         question_tokens, question_spread: the question's tokens, and the standard deviation of their logarithm.
@@ -64,8 +64,8 @@ class World:
         base_price, guide_price: USD per million tokens, (input, output).
         alone_accuracy: how often the guide is right on a question that is not hopeless when it answers outright.
         alone_cost_usd: what one such answer costs.
-        exit_base_rounds, exit_guide_rounds: rounds that each model takes on average where it answers alone and decides
-            when to stop.
+        exit_base_rounds, exit_guide_rounds: the mean number of rounds if each model answers alone and decides when to
+            stop.
     """
 
     name: str
@@ -312,8 +312,8 @@ def simulate(world: World, n: int, seed: int) -> EpisodeTable:
 
 
 def _check(n: int, seed: int) -> None:
-    problems = [f"n is {n}; it is 1 or more"] if n < 1 else []
-    problems += [f"seed is {seed}; it is 0 or more"] if seed < 0 else []
+    problems = [f"n is {n}, but must be 1 or more"] if n < 1 else []
+    problems += [f"seed is {seed}, but must be 0 or more"] if seed < 0 else []
     if problems:
         raise UsageError("nothing can be simulated: " + "; ".join(problems))
 
@@ -327,7 +327,7 @@ def _draw(world: World, n: int, seed: int) -> _Draws:
     return _Draws(normals, _Uniforms(hopeless, *(random.random(shape) for _ in _Uniforms._fields[1:])))
 
 
-# --- who is right
+# --- which answers are right
 
 
 def _play(world: World, draws: _Draws) -> _Rounds:
@@ -387,7 +387,7 @@ def _ability(difficulty: Floats, own: Floats, luck: Floats, shared: float, persi
 
 
 def _threshold(share: float) -> float:
-    """Return what a standard normal variable exceeds with this probability."""
+    """Return the value that a standard normal variable exceeds with this probability."""
     return _NORMAL.inv_cdf(1.0 - share)
 
 
@@ -431,18 +431,18 @@ def _renumber(answers: Ints) -> Ints:
     return np.asarray(np.take_along_axis(np.cumsum(new, axis=1) - 1, first, axis=1).reshape(answers.shape))
 
 
-# --- what it cost
+# --- costs
 
 
 def _paid(world: World, draws: _Draws, rounds: _Rounds) -> tuple[Ints, Floats]:
-    """Return (n, T) what each round cost, nano-USD rounded up once a round, and how many tokens went in and out."""
+    """Return (n, T) the cost of each round, nano-USD rounded up once a round, and the tokens in and out."""
     question = _tokens(world.question_tokens, world.question_spread, draws.normal.question_tokens)
     number = np.arange(world.rounds, dtype=np.float64)[:, None]
     shown = _tokens(world.shown_tokens + number * world.shown_growth, _TOKEN_SPREAD, draws.normal.shown)
     corrected = _tokens(world.answer_tokens, _TOKEN_SPREAD, draws.normal.corrected)
     said = 1 + np.where(rounds.says_yes, 0, corrected)
     reply = _replies(world, draws)
-    history = np.cumsum(reply + said, axis=0) - reply - said  # the base's context holds every earlier round
+    history = np.cumsum(reply + said, axis=0) - reply - said  # the base's context has every earlier round
     asked = world.prompt_tokens + question + history, world.prompt_tokens + question + shown
     base, guide = _price(world.base_price), _price(world.guide_price)
     pico = asked[0] * base.input + reply * base.output + asked[1] * guide.input + said * guide.output
@@ -467,7 +467,7 @@ def _price(usd_per_million: tuple[float, float]) -> Price:
     return Price.per_million(input=usd_per_million[0], output=usd_per_million[1])
 
 
-# --- what can be seen
+# --- signals
 
 
 def _signals(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Floats]:
@@ -493,7 +493,7 @@ def _signals(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Floats]:
 
 
 def _informed(rho: float, right: Bools, difficulty: Floats, noise: Floats) -> Floats:
-    """Return a number that correlates by about rho with being right on an easy question."""
+    """Return a number whose correlation with being right on an easy question is about rho."""
     truth = 0.5**0.5 * (np.where(right, 1.0, -1.0) - difficulty)
     return np.asarray(rho * truth + (1.0 - rho**2) ** 0.5 * noise)
 
@@ -506,7 +506,7 @@ def _agreement(base: Ints) -> Floats:
 
 
 def _confidence(signals: Mapping[str, Floats]) -> Floats:
-    """Return (n, T, 2): P(yes) for the base's answer and for a guide's that is the same, P(no) for another."""
+    """Return (n, T, 2): P(yes) for the base's answer, and for the guide's if it is the same, else P(no)."""
     p_yes = signals["p_yes"]
     return np.stack([p_yes, np.where(signals["guide_agrees"] == 1.0, p_yes, 1.0 - p_yes)], axis=2)
 
@@ -531,7 +531,7 @@ def _walks(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Walk]:
 
 
 def _base_cost(world: World, draws: _Draws) -> Ints:
-    """Return what each answer of the base alone costs, nano-USD, int64 (T, n): its context holds the earlier ones."""
+    """Return the cost of each answer of the base alone, nano-USD, int64 (T, n): its context has the earlier ones."""
     question = _tokens(world.question_tokens, world.question_spread, draws.normal.question_tokens)
     reply, price = _replies(world, draws), _price(world.base_price)
     pico = (world.prompt_tokens + question + np.cumsum(reply, axis=0) - reply) * price.input + reply * price.output
@@ -553,7 +553,7 @@ def _base_alone(world: World, draws: _Draws, first: Ints) -> Ints:
 
 
 def _exits(mean_rounds: float, goes_on: Floats) -> Ints:
-    """Return how many rounds each question takes where the odds of going on are the same after every round."""
+    """Return how many rounds each question takes if the odds of going on are the same after every round."""
     onward = np.cumprod(goes_on[:-1] < _going_on(mean_rounds, goes_on.shape[0]), axis=0)
     return np.asarray(1 + onward.sum(axis=0), dtype=np.int64)
 
@@ -573,7 +573,7 @@ def _going_on(mean_rounds: float, horizon: int) -> float:
 
 
 def _walk(answers: Ints, length: Ints, cost: Ints) -> Walk:
-    """Return what keeping the first `length` answers of (T, n) brings, at (T, n) nano-USD; the last one is served."""
+    """Return the outcome of keeping the first `length` answers of (T, n), at (T, n) nano-USD; the last is served."""
     horizon, n = answers.shape
     kept = np.arange(horizon)[:, None] < length
     seen = (answers[:, None] == answers[None, :]) & (np.arange(horizon)[:, None] > np.arange(horizon))[:, :, None]

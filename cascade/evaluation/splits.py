@@ -1,7 +1,7 @@
-"""Where splits are drawn, and where figures over splits are summarised: `compare` and `prove` share both.
+"""Draw splits and summarise figures over splits, for `compare` and `prove`.
 
-A split gives each group of questions to training, calibration or test; it never cuts through a group. A way to answer
-has one value of each figure on a split (`OverSplits`); a difference is paired over the splits.
+A split gives each group of questions as a whole to training, calibration or test. A way to answer has one value of each
+figure on a split (`OverSplits`); a difference is paired over the splits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def splits(
         groups: the group of each question; a group falls into one part as a whole.
         count: how many splits.
         seed: the same seed gives the same splits.
-        shares: of the groups that go to training, calibration and test.
+        shares: the shares of the groups that go to training, calibration and test.
         tell: called with (splits done, splits in all), once the next split is asked for.
 
     Raises:
@@ -76,12 +76,12 @@ def numbered(groups: Sequence[str]) -> Ints:
     return np.fromiter((number[name] for name in groups), dtype=np.int64, count=len(groups))
 
 
-# --- How sure a mean over splits is: splits share questions, so they are not independent ---
+# --- The uncertainty of a mean over splits: splits share questions, so they are not independent ---
 
 CONFIDENCE = 0.95
 LEAST_QUESTIONS = 6
-"""Fewer independent questions bear no interval. Chance gives a difference of one sign on all of n questions with
-probability 2^(1 − n) (the exact two-sided sign test), which is below 5 % from n = 6 on."""
+"""With fewer independent questions there is no interval. Chance gives a difference of one sign on all of n questions
+with probability 2^(1 − n) (the exact two-sided sign test), which is below 5 % from n = 6 on."""
 
 
 class Interval(NamedTuple):
@@ -119,7 +119,7 @@ def corrected_interval(
 
 @dataclass(slots=True)
 class OverSplits:
-    """The figures of one way to answer, by name: a value for each split, NaN where a split does not tell it."""
+    """The figures of one way to answer, by name: a value for each split, NaN if unknown."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
 
@@ -133,17 +133,17 @@ class OverSplits:
         return np.array(self.values.get(name, []), dtype=np.float64)
 
     def mean(self, name: str) -> float | None:
-        """Return a figure's mean; None where a split does not tell it."""
+        """Return a figure's mean; None if it is unknown for a split."""
         values = self.of(name)
         return float(values.mean()) if values.size and not np.isnan(values).any() else None
 
     def sd(self, name: str) -> float | None:
-        """Return a figure's standard deviation; None of a single split, or where a split does not tell it."""
+        """Return a figure's standard deviation; None for a single split, or if it is unknown for a split."""
         values = self.of(name)
         return float(values.std(ddof=1)) if values.size > 1 and not np.isnan(values).any() else None
 
     def interval(self, name: str, *, n_train: int, n_test: int) -> Interval | None:
-        """Return a figure's mean with its interval (`corrected_interval`); None where a split does not tell it."""
+        """Return a figure's mean with its interval (`corrected_interval`); None if it is unknown for a split."""
         if self.mean(name) is None:
             return None
         return corrected_interval(self.values[name], n_train=n_train, n_test=n_test)

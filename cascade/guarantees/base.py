@@ -79,7 +79,7 @@ class Guarantee:
     0.05
     >>> Guarantee("error", 1.5)
     Traceback (most recent call last):
-    cascade.errors.UsageError: alpha is 1.5; it lies between 0 and 1. error needs delta, the share of calibrations that may mislead, as in delta 0.1.
+    cascade.errors.UsageError: alpha is 1.5; it must lie between 0 and 1. error needs delta, the share of calibrations that may mislead, as in delta 0.1.
     """  # noqa: E501 - a message stands on one line
 
     kind: str
@@ -145,9 +145,9 @@ def _is_share(value: object) -> bool:
 
 def _about_shares(asked: Guarantee) -> Iterator[str]:
     if not asked.rules.on_cost and not _is_share(asked.alpha):
-        yield f"alpha is {asked.alpha}; it lies between 0 and 1."
+        yield f"alpha is {asked.alpha}; it must lie between 0 and 1."
     if asked.delta is not None and not _is_share(asked.delta):
-        yield f"delta is {asked.delta}; it lies between 0 and 1."
+        yield f"delta is {asked.delta}; it must lie between 0 and 1."
     if asked.rules.needs_delta and asked.delta is None:
         yield f"{asked.kind} needs delta, the share of calibrations that may mislead, as in delta 0.1."
 

@@ -274,7 +274,8 @@ def relation_problems(artifacts: Mapping[str, PolicyArtifact]) -> Iterator[str]:
         if not one.certificates:
             yield f"levels.{name}: it has no certificate"
         elif one.certificates[0].alpha is None:
-            yield f"levels.{name}: {one.certificates[0].kind} promises no share of questions, and levels differ in that"
+            kind = one.certificates[0].kind
+            yield f"levels.{name}: {kind} does not promise a share of questions, and levels differ in that"
     certified = {name: one for name, one in artifacts.items() if one.certificates}
     if not certified:
         return
@@ -335,7 +336,7 @@ def _level_problems(name: str, level: Any, directory: str) -> Iterator[str]:
     if level.get("directory", directory) != directory:
         yield f"levels.{name}.directory: it is {level['directory']!r}, and can only be {directory!r}"
     if "alpha" in level and not _is_share(level["alpha"]):
-        yield f"levels.{name}.alpha: it is {level['alpha']!r}, and lies between 0 and 1"
+        yield f"levels.{name}.alpha: it is {level['alpha']!r}, but must lie between 0 and 1"
     held = level.get("policy_sha256", "0" * 64)
     if not isinstance(held, str) or not _HASH.fullmatch(held):
         yield f"levels.{name}.policy_sha256: it is no SHA-256"

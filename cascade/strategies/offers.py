@@ -48,7 +48,7 @@ class Offer:
         purpose: "answer": the model answers; if the offer has parents, it reads their answer and verdict first.
             "sample": the same prompt is sampled again. "judge": the model says whether its parent's answer is right.
             "verify": it also gives its own answer after a no. "outright": an answer of the model that the other offers
-        save.
+            save.
         parents: the numbers of the offers that it reads, from 1.
     """
 

@@ -32,14 +32,14 @@ _FEWER = 0.02
 """How many fewer questions a cheap model first may answer than the last model alone, as a share of all questions: a
 smaller difference is noise."""
 _REPLICATES, _SURE = 200, 0.95
-"""A cheap model is asked first only if that costs less than the last model alone in so large a share of so many
-bootstrap replicates. The questions that pick it are few: a cheap model that only seemed to save would cost more."""
+"""A cheap model is asked first only if that costs less than the last model alone in this share of so many bootstrap
+replicates. Few questions pick it, and a cheap model that only seemed to save would cost more."""
 _BARS_TRIED = 200
 _MOST_BARS = 1_000
 
 
 def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
-    """Return whether one bar can be set: the promise is on the error and may abstain, and the ladder logs log-probs."""
+    """Return whether one bar can be set: a promise on the error that may abstain, and a ladder's log with log-probs."""
     arrays, signals = table.arrays, table.signals
     rules = guarantee.rules
     asked = rules.single and rules.counts_unanswered and guarantee.abstain and guarantee.budget_nano_usd is None
@@ -52,7 +52,7 @@ def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
 
 
 def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
-    """Return a policy that asks the last model alone, or a cheap model before it where that surely saves.
+    """Return a policy that asks the last model alone, or a cheap model before it if that surely saves.
 
     Args:
         training: questions that pick the models; `has_one_bar` holds.
@@ -72,13 +72,13 @@ def _policy(table: EpisodeTable, steps: tuple[int, ...], kind: Kind) -> LearnedP
 def bars(policy: LearnedPolicy, table: EpisodeTable, guarantee: Guarantee) -> tuple[PathPoint, ...] | None:
     """Return the points of a policy with one bar, the strictest first; None for other policies.
 
-    The bars are the log-probs of the questions, thinned evenly to at most 1,000. The function looks at no answer and no
+    The bars are the log-probs of the questions, thinned evenly to at most 1,000. The function reads no answer and no
     outcome.
 
     Args:
         policy: the policy.
         table: the questions that will certify it.
-        guarantee: what is to be promised.
+        guarantee: the promise to make.
     """
     takes = policy.takes
     if policy.method != "threshold" or takes is None or len(takes.steps) > 2 or not has_one_bar(table, guarantee):
@@ -91,7 +91,7 @@ def bars(policy: LearnedPolicy, table: EpisodeTable, guarantee: Guarantee) -> tu
 
 
 class _AtBars(NamedTuple):
-    """What some models do at B bars, the strictest first: whole numbers as float64 (n, B), whose sums are exact."""
+    """The outcomes of some models at B bars, the strictest first: whole numbers as float64 (n, B), with exact sums."""
 
     answered: Floats
     lost: Floats
@@ -99,14 +99,14 @@ class _AtBars(NamedTuple):
 
 
 class _Totals(NamedTuple):
-    """The means at the bar that answers most questions while at most a share alpha is lost: float64 (R,)."""
+    """The means at the bar that answers most questions with at most a share alpha lost: float64 (R,)."""
 
     answered: Floats
     cost: Floats
 
 
 def _cheapest(table: EpisodeTable, alpha: float) -> tuple[int, ...]:
-    """Return the steps that cost least: the last alone, or a cheap model before it where that surely saves."""
+    """Return the steps that cost least: the last alone, or a cheap model before it if that surely saves."""
     last = table.arrays.horizon
     once, drawn = np.ones((1, table.n)), _resampled(table.n)
     alone = _at_bars(table, (last,))
@@ -123,13 +123,13 @@ def _cheapest(table: EpisodeTable, alpha: float) -> tuple[int, ...]:
 
 
 def _resampled(n: int) -> Floats:
-    """Return how often each of n questions stands in each bootstrap replicate: float64 (R, n)."""
+    """Return how often each of n questions occurs in each bootstrap replicate: float64 (R, n)."""
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_REPLICATES)
     return np.asarray(drawn, dtype=np.float64)
 
 
 def _totals(tried: _AtBars, weights: Floats, alpha: float) -> _Totals:
-    """Return the means over weighted questions, at the last bar before the first one that loses too many."""
+    """Return the means over weighted questions, at the last bar before the first bar that loses too many."""
     n, rows = weights.shape[1], np.arange(weights.shape[0])
     kept = np.logical_and.accumulate(weights @ tried.lost <= alpha * n, axis=1)
     bar = np.count_nonzero(kept, axis=1) - 1  # the first bar answers nothing and loses nothing

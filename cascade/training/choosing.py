@@ -1,13 +1,13 @@
 """The choice: candidates are compared on questions that they have not seen, all at the same loss.
 
 Each question is scored by a model that was fitted without it and without its group (cross-fitting). A candidate's
-figure is what it costs where it loses exactly what is allowed, matched within each fold: each fold was scored by a
-model of its own, as one model will be served, and one threshold on the scores of five models would charge learned ones
-for the differences between their scales, which those that learn nothing do not have. Single answers are matched on all
-folds at once, for their loss may not come down to what is allowed in a small one.
+figure is its cost at exactly the allowed loss, matched within each fold: each fold is scored by one model, as one model
+will be served. One threshold on the scores of five models would charge learned candidates for the differences between
+their scales, which candidates that learn nothing do not have. Single answers are matched on all folds at once, since
+their loss may not come down to the allowed one in a small fold.
 
-The differences to the best are bootstrapped over groups, all candidates under the same weights. The simplest candidate
-that is neither surely worse than the best nor by more than a small margin at a glance is chosen
+The differences to the best are bootstrapped over groups, all candidates under the same weights. The rule chooses the
+simplest candidate that is neither surely worse than the best nor costs more than it by a small margin
 (`design/portfolio.md`).
 """
 
@@ -45,7 +45,7 @@ from cascade.training.objective import (
 )
 
 # --- Cross-fitting: the scores of each question by a policy that was made without it and without its group ---
-# Fold by fold, and in each candidate by candidate: those that are fitted to the same table share what they make of it.
+# Fold by fold, and candidate by candidate in each: candidates fitted to the same table share their preparation of it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Candidate:
         complexity: of equally good candidates the one with the lowest complexity is chosen.
         fit: makes the policy, as far as the choice needs it; the same questions give the same policy.
         finish: makes the complete policy, if `fit` leaves out a part; None: `fit` makes all of it.
-        most_rows: questions that the choice fits it on, of each fold's; None = all. The winner is fitted on all.
+        most_rows: the most questions of each fold that the choice fits it on; None = all. The winner is fitted on all.
     """
 
     name: str
@@ -218,9 +218,9 @@ class Rule(NamedTuple):
 
 RULE = Rule()
 _COIN = 0.05
-"""The share of a fold's questions up to which a coin may stand between two thresholds. What is served is one threshold:
-where more questions have the same score, as with a fixed depth or a signal that is yes or no, the coin would be cheaper
-than anything that can be."""
+"""The share of a fold's questions up to which a coin may choose between two thresholds. A served policy has one
+threshold: if more questions have the same score, as with a fixed depth or a yes-or-no signal, the coin would be cheaper
+than any policy that can be served."""
 
 
 class Difference(NamedTuple):
@@ -236,16 +236,16 @@ class Judged:
 
     Attributes:
         name, method, complexity: those of the candidate.
-        matched: what it costs, or under a budget misses, where it keeps what is asked for: in the unit of the choice,
-            without what answers are charged with; None where it could not be fitted, or keeps it at no threshold.
-        difference: the interval of its difference to the best; None for the best itself, without a figure, and where
-            too many replicates have none.
-        coverage: what it covers out of fold at its own threshold, before any calibration; None if not fitted.
-        fit_seconds: to fit it for the choice, all folds.
-        chosen: whether it is the one.
+        matched: its cost, or under a budget its share of misses, at the point that keeps the promise: in the unit of
+            the choice, without the charge for answers; None if it could not be fitted, or no threshold keeps it.
+        difference: the interval of its difference to the best; None for the best itself, without a figure, and if too
+            many replicates have none.
+        coverage: its coverage out of fold at its own threshold, before any calibration; None if not fitted.
+        fit_seconds: the time to fit it for the choice, all folds.
+        chosen: whether it is the chosen one.
         why: the reason, in words.
-        charge: what its answers are charged with there (lambda), in the unit of the choice, and no money: candidates
-            are compared by both together, and so is `difference`. None where nothing is charged.
+        charge: the charge for its answers there (lambda), in the unit of the choice, though not money: candidates and
+            `difference` are compared by both together. None if nothing is charged.
     """
 
     name: str
@@ -270,7 +270,7 @@ class Choice:
         objective: the figure that compared them.
         folds: the number of folds; 0 if nothing was compared.
         n, groups: the numbers of questions and groups that they were compared on.
-        sample: the questions with the chosen one's scores, out of fold where there are folds.
+        sample: the questions with the chosen candidate's scores, out of fold if there are folds.
     """
 
     judged: tuple[Judged, ...]
@@ -521,7 +521,7 @@ def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
         known = replace(known, charge=(figure - cost) / found.objective.divisor)
     if one is found.best:
         return known
-    # Not between two replicates: in some of them a candidate keeps the promise at no threshold, and costs +∞.
+    # No interpolation between replicates: in some a candidate keeps the promise at no threshold, and costs +∞.
     low, high = np.quantile(found.gaps[one.name], (0.05, 0.95), method="nearest").tolist()
     if not (math.isfinite(low) and math.isfinite(high)):
         return known

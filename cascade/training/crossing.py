@@ -1,8 +1,8 @@
 """From a log to a certified policy with no question set aside: cross-calibration, for a weaker bound.
 
 1. The questions are dealt into folds, whole groups (`calibration.samples.folds`).
-2. For each fold a member is chosen and fitted on all others, as `fitting` does it: the whole choice.
-3. Each fold's critical values under its member rank what the member sees; the mean of the ranks decides.
+2. For each fold a member is chosen and fitted on all other folds, with the whole choice of `fitting`.
+3. A member's scores are ranked among its fold's critical values; the mean of the members' ranks decides.
 
 At the threshold alpha a question is missed with probability at most 2·alpha (`design/cross-calibration.md`).
 """
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """A cross-calibrated policy, and how it came about.
+    """A cross-calibrated policy, and how it was made.
 
     Attributes:
         policy: the members, at the certified threshold.
-        artifact: to be written with `policies.artifact.write`: settings, numbers, certificate.
-        calibrated: the certificate; figures are those of each question under the one member that has not seen it.
-        choices: what was compared for each member, and why its policy was chosen.
-        alpha: what was asked for: the threshold. The certificate's alpha is twice that.
+        artifact: for `policies.artifact.write`: settings, numbers, certificate.
+        calibrated: the certificate; its figures are those of each question under the one member that has not seen it.
+        choices: the candidates compared for each member, and why its policy was chosen.
+        alpha: the alpha asked for, which is the threshold. The certificate's alpha is twice that.
         training: the questions.
-        notes: what else has to be known, in words.
+        notes: notes for the user, in words.
     """
 
     policy: CrossPolicy
@@ -87,15 +87,16 @@ def fit_crossed(
         guarantee: coverage or solvable, on average over calibrations; its alpha is the threshold.
         method: as of `fitting.fit_policy`.
         config: the cascade that will serve, for `Certificate.made_for`.
-        seed: draws the folds, the members' own folds and the bootstrap. The same log and seed give the same bytes.
-        expires_days: how long the certificate holds; without end by default.
+        seed: the seed of the folds, the members' own folds and the bootstrap. The same log and seed give the same
+            bytes.
+        expires_days: how long the certificate holds; by default it does not expire.
         today: the day of the certificate, UTC.
 
     Guarantee: a fresh question is missed with probability at most twice alpha, if it and the log's are exchangeable.
 
     Raises:
         UsageError: cross-calibration has no bound for this kind of promise, or the log cannot be fitted on.
-        NotCertifiedError: the questions are too few to stop at any step; `needed_n` says how many would do.
+        NotCertifiedError: the questions are too few to stop at any step; `needed_n` says how many would be enough.
 
     Reference: `design/cross-calibration.md`.
     """
@@ -131,7 +132,7 @@ def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
 
     Args:
         guarantee: the promise asked for.
-        besides: the given options that do not go with it.
+        besides: the given options that conflict with it.
 
     Raises:
         UsageError: lists everything that conflicts.
@@ -143,7 +144,7 @@ def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
     problems += ["has one threshold for all segments"] if guarantee.separate else []
     if guarantee.alpha is not None and 2 * guarantee.alpha >= 1:
         problems += [f"misses up to twice alpha, and twice {guarantee.alpha:g} is no promise"]
-    problems += [f"does not go with {', '.join(besides)}"] if besides else []
+    problems += [f"cannot be combined with {', '.join(besides)}"] if besides else []
     if problems:
         raise UsageError(
             f"Cross-calibration {'; '.join(problems)}. Without it a part of the log is set aside for that."
@@ -159,7 +160,7 @@ def _members(
         training = table.take(np.flatnonzero(fold != number))
         objective = Objective.of(training, guarantee, allowed_loss(guarantee, table.n))
         choice = choice_on(training, objective, method, seed)
-        policy = choice.chosen.fit(training)  # without confidences: the answers are ranked by the strategy's own
+        policy = choice.chosen.fit(training)  # without fitted confidences: the strategy's own rank the answers
         choices.append(choice)
         members.append(policy)
     return tuple(choices), tuple(members)

@@ -1,8 +1,8 @@
-"""Divides a log into questions that certify and questions that make the policy: whole groups, drawn beforehand.
+"""Divide a log into questions that certify and questions that make the policy: whole groups, drawn beforehand.
 
-The questions that certify may have been used for nothing else. So they are set aside by a hash of their groups' names,
-and what remains is divided further for the choice alone (`folds`). Of each group that is set aside one question
-certifies, drawn at random (`samples.one_a_group`); the others of its group are left out.
+The questions that certify must not be used for anything else. So they are set aside by a hash of their groups' names,
+and the rest is divided further for the choice alone (`folds`). In each group that is set aside one question certifies,
+drawn at random (`samples.one_a_group`); the others of its group are left out.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ SHARE = 0.3
 """The default share of the questions that certify (`design/portfolio.md`)."""
 
 _SPARE = 1.25
-"""A group that has so many times the questions that its own threshold needs gets one: a fifth is left to learn from."""
+"""A group with so many times the questions that its own threshold needs gets one: a fifth is left to learn from."""
 
 
 class Divided(NamedTuple):
     """A log in two parts that share no question and no group.
 
     Attributes:
-        training: the questions that make and choose the policy, a row for each, in an order that does not depend on the
+        training: the questions that make and choose the policy, one row each, in an order that does not depend on the
             log's.
         calibration: the questions that certify it: one of each group.
         repeated: episodes left out because another episode has the same question.
         beside: questions left out because another question of their group certifies.
-        unknown: questions left out because the log lacks what the reference answers there.
+        unknown: questions left out because the log lacks the reference's answer.
         unpriced: questions left out of the training part because the log lacks some of their costs.
     """
 
@@ -82,15 +82,15 @@ def divided(
     Args:
         tables: the log.
         guarantee: what will be promised.
-        share: of the questions that are to certify.
-        seed: draws them.
-        seen: questions that went into the policy that this one starts from.
+        share: the share of the questions that are to certify.
+        seed: the seed of the draw.
+        seen: questions that made the policy that this one starts from.
 
     Raises:
         UsageError: there is no question, the tables are of different cascades, or the share lies outside (0, 1).
     """
     if not 0 < share < 1:
-        raise UsageError(f"The share of questions that certify lies between 0 and 1, not {share:g}.")
+        raise UsageError(f"The share of questions that certify must lie between 0 and 1, not {share:g}.")
     whole = _whole(tables, guarantee)
     table, repeated, _ = _questions(whole, guarantee)
     barred = {name for name, was in zip(whole.groups, among(whole, seen), strict=True) if was}
@@ -113,10 +113,9 @@ def divided(
 
 
 class Questions(NamedTuple):
-    """The questions of a log, a row for each, in an order that does not depend on the log's, and the episodes left out.
+    """The questions of a log, one row each, in an order that does not depend on the log's, and the episodes left out.
 
-    Groups that share a question are one. `unknown` questions are left out because the log lacks what the reference
-    answers there.
+    Groups that share a question are one. `unknown` questions are left out because the log lacks the reference's answer.
     """
 
     table: EpisodeTable
@@ -134,7 +133,7 @@ def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questi
 
 
 def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable:
-    """Return all episodes of a log. Links between groups are looked for before any episode is left out."""
+    """Return all episodes of a log. Groups that share a question are joined before any episode is left out."""
     return as_promised(joined([table.as_listed() for table in tables]), guarantee)
 
 
@@ -175,9 +174,9 @@ class _Enough(NamedTuple):
 
 
 def _some(names: Sequence[str], counts: Bools, enough: _Enough, seed: int) -> Bools:
-    """Return rows, bool (n,), all of a name or none: name after name as the seed draws them, until there are enough.
+    """Return rows, bool (n,), all of a name or none: names are drawn with the seed until there are enough rows.
 
-    At least one name; all names only if one less would leave too few that count, or if there is only one.
+    At least one name is drawn; all are drawn only if one fewer would leave too few that count, or if there is only one.
     """
     rows, counted = Counter(names), Counter([name for name, one in zip(names, counts, strict=True) if one])
     taken: list[str] = []
@@ -198,7 +197,7 @@ def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
 
     Args:
         guarantee: what will be promised.
-        segments: the number of segments, if all have to hold together.
+        segments: the number of segments, if the promises must hold for all together.
     """
     return (
         1
@@ -210,7 +209,7 @@ def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
 def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
     """Return the mean loss that n calibration questions will allow: alpha minus the margin that certifying needs.
 
-    If n is too small to certify any threshold, return alpha, which stays the aim. If the promise is on a cost, return
+    If n is too small to certify any threshold, return alpha, which remains the aim. If the promise is on a cost, return
     None.
     """
     if guarantee.alpha is None:
@@ -221,9 +220,9 @@ def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
 def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
     """Return the mean loss that the calibration part will allow, over the questions that the promise covers.
 
-    With a promise for each segment it is the mean over the thresholds that there will be, each by the questions that it
-    speaks of; a segment too small for one adds to the pool or, with delta, allows nothing. How many of the calibration
-    questions count is judged by the training questions: those set aside are not looked at.
+    With a promise for each segment it is the mean over the thresholds to be set, each weighted by the questions that it
+    covers; a segment too small for a threshold joins the pool or, with delta, allows no loss. The number of calibration
+    questions that count is estimated from the training questions: the questions set aside are not read.
     """
     if guarantee.alpha is None:
         return None
@@ -274,9 +273,9 @@ def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
 # --- The directions in which training questions differ most: the principal components of their embeddings ---
 
 MOST_DIRECTIONS = 8
-"""The number of directions. Sixteen did no better on 1,816 questions (`design/embeddings.md`)."""
+"""The most directions. Sixteen were no better on 1,816 questions (`design/embeddings.md`)."""
 ROWS_EACH = 100
-"""On 244 questions eight directions cost more than they brought."""
+"""The questions needed for each direction: on 244 questions eight directions cost more than they saved."""
 
 
 class Embedding(NamedTuple):
@@ -295,7 +294,7 @@ class Embedding(NamedTuple):
         return directions(stacked(training, self.vectors), self.embedder.name)
 
     def attached(self, policy: LearnedPolicy, found: Directions) -> LearnedPolicy:
-        """Return a policy with the directions and the sentence model, if it looks at any of them."""
+        """Return a policy with the directions and the sentence model, if it reads any of them."""
         looked_at = {name for rule in policy.rules for name in rule.features.names}
         if looked_at.isdisjoint([f"{ASKED}{name}" for name in found.names]):
             return policy
@@ -303,10 +302,11 @@ class Embedding(NamedTuple):
 
 
 def directions(vectors: Floats, model: str) -> Directions | None:
-    """Return the directions of questions' embeddings, float64 (n, d); None where there are too few questions.
+    """Return the directions of questions' embeddings, float64 (n, d); None if there are too few questions.
 
     Rows of NaN, questions without a text, are left out. There is one direction for every 100 of them, and at most
-    eight. The answers are not looked at. A direction's largest number is positive: the same data gives the same one.
+    eight. The answers are not read. A direction's largest number is positive, so the same data gives the same
+    direction.
     """
     known = vectors[~np.isnan(vectors).any(axis=1)]
     many = min(MOST_DIRECTIONS, vectors.shape[1], len(known) // ROWS_EACH)

@@ -38,28 +38,28 @@ def one_thread() -> Iterator[None]:
 
 
 CLIPPED_AT = (0.01, 0.99)
-"""Quantiles: one outlier in a hundred must not set the slope of all the others."""
+"""The quantiles at which features are clipped: one outlier in a hundred must not set the slope of all others."""
 _LEAST_ODD = 5
-"""Rows that must differ from all others for a column that is nearly constant to count as varying."""
+"""The fewest rows that must differ from all others for a nearly constant column to count as varying."""
 _FLAT = 1e-12
-"""A standard deviation, as a share of the values' size, that is rounding and no variation."""
+"""A standard deviation, as a share of the values' size, that counts as rounding."""
 _SAME = 1.0 - 1e-10
-"""A correlation from which two columns say the same."""
+"""The correlation from which two columns count as equal."""
 _LOOKED_AT = 4_000
-"""Rows on which products are compared first; what seems superfluous there is looked at on all rows."""
+"""The rows on which products are compared first; those that seem redundant there are compared on all rows."""
 
 
 def make_design(raw: Floats, *, products: bool) -> Design:
     """Return the design for raw features, float64 (n, d), NaN where missing.
 
-    Each feature is clipped at its 1st and 99th percentile and standardised by mean and standard deviation after that;
-    one that does not vary becomes a column of zeros. One that hardly does, so that both percentiles are the same, is
-    clipped nowhere, and must differ in 5 rows to count. Each that is missing anywhere has an indicator column.
+    Each feature is clipped at its 1st and 99th percentile and then standardised by mean and standard deviation; a
+    constant feature becomes a column of zeros. A nearly constant feature, whose two percentiles are equal, is not
+    clipped, and must differ in 5 rows to count as varying. A feature with missing values also has an indicator column.
 
-    With `products`, all squares and products of two columns follow, but those that are constant or say exactly what a
-    column before them says (the square of a 0-1 feature, the product with its own indicator). That is up to
-    (d + i)(d + i + 1)/2 columns, each with a weight to be learned: with some 1,000 rows products help up to about 15
-    features and harm beyond. Which features to hand over, and whether with products, is the caller's to decide.
+    With `products`, all squares and products of two columns follow, except those that are constant or equal to an
+    earlier column (the square of a 0-1 feature, the product with its own indicator). These are up to (d + i)(d + i +
+    1)/2 columns, each with a weight to learn: with some 1,000 rows products help up to about 15 features and harm
+    beyond. The caller decides which features to use, and whether to add products.
 
     Raises:
         UsageError: there is no row.
@@ -81,7 +81,7 @@ def make_design(raw: Floats, *, products: bool) -> Design:
 
 
 def with_products(plain: Design, raw: Floats) -> Design:
-    """Return a design without products, with those that are worth a column on raw features float64 (n, d)."""
+    """Return a design with the products that are worth a column on raw features, float64 (n, d), added."""
     return Design(plain.centre, plain.scale, plain.low, plain.high, plain.indicators, _pairs(plain, raw))
 
 
@@ -100,7 +100,7 @@ def _column(values: Floats) -> _Column:
     if low == high and np.count_nonzero(known != middle) >= _LEAST_ODD:
         low, high = float(known.min()), float(known.max())
     clipped = np.clip(known, low, high)
-    # Numbers of 1e200 have a variance beyond float64: such a column counts as constant.
+    # The variance of numbers such as 1e200 overflows float64: such a column counts as constant.
     with np.errstate(over="ignore", invalid="ignore"):
         centre, scale = float(clipped.mean()), float(clipped.std())
     if np.isfinite(centre) and np.isfinite(scale) and scale > _FLAT * max(abs(low), abs(high)):
@@ -109,7 +109,7 @@ def _column(values: Floats) -> _Column:
 
 
 def _pairs(plain: Design, raw: Floats) -> Ints:
-    """Return the products worth a column, int64 (p, 2): not constant, and like none before."""
+    """Return the products worth a column, int64 (p, 2): not constant, and not equal to an earlier column."""
     some = np.unique(np.linspace(0, len(raw) - 1, min(len(raw), _LOOKED_AT)).round().astype(np.int64))
     columns = plain.rows(raw[some])
     first, second = np.triu_indices(columns.shape[1])
@@ -144,7 +144,7 @@ def _same(one: Floats, other: Floats) -> bool:
 
 
 def _normed(columns: Floats) -> Floats:
-    """Return columns about their means, at length 1; those that do not vary as zeros."""
+    """Return centred columns of length 1; constant columns as zeros."""
     centred = columns - columns.mean(axis=0)
     length = np.sqrt(np.square(centred).sum(axis=0))
     flat: Bools = length <= _FLAT * np.sqrt(len(columns)) * (1.0 + np.abs(columns).max(axis=0, initial=0.0))
@@ -152,15 +152,15 @@ def _normed(columns: Floats) -> Floats:
     return np.asarray(centred / np.where(flat, 1.0, length))
 
 
-# --- Solves with a symmetric matrix that may be singular, factorised once: what the linear estimators rest on ---
+# --- Solve with a symmetric matrix that may be singular, factorised once: the basis of the linear estimators ---
 
 _WEAK = 1e-5
-"""A pivot of a Cholesky factor, of a matrix with ones on its diagonal, below which columns count as collinear: the
-condition number is then about 1e10, and the solution has six digits left."""
+"""Columns count as collinear below this pivot of the Cholesky factor of a matrix with unit diagonal: the condition
+number is then about 1e10, and the solution has six correct digits."""
 _NOTHING = 1e-11
-"""An eigenvalue, as a share of the largest, that is rounding: D · 2.2e-16 at D = 1,000, with a margin."""
+"""An eigenvalue, as a share of the largest, that counts as rounding: D · 2.2e-16 at D = 1,000, with a margin."""
 _ROWS = 2048
-"""Rows worked on at once: 150 columns of them stay in the processor's cache."""
+"""The rows of a block: 150 columns of them fit into the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,12 +176,12 @@ class Factor:
     scale: Floats
 
     def solve(self, right: Floats) -> Floats:
-        """Return x with A x = right, (D,); where A is singular, the least squares solution of least scaled norm."""
+        """Return x with A x = right, (D,); if A is singular, the least squares solution of least scaled norm."""
         return np.asarray(self.scale * (self.root.T @ (self.root @ (self.scale * right))))
 
 
 def factored(matrix: Floats) -> Factor:
-    """Factorise: by Cholesky, or by eigenvalues where columns are collinear. Rows and columns of zeros are left out.
+    """Factorise: by Cholesky, or by eigenvalues if columns are collinear. Rows and columns of zeros are left out.
 
     >>> twins = np.array([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
     >>> factored(twins).solve(np.array([4.0, 4.0, 0.0])).round(9)
@@ -216,9 +216,9 @@ def plus_diagonal(matrix: Floats, penalty: Floats) -> Floats:
 
 
 def centred_gram(rows: Floats, centre: Floats, weights: Floats | None = None) -> Floats:
-    """Return Σ_i w_i (x_i − c)(x_i − c)ᵀ, float64 (D, D): in blocks, so that no copy of the rows is held.
+    """Return Σ_i w_i (x_i − c)(x_i − c)ᵀ, float64 (D, D), computed in blocks, so that the rows are not copied.
 
-    A column that varies by no more than rounding has zeros in its row and column.
+    A column that varies only by rounding has zeros in its row and column.
     """
     columns = rows.shape[1]
     gram = np.zeros((columns, columns))
@@ -235,7 +235,7 @@ def centred_gram(rows: Floats, centre: Floats, weights: Floats | None = None) ->
 
 
 def checked_rows(rows: Floats) -> Floats:
-    """Return design rows as they are.
+    """Return design rows unchanged, after checking them.
 
     Raises:
         UsageError: there are none, or a number in them is not finite.
@@ -243,15 +243,15 @@ def checked_rows(rows: Floats) -> Floats:
     if rows.ndim != 2 or not len(rows):
         raise UsageError(f"There is nothing to fit on: rows of shape {rows.shape}.")
     if not np.isfinite(rows).all():
-        raise UsageError("The rows to fit on hold a number that is not finite.")
+        raise UsageError("The rows to fit on have a number that is not finite.")
     return rows
 
 
 def checked_column(name: str, values: Floats | float, many: int, *, least: float = -np.inf) -> Floats:
-    """Return one number for each of `many`, float64 (many,); of a single number, it repeated.
+    """Return one number for each of `many`, float64 (many,); a single number is repeated.
 
     Raises:
-        UsageError: there are more or fewer, or one is not finite or below `least`.
+        UsageError: there are more or fewer numbers, or one is not finite or below `least`.
     """
     column = np.asarray(values, dtype=np.float64)
     if column.ndim == 0:
@@ -259,7 +259,7 @@ def checked_column(name: str, values: Floats | float, many: int, *, least: float
     if column.shape != (many,):
         raise UsageError(f"{name}: {many} numbers are needed, not an array of shape {column.shape}.")
     if not np.isfinite(column).all() or (column < least).any():
-        raise UsageError(f"{name}: every number is finite" + (f" and at least {least:g}." if least > -np.inf else "."))
+        raise UsageError(f"{name}: every number must be finite" + (f" and ≥ {least:g}." if least > -np.inf else "."))
     return column
 
 
@@ -267,30 +267,30 @@ def checked_column(name: str, values: Floats | float, many: int, *, least: float
 
 
 class Weights(NamedTuple):
-    """What a linear form is made of: intercept + Σ_j weights_j · column_j; weights float64 (D,)."""
+    """The coefficients of a linear form: intercept + Σ_j weights_j · column_j; weights float64 (D,)."""
 
     intercept: float
     weights: Floats
 
     def of(self, rows: Floats) -> Floats:
-        """Return the form's value for each of the rows fitted on or held out, (n, D) -> (n,): for fitting alone.
+        """Return the form's value for each of the rows fitted on or held out, (n, D) -> (n,), for fitting only.
 
-        What is served adds in another order (`policies.estimators.Linear`), and may differ in the last bits.
+        The served form (`policies.estimators.Linear`) adds in another order, so its last bits may differ.
         """
         return np.asarray(rows @ self.weights + self.intercept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ridge:
-    """A design factorised for one penalty: `prepare`, then `solve` for each column of targets.
+    """A design factorised for one penalty: call `prepare`, then `solve` for each column of targets.
 
-    Preparing costs n·D² + D³, each solution n·D. Columns that are constant keep the prior's weight (0 without one);
-    collinear ones share what they explain.
+    Preparing costs n·D² + D³, each solution n·D. Constant columns keep the prior's weight (0 without a prior);
+    collinear columns share the explained part.
 
     Attributes:
         rows: float64 (n, D), not copied.
         penalty, prior: float64 (D,).
-        weights: float64 (n,) or None, of the rows.
+        weights: float64 (n,) or None, the weights of the rows.
         centre: float64 (D,), the columns' (weighted) means.
         gram: float64 (D, D), centred.
         factor: of gram + diag(penalty).
@@ -320,20 +320,20 @@ class Ridge:
         """Factorise.
 
         Args:
-            rows: float64 (n, D), a design's columns without one for the intercept.
+            rows: float64 (n, D), a design's columns, without a column for the intercept.
             penalty: λ ≥ 0, one for all columns or one each, (D,).
-            prior: float64 (D,), the weights to shrink towards; 0 without.
-            weights: float64 (n,) ≥ 0, what each row counts.
+            prior: float64 (D,), the weights to shrink towards; by default 0.
+            weights: float64 (n,) ≥ 0, the weight of each row.
 
         Raises:
-            UsageError: there is no row, a number is not finite or negative where it may not be, or shapes differ.
+            UsageError: there is no row, a number is not finite or is negative where it must not be, or shapes differ.
         """
         many, columns = checked_rows(rows).shape
         penalties = checked_column("penalty", penalty, columns, least=0.0)
         aim = checked_column("prior", 0.0 if prior is None else prior, columns)
         counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
         if counted is not None and not counted.sum() > 0:
-            raise UsageError("weights: they are all 0, so that there is nothing to fit on.")
+            raise UsageError("weights: they are all 0, so there is nothing to fit on.")
         centre = mean_of(rows, counted)
         gram = centred_gram(rows, centre, counted)
         return cls(rows, penalties, aim, counted, centre, gram, factored(gram + np.diag(penalties)))
@@ -341,11 +341,10 @@ class Ridge:
     def solve(self, y: Floats, weights: Floats | None = None) -> Weights:
         """Return the minimiser for targets y, float64 (n,).
 
-        With other `weights` of the rows than those prepared for, everything is factorised anew: it costs as much as
-        preparing.
+        With row `weights` other than those prepared for, everything is factorised again, at the cost of preparing.
 
         Raises:
-            UsageError: y or weights are not finite, or not of the rows' number.
+            UsageError: y or weights are not finite, or do not have one number for each row.
         """
         if weights is not None:
             return Ridge.prepare(self.rows, self.penalty, self.prior, weights).solve(y)
@@ -354,9 +353,9 @@ class Ridge:
         residual = target - mean
         if self.weights is not None:
             residual *= self.weights
-        # The residuals sum to 0, so that the columns' means drop out of this product.
+        # The residuals sum to 0, so the columns' means drop out of this product.
         right = residual @ self.rows - residual.sum() * self.centre - self.gram @ self.prior
-        right[self.gram.diagonal() == 0.0] = 0.0  # of a constant column this is rounding
+        right[self.gram.diagonal() == 0.0] = 0.0  # for a constant column this is rounding
         found = self.prior + self.factor.solve(right)
         return Weights(mean - float(self.centre @ found), found)
 
@@ -368,34 +367,35 @@ def mean_of(values: Floats, weights: Floats | None) -> Floats:
     return np.asarray(weights @ values / weights.sum())
 
 
-# --- Logistic regression with a penalty, by Newton's method: the maximum is one and finite, whatever the data ---
+# --- Logistic regression with a penalty, by Newton's method: the optimum is unique and finite for any data ---
 # minimise over b, β   Σ_i w_i (log(1 + exp(z_i)) − y_i z_i) + ½ Σ_j λ_j (β_j − prior_j)²,   z_i = b + x_iᵀβ
 #
 # Each step solves a weighted ridge regression, hence "iteratively reweighted least squares". A step that does not lower
-# the objective is halved until it does, so that separable data, where Newton's steps run away, end at the minimum too.
+# the objective is halved until it does. So the fit also reaches the minimum on separable data, where plain Newton steps
+# diverge.
 #
-# Own code rather than scikit-learn's: it is at least as fast at the sizes in question, knows a prior and classes that
-# are empty, and needs numpy alone (`design/estimators.md` has the figures).
+# This code replaces scikit-learn's: it is at least as fast at these sizes, supports a prior and empty classes, and
+# needs only numpy (`design/estimators.md` has the figures).
 #
 # Reference: Hastie, Tibshirani, Friedman, The elements of statistical learning, section 4.4.1.
 
 _STEPS = 60
-"""Newton takes 4 to 8; separable data without a penalty, where there is no minimum, would go on for ever."""
+"""Newton takes 4 to 8 steps; on separable data without a penalty, which has no minimum, it would not end."""
 _HALVINGS = 40
 _LEVEL = 1e-12
 """A change of the intercept that counts as rounding."""
 _ENOUGH = 1e-14
-"""The squared Newton decrement for each row with which the last step is taken. Errors square themselves in each: what
-is left is rounding."""
+"""The squared Newton decrement per row at which the next step is the last. A step squares the error, so only rounding
+is left."""
 _MANY = 20_000
-"""Rows beyond which the first steps are made on a tenth of them: they need not be exact."""
+"""With more rows the first steps use a tenth of them: they need not be exact."""
 _TENTH = 10
 _ROUGHLY = 1e-4
-"""As `_ENOUGH`, for those first steps."""
+"""`_ENOUGH` for those first steps."""
 _LEAST_CURVATURE = 1e-10
-"""Of a row that the model is sure of. It makes a step shorter, and changes nothing about where the steps end."""
+"""The least curvature of a row, for rows that the model is sure of. It shortens steps but does not move the optimum."""
 _UNSEEN = 0.5
-"""What is added to each class where one is empty (Jeffreys' prior): after 10 rows, all right, 1 in 22 is wrong."""
+"""Added to each class if one is empty (Jeffreys' prior): after 10 rows, all right, the estimate is 1 in 22 wrong."""
 
 
 def logistic(
@@ -406,17 +406,17 @@ def logistic(
     prior: Floats | None = None,
     weights: Floats | None = None,
 ) -> Weights:
-    """Fit.
+    """Fit a logistic regression.
 
-    Where all y are 0, or all 1, nothing tells rows apart and no intercept would be extreme enough: the weights are the
-    prior's (0 without one), and the intercept is that of half a row more on either side.
+    If all y are 0, or all 1, the intercept would have no finite optimum: the weights are then the prior's (0 without a
+    prior), and the intercept is that of the data with half a row added to each class.
 
     Args:
-        rows: float64 (n, D), a design's columns without one for the intercept.
-        y: float64 (n,) in 0..1; a share is allowed.
+        rows: float64 (n, D), a design's columns, without a column for the intercept.
+        y: float64 (n,) in 0..1; shares are allowed.
         penalty: λ ≥ 0, one for all columns or one each; scikit-learn's C is 1/λ.
-        prior: float64 (D,), the weights to shrink towards and to begin from.
-        weights: float64 (n,) ≥ 0, what each row counts.
+        prior: float64 (D,), the weights to shrink towards and to start from.
+        weights: float64 (n,) ≥ 0, the weight of each row.
 
     Raises:
         UsageError: there is no row, a number is not finite or out of its range, or shapes differ.
@@ -448,7 +448,7 @@ class _Task:
     def tenth(self) -> _Task:
         """Return every tenth row, with a tenth of the penalty: about the same minimum."""
         weights = None if self.weights is None else self.weights[::_TENTH]
-        # BLAS takes rows that lie side by side; every tenth of a table would be gathered anew in each product.
+        # A contiguous copy for BLAS: a strided view would be gathered again in each product.
         rows = np.ascontiguousarray(self.rows[::_TENTH])
         return _Task(rows, self.y[::_TENTH], self.penalty / _TENTH, self.prior, weights, self.centre)
 
@@ -462,10 +462,10 @@ def _task(rows: Floats, y: Floats, penalty: Floats | float, prior: Floats | None
     many, columns = checked_rows(rows).shape
     target = checked_column("y", y, many, least=0.0)
     if target.max() > 1.0:
-        raise UsageError("y: every number lies in 0..1.")
+        raise UsageError("y: every number must lie in 0..1.")
     counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
     if counted is not None and not counted.sum() > 0:
-        raise UsageError("weights: they are all 0, so that there is nothing to fit on.")
+        raise UsageError("weights: they are all 0, so there is nothing to fit on.")
     penalties = checked_column("penalty", penalty, columns, least=0.0)
     aim = checked_column("prior", 0.0 if prior is None else prior, columns)
     return _Task(rows, target, penalties, aim, counted, mean_of(rows, counted))
@@ -490,7 +490,7 @@ def _newton(task: _Task, start: Weights, enough: float) -> Weights:
                 break
             share /= 2
         else:
-            return at  # no step lowers it: what is left is rounding
+            return at  # no step lowers the objective: only rounding is left
         at, z, loss = trial, z + share * moved, trial_loss
         if decrement <= enough:
             return at
@@ -498,9 +498,9 @@ def _newton(task: _Task, start: Weights, enough: float) -> Weights:
 
 
 def _levelled(task: _Task, at: Weights) -> Weights:
-    """Return weights that ran out of steps with the intercept that is best beside these slopes.
+    """Return weights after the last allowed step, with the best intercept for these slopes.
 
-    A column a million times as wide as the others moves by its floor of curvature alone, and the intercept after it.
+    A column a million times as wide as the others moves only by its minimum curvature, and the intercept lags behind.
     """
     counted = 1.0 if task.weights is None else task.weights
     for _ in range(_STEPS):
@@ -514,27 +514,27 @@ def _levelled(task: _Task, at: Weights) -> Weights:
 
 
 def _step(task: _Task, at: Weights, z: Floats) -> tuple[Weights, float]:
-    """Return Newton's step, and the squared decrement: twice what the step is expected to gain."""
+    """Return Newton's step, and the squared decrement, which is twice the expected gain of the step."""
     p = probabilities(z)
     residual = task.y - p
     curvature = np.maximum(p * (1.0 - p), _LEAST_CURVATURE)
     if task.weights is not None:
         residual *= task.weights
         curvature *= task.weights
-    # About the columns' means under these curvatures, intercept and slopes are solved for apart.
+    # With columns centred under these curvatures, intercept and slopes are solved separately.
     stiffness = float(curvature.sum())
     centre = curvature @ task.rows / stiffness
     level = float(residual.sum())
     uphill = residual @ task.rows - level * centre - task.penalty * (at.weights - task.prior)
     gram = centred_gram(task.rows, centre, curvature)
-    uphill[gram.diagonal() == 0.0] = 0.0  # of a constant column this is rounding
+    uphill[gram.diagonal() == 0.0] = 0.0  # for a constant column this is rounding
     slopes = factored(plus_diagonal(gram, task.penalty)).solve(uphill)
     rise = level / stiffness
     return Weights(rise - float(centre @ slopes), slopes), level * rise + float(uphill @ slopes)
 
 
 def probabilities(z: Floats) -> Floats:
-    """Return 1 / (1 + exp(−z)) without overflow, for fitting alone: what is served has its own arithmetic.
+    """Return 1 / (1 + exp(−z)) without overflow, for fitting only: serving has its own arithmetic.
 
     >>> probabilities(np.array([0.0, 1000.0])).tolist()
     [0.5, 1.0]
@@ -546,11 +546,11 @@ def _logit(p: float) -> float:
     return math.log(p) - math.log1p(-p)
 
 
-# --- Platt's calibration: from logits of questions that a model has not seen to probabilities that hold ---
+# --- Platt's calibration: from logits of questions that a model has not seen to calibrated probabilities ---
 
 
 class Slope(NamedTuple):
-    """P = 1 / (1 + exp(−(slope · logit + offset))), slope ≥ 0: the order of the logits is kept, or given up whole."""
+    """P = 1 / (1 + exp(−(slope · logit + offset))), slope ≥ 0: the order of the logits is kept, or all become equal."""
 
     slope: float
     offset: float
@@ -559,14 +559,14 @@ class Slope(NamedTuple):
 def platt(logit: Floats, y: Floats, weights: Floats | None = None) -> Slope:
     """Return the slope and offset under which out-of-fold logits are calibrated.
 
-    The targets are Platt's: (N₊ + 1)/(N₊ + 2) for y = 1 and 1/(N₋ + 2) for y = 0, so that a few rows that are told
-    apart perfectly do not make anybody certain. A model whose logits point the wrong way gets slope 0: the same
-    probability for all.
+    The targets are Platt's: (N₊ + 1)/(N₊ + 2) for y = 1 and 1/(N₋ + 2) for y = 0, so that a few perfectly separated
+    rows do not give probabilities of 0 or 1. If the logits point the wrong way, the slope is 0: the same probability
+        for all.
 
     Args:
-        logit: float64 (n,), of models that did not see the row's group (`folds`).
-        y: float64 (n,), 0 or 1; a share counts as that much of either.
-        weights: float64 (n,) ≥ 0, what each row counts.
+        logit: float64 (n,), from models that did not see the row's group (`folds`).
+        y: float64 (n,), 0 or 1; a share counts as a part of each.
+        weights: float64 (n,) ≥ 0, the weight of each row.
 
     Raises:
         UsageError: there is no row, a number is not finite, y is out of 0..1, or shapes differ.
@@ -580,7 +580,7 @@ def platt(logit: Floats, y: Floats, weights: Floats | None = None) -> Slope:
     column = checked_column("logit", logit, len(logit))
     target = checked_column("y", y, len(column), least=0.0)
     if target.max(initial=0.0) > 1.0:
-        raise UsageError("y: every number lies in 0..1.")
+        raise UsageError("y: every number must lie in 0..1.")
     counted = np.ones_like(target) if weights is None else checked_column("weights", weights, len(column), least=0.0)
     right = float(counted @ target)
     wrong = float(counted.sum()) - right

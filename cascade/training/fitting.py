@@ -2,14 +2,14 @@
 
 1. A share of the questions is set aside, whole groups, for the certificate alone (`dividing`).
 2. On the rest the candidates are compared, each question scored by a model that has not seen it (`choosing`).
-3. The one that is chosen is fitted on all of the rest.
-4. For a promise on the single answer the path of thresholds is ordered on the scores of step 2.
+3. The chosen candidate is fitted on all of the rest.
+4. For a promise on the single answer, the scores of step 2 order the path of thresholds.
 5. The threshold is set on the questions of step 1 (`calibration.calibrating`), which nothing has used before.
 
-So the certificate holds however the policy was chosen and however good it is.
+So the certificate holds regardless of how the policy was chosen and how good it is.
 
-Where a score was named before the log was read, all questions certify a threshold on it. A learned policy is tested
-beside it, on a part of the questions, at what the first exact test leaves of delta; the cheaper of the two is taken.
+If a score was named before the log was read, all questions certify a threshold on it. A learned policy is also tested,
+on a part of the questions, at the part of delta that the first exact test leaves; the cheaper of the two is taken.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
 
 BESIDE = "purchases"
-"""The method that is tested beside a named score. It is the one that reads every number and decides before each call;
-nothing is chosen among several, for on a few hundred questions that costs more than it brings (`design/purchases.md`).
+"""The method that is tested beside a named score. It reads every number and decides before each call. It is not chosen
+among several, since on a few hundred questions a choice costs more than it gains (`design/purchases.md`).
 """
 
 
@@ -73,7 +73,7 @@ _CHEAPER = "it is the cheaper of two that were tested"
 
 
 class Sizes(NamedTuple):
-    """Numbers of different questions: all that the promise is about, those that made the policy, those that certify."""
+    """Numbers of different questions: all that the promise covers, those that made the policy, those that certify."""
 
     questions: int
     training: int
@@ -82,17 +82,17 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A policy that was fitted and certified, and how that came about.
+    """A fitted and certified policy, and how it was made.
 
     Attributes:
         policy: the fitted policy; its own threshold is not the certified one.
-        artifact: to be written with `policies.artifact.write`: settings, numbers, certificate.
-        calibrated: the certificate and what the policy does on the questions that it was made from.
-        choice: what was compared, and why this one was chosen.
-        sizes: how many questions did what.
+        artifact: for `policies.artifact.write`: settings, numbers, certificate.
+        calibrated: the certificate and the policy's figures on the calibration questions.
+        choice: the compared candidates, and why this one was chosen.
+        sizes: how many questions were used for what.
         training: the questions that it was chosen and fitted on.
-        notes: what else a user should know, in words.
-        learning: of a policy network, how it was trained.
+        notes: notes for the user, in words.
+        learning: how a policy network was trained; None for other policies.
         refused: why the chosen policy was not certified, if the reference alone took its place.
     """
 
@@ -148,21 +148,21 @@ def fit_policy(
 
     Args:
         tables: the log; several data sets of one cascade are taken as one.
-        guarantee: what is to be promised.
+        guarantee: the promise to make.
         method: "auto" compares all candidates, and one of `policies.learned.METHODS` those of that method.
-        config: the cascade that will serve, for `Certificate.made_for`; without it only what the log says is known.
-        seed: draws the parts, the folds and the bootstrap. The same log and seed give the same bytes, whatever the
+        config: the cascade that will serve, for `Certificate.made_for`; without it only the log's facts are known.
+        seed: the seed of the parts, the folds and the bootstrap. The same log and seed give the same bytes, in any
             order of the log.
         calibration_share: the share of the questions that is set aside to certify; never fewer than the guarantee
-            needs, if the log has them. By default 0.3; for a promise of regret the share that costs least (`shares`),
-            and where a score is named beforehand all questions, and seven tenths for what is tested beside it.
+            needs, if the log has them. By default 0.3; for a promise of regret the share that costs least (`shares`);
+            for a score named beforehand all questions, and seven tenths for the policy that is tested beside it.
         lambda_set: the charge for each further answer in the set, as a share of a step's mean cost.
         init: an earlier policy from which the chosen one starts; the choice is made without it. Its questions, and
             those of their groups, do not certify.
         embedding: offers where each question's sentence embedding lies, along directions of the training questions. A
-            policy that looks at them needs the sentence model to serve.
-        expires_days: how long the certificates hold; without end by default.
-        allow_everything: keep every answer, instead of refusing, where the questions are too few for a threshold.
+            policy that reads them needs the sentence model to serve.
+        expires_days: how long the certificates hold; by default they do not expire.
+        allow_everything: if the questions are too few for a threshold, keep every answer instead of refusing.
         today: the day of the certificates, UTC.
         networks: how policy networks are trained, and whether "auto" tries them; by default it does not.
 
@@ -281,7 +281,7 @@ def _beside(
     if how.method != AUTO or not asked.level or not reference_cost(certify):
         return  # without costs there is no figure to choose by
     if tested_alpha(guarantee, certify) != guarantee.alpha:
-        return  # people judge a share of the questions, so alpha does not tell what the first test spends
+        return  # people judge a share of the questions, so alpha does not determine what the first test spends
     parts = part(SHARES[-1], asked)
     if parts.training.n < LEAST_TRAINING or parts.calibration.n < needed_of(asked):
         return
@@ -321,7 +321,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
 
     Args:
         parts: as `dividing.divided` makes them; for this guarantee, or for one that takes more questions.
-        guarantee: what is to be promised.
+        guarantee: the promise to make.
         how: the options.
         taken: a candidate to take without a comparison, instead of those of `how.method`.
 
@@ -523,7 +523,7 @@ def choice_on(
     would be scored on questions that they know, and the others on questions that they do not know.
 
     Raises:
-        UsageError: the method does not exist, or the log has nothing that it could look at.
+        UsageError: the method does not exist, or the log has no feature that it could read.
     """
     candidates = _candidates(training, objective, method, seed, networks=networks)
     if len(candidates) == 1 or training.n < LEAST_TRAINING or len(set(training.groups)) < 2:

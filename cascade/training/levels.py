@@ -57,33 +57,34 @@ def fit_levels(
 
     Args:
         tables: the log; several data sets of one cascade are taken as one.
-        guarantee: what is to be promised, but for its alpha.
+        guarantee: the promise to make, without its alpha.
         alphas: two levels or more by name, each with the share of questions that may be missed.
         method: as of `fitting.fit_policy`; the choice is made for each level by itself.
         make: trains one policy for all levels at once, which is taken at each without a comparison. It is called once,
             with the training questions and the objective of each level (`alpha` is the loss to aim at), and returns
-            the policy of each by its name. Where no question is left to train on it is not called, and each level is
-            the fixed depth, as without it.
-        config: the cascade that will serve, as these all of `fitting.fit_policy`.
-        seed: draws the parts, the folds and the bootstrap, the same for all levels.
-        calibration_share: of the questions that are set aside to certify; never fewer than the strictest level needs.
-        lambda_set: what a further answer in the set is charged with, as a share of a step.
+            each level's policy by its name. If no question is left to train on, it is not called, and each level is
+            the fixed depth.
+        config: the cascade that will serve; this and the following arguments are those of `fitting.fit_policy`.
+        seed: the seed of the parts, the folds and the bootstrap, the same for all levels.
+        calibration_share: the share of the questions set aside to certify; never fewer than the strictest level needs.
+        lambda_set: the charge for a further answer in the set, as a share of a step's mean cost.
         init: an earlier policy that each level starts from; not with `make`.
         embedding: offers where each question's sentence embedding lies; not with `make`.
-        expires_days: how long the certificates hold; without end by default.
-        allow_everything: accept that a level keeps everything where the questions are too few for a threshold.
+        expires_days: how long the certificates hold; by default they do not expire.
+        allow_everything: if the questions are too few for a threshold, let a level keep everything.
         today: the day of the certificates, UTC.
-        networks: how policy networks are trained; what `make` trained by it is known to each level.
+        networks: how policy networks are trained; each level finds the networks that `make` trained with it.
 
     Returns:
         The levels by name, the cheapest first: alpha falls.
 
-    Guarantee: that of `fit_policy`, for each level by itself, of questions that are as those of the log: which level a
-    question is asked at must not depend on what the question is like.
+    Guarantee: that of `fit_policy`, for each level by itself and questions like those of the log: the level at which a
+    question is asked must not depend on the question.
 
     Raises:
-        UsageError: these are no levels, or as `fit_policy`; nothing was trained then.
-        NotCertifiedError: a level cannot be certified; it is named, and `needed_n` says how many questions would do.
+        UsageError: the levels are not valid, or as `fit_policy`; nothing was trained then.
+        NotCertifiedError: a level cannot be certified; the error names it, and `needed_n` says how many questions would
+        be enough.
 
     Reference: `design/levels.md`.
     """
@@ -117,7 +118,7 @@ def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Gua
     """Return the promise of each level, the cheapest first.
 
     Args:
-        guarantee: what is to be promised, but for its alpha.
+        guarantee: the promise to make, without its alpha.
         alphas: the alpha of each level.
 
     Raises:
@@ -125,7 +126,7 @@ def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Gua
     """
     problems = list(level_problems(alphas))
     if guarantee.alpha is None:
-        problems.append(f"{guarantee.kind} promises no share of questions, and levels differ in that")
+        problems.append(f"{guarantee.kind} does not promise a share of questions, and levels differ in that")
     refuse(problems)
     return in_order(alphas, {name: replace(guarantee, alpha=alpha) for name, alpha in alphas.items()})
 
@@ -133,11 +134,11 @@ def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Gua
 def level_problems(alphas: Mapping[str, float]) -> Iterator[str]:
     """Yield the problems of a set of levels, given as names with their alphas."""
     if len(alphas) < 2:
-        yield "there are two levels or more; for one there is alpha"
+        yield "give two levels or more; for one, give alpha"
     yield from name_problems(alphas)
     for name, alpha in alphas.items():
         if not 0 < alpha < 1:
-            yield f"the alpha of level {name} lies between 0 and 1, not {alpha:g}"
+            yield f"the alpha of level {name} must lie between 0 and 1, not {alpha:g}"
     if len(set(alphas.values())) < len(alphas):
         yield "two levels have the same alpha"
 
@@ -179,7 +180,7 @@ def _of_level(error: NotCertifiedError, name: str, asked: Guarantee) -> NotCerti
 
 
 def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
-    """Yield the levels that are not worth asking for: another promises more and costs no more on the same questions.
+    """Yield notes on levels that are not worth using: another promises more and costs no more on the same questions.
 
     Args:
         fitted: the levels, the cheapest first.
@@ -190,7 +191,7 @@ def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
         if better:
             yield (
                 f"level {name} costs no less on the calibration questions than {better[-1]}, which promises more: "
-                "there is no reason to ask for it"
+                "there is no reason to use it"
             )
 
 

@@ -1,10 +1,11 @@
-"""Index: the expected loss avoided per cost of the next k steps, for the best k. It needs no price of a loss.
+"""The index: the expected loss avoided per cost of the next k steps, for the best k. It needs no price of a loss.
 
-After step t, with p = P(stopping here loses), q_k = P(k more steps mend it | it loses) and, where something can be
-lost, r_k = P(k more steps break it | it does not): the score of going on is max over k of (p q_k − (1 − p) r_k) / c_k,
-c_k being what k more steps are expected to cost: a ridge regression on the step's features, since where the next step
-is dear the same chance is worth less. No decision in between is foreseen ("open loop"), and no price is needed:
-the threshold is its inverse. p is fitted on all questions, q_k and r_k on those where stopping loses, or does not.
+After step t, let p = P(stopping here loses), q_k = P(k more steps mend it | it loses) and, if a right answer can be
+lost, r_k = P(k more steps break it | it does not lose). The score of going on is the maximum over k of
+(p q_k − (1 − p) r_k) / c_k. c_k is the expected cost of k more steps, a ridge regression on the step's features, since
+the same probability is worth less if the next step is expensive. No decision in between is modelled ("open loop"), and
+no price is needed: the threshold is its inverse. p is fitted on all questions, q_k on those where stopping loses, and
+r_k on the others.
 
 References: `stopping`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
 """
@@ -32,9 +33,9 @@ from cascade.training.stopping import (
 _PRICE_PENALTY = 1.0
 """For each column and column: of features that explain half of what steps cost (`stopping.PENALTY`)."""
 _LEAST_SHARE = 0.1
-"""The least predicted cost of steps ahead, as a share of its mean: a line through prices may cross 0."""
+"""The least predicted cost of later steps, as a share of the mean: a linear prediction may cross 0."""
 _LEAST_ROWS = 10
-"""Questions below which a conditional probability is taken to be the same for all: their shares alone."""
+"""With fewer questions, a conditional probability is their share, the same for all questions."""
 
 
 def fit_lookahead(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
@@ -67,7 +68,7 @@ class _Shown(NamedTuple):
     penalty: Floats
 
     def fit(self, y: Floats, weights: Floats, prior: Weights | None = None) -> Logistic:
-        """Fit the probability of y, a share, on rows that count by their weights."""
+        """Fit the probability of y, a share, on weighted rows."""
         penalty = self.penalty
         counted = weights > 0
         if np.count_nonzero(counted) < _LEAST_ROWS:
@@ -80,7 +81,7 @@ class _Shown(NamedTuple):
 
 
 def _gain(problem: Problem, stage: Stage, penalty: float) -> Gain | None:
-    """Fit one step's index; None where no question decides."""
+    """Fit one step's index; None if no question decides there."""
     rows, t = stage.rows[stage.deciding], stage.step - 1
     if not rows.size:
         return None
@@ -118,7 +119,7 @@ def _share(part: Floats, whole: Floats) -> Floats:
 
 
 def _scores(problem: Problem, gains: list[Gain | None]) -> Floats:
-    """Return the scores of going on of the training questions, float64 (n, T − 1); −inf where nothing is decided."""
+    """Return the training questions' scores of going on, float64 (n, T − 1); −inf if nothing is decided."""
     found = np.full((problem.table.n, len(gains)), -np.inf)
     for t, (stage, gain) in enumerate(zip(problem.stages[:-1], gains, strict=True)):
         if gain is not None:

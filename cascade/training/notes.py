@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # loaded only for networks
     from cascade.training.networks.progress import Training
 
 LEAST_TRAINING = 20
-"""Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing, or what
-was asked for."""
+"""With fewer training questions there is no comparison: the fixed depth, which learns nothing, or the requested method
+is taken."""
 _NAMED = 5
 _WEIGHTLESS = ("depth", "threshold")
 """Methods that have no weights to start from."""
@@ -70,7 +70,7 @@ def notes(
     yield from _about_questions(parts, objective, policy)
     if parts.calibration.n < needed:
         certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
-        yield f"{certify}, and {needed:,} are needed for a threshold: everything is kept"
+        yield f"{certify}, but a threshold needs {needed:,}: everything is kept"
     if table.n and not table.arrays.solvable.any():
         yield "no step answers any training question rightly: there is nothing to learn from"
     if table.arrays.horizon == 1:
@@ -93,7 +93,7 @@ def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy
         if why is not None:
             yield f"the score is the length of an answer, in tokens, because {why}"
     elif table.n < LEAST_TRAINING:
-        bare = "the policy looks at nothing but the step"
+        bare = "the policy reads nothing but the step"
         taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, because it was asked for"
         yield f"{_few(table.n)} too few to choose by: {taken}"
 
@@ -111,7 +111,7 @@ def about_training(learning: Training | None) -> Iterator[str]:
     yield from ended_early(learning)
     if learning is not None and learning.settings["device"] != "cpu":
         device = learning.settings["device"]
-        yield f"trained on {device}, where sums come in no fixed order: the same seed need not give the same network"
+        yield f"trained on {device}, where the order of sums is not fixed: the same seed need not give the same network"
 
 
 def _all(many: int) -> str:
@@ -132,14 +132,14 @@ def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Itera
     old = init.policy
     seen = f"none of the {counted(len(init.seen.all), 'question')} that made the earlier policy certifies this one"
     if policy.method in NETWORKS:
-        yield f"{seen}; nothing else of it was used: a policy network is trained anew"
+        yield f"{seen}; nothing else of it was used: a policy network is trained from scratch"
         return
     if policy.method in _WEIGHTLESS:
         yield f"{seen}; nothing else of it was used: a {policy.method} has no weights to start from"
         return
     if not starts_from(init, policy):
         listed = ", ".join(old.rules[0].features.sources)
-        yield f"{seen}; nothing else of it was used: it is of other sources ({listed})"
+        yield f"{seen}; nothing else of it was used: its answers have other sources ({listed})"
         return
     trees = "; boosted trees start anew, their targets and confidences do not" if policy.method == "boosted" else ""
     yield f"the weights start from those of the earlier policy ({old.method}){trees}; {seen}"
@@ -186,15 +186,15 @@ def in_logged(
 
 
 def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: float = 1.0) -> int:
-    """Return how large a log must be to hold `certifying` certifying questions, and enough others to choose on.
+    """Return how large a log must be to have `certifying` certifying questions, and enough others to choose on.
 
     `dividing.divided` sets aside the least number that the promise needs from any log, and more only up to `share`.
 
     Args:
         certifying: questions that the promise covers.
-        guarantee: what is asked for.
-        share: of the questions that certify.
-        spoken: the share of the logged questions that the promise speaks of, above 0.
+        guarantee: the promise asked for.
+        share: the share of the questions that certify.
+        spoken: the share of the logged questions that the promise covers, above 0.
 
     >>> logged_for(22, Guarantee("regret", 0.1, 0.1), 0.3), logged_for(45, Guarantee("regret", 0.1, 0.1), 0.3)
     (42, 150)

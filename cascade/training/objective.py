@@ -1,16 +1,16 @@
 """A policy's losses and costs on logged questions as its threshold falls, for each kind of guarantee.
 
-| kind | what comes down to the allowed mean | what is then compared |
+| kind | the loss that falls to the allowed mean | then compared |
 |---|---|---|
 | `coverage` | the question is missed | cost |
-| `solvable` | the same; a question that no step answers rightly loses nothing, and does not count | cost |
-| `f1` | what the best F1 kept lacks to the best on record | cost |
+| `solvable` | the same; a question that no step answers rightly loses nothing and does not count | cost |
+| `f1` | the best F1 on record minus the best F1 kept | cost |
 | `error`, `regret` | the one answer served is wrong; for regret, and the reference right | cost |
 | `agreement` | the one answer served differs from the reference's | cost |
 | `preference` | people prefer the reference's output to the one served | cost |
 | `budget` | minus the cost, down to minus the budget | the share of questions missed |
 
-The losses are those that the kind of guarantee certifies: a policy is chosen by what it will be held to.
+The losses are those that the kind of guarantee certifies: a policy is chosen by the same loss that it promises.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 
-# --- What a policy costs where it misses exactly as much as is allowed, and how sure one is of the difference of two
-# Policies are compared at one and the same loss: their thresholds differ, so do their losses at any threshold, and a
-# cheaper policy that misses more has shown nothing. As kappa falls a policy loses less and costs more, both in jumps at
-# the levels of `arrays`. The levels are sorted once. Walking down them, the first point at which the loss has come
-# down to what is allowed is the one that counts; between it and the point before a coin is tossed, so that the loss is
-# exactly the allowed one (`Frontier.matched`, which this equals). Under a budget the roles change: the walk goes on
-# until the budget is spent, and what counts is the loss.
+# --- A policy's cost at exactly the allowed loss, and the uncertainty of the difference of two such costs
+# Policies are compared at the same loss: their losses differ at any threshold, and a policy that is cheaper but misses
+# more is not better. As kappa falls a policy loses less and costs more, both in jumps at the levels of `arrays`. The
+# levels are sorted once. The matched point is the first level, from the top, at which the loss is at most the allowed
+# one; a coin between it and the point before makes the loss exactly the allowed one (equal to `Frontier.matched`).
+# Under a budget the roles change: the walk goes on until the budget is spent, and policies are compared by the loss.
 #
-# A bootstrap replicate is a weight for each group of questions. It leaves the order of the levels as it is, so that a
-# replicate is a running sum over the few levels that lie near the point: O(n) a replicate in two products of a matrix
-# with a vector, O(√n) in the running sums. Every policy gets the same weights, so differences are paired. Losses, costs
-# and weights are whole numbers of their units, so that no sum depends on the order of the rows.
+# A bootstrap replicate is a weight for each group of questions. It does not change the order of the levels, so a
+# replicate is a running sum over the few levels near the point: O(n) a replicate in two products of a matrix with a
+# vector, O(√n) in the running sums. Every policy gets the same weights, so differences are paired. Losses, costs and
+# weights are whole numbers of their units, so no sum depends on the order of the rows.
 #
 # Reference: Efron & Tibshirani, An introduction to the bootstrap (1993); weights of Poisson(1) instead of multinomial
 # ones, as Hanley & MacGibbon (2006).
@@ -51,7 +50,7 @@ REPLICATES = 200
 _CELLS = 1 << 21
 """The most numbers per chunk: 16 MB for each of a few arrays."""
 _WHOLE = 512
-"""With at most so many points all are used: a window is not worth its search."""
+"""With at most so many points all are used: searching for a window would cost more than it saves."""
 _ROUNDING = 1e-12
 """A share such as 0.29 of 100 questions is off by at most one unit in the last place."""
 _FAR = 6.0
@@ -79,7 +78,7 @@ def units(groups: Sequence[str]) -> Units:
 def draws(many: int, seed: int, replicates: int = REPLICATES) -> Weights:
     """Return how often each bootstrap replicate has each of `many` groups: (replicates, many), Poisson(1).
 
-    An empty replicate, which can occur with a few groups, is replaced by one that holds every group once.
+    An empty replicate, which can occur with a few groups, is replaced by one that has every group once.
     """
     found = np.random.default_rng([seed, many]).poisson(1.0, (replicates, many)).astype(np.uint8)
     found[~found.any(axis=1)] = 1
@@ -129,7 +128,7 @@ def cost_loss_curve(loss: StepFunctions, value: StepFunctions) -> CostLossCurve:
     [10.0, 20.0, 30.0, 40.0]
     """
     if loss.n != value.n or not loss.n:
-        raise UsageError(f"A policy is matched on the same questions: {loss.n} losses, {value.n} values.")
+        raise UsageError(f"Losses and values must be of the same questions: {loss.n} losses, {value.n} values.")
     one, other = _jumps(loss), _jumps(value)
     many = one.row.size
     fall = np.concatenate([one.fall, other.fall])
@@ -172,8 +171,8 @@ def cost_at_loss(walk: CostLossCurve, allowed: float, *, coin: float = 1.0) -> f
     Args:
         walk: a policy on n questions.
         allowed: the mean of the gap: alpha, or minus the budget.
-        coin: the share of the questions up to which a coin between two points makes the gap exact. Where more of them
-            change at the point that is allowed, that point counts, as for a policy that is served at one threshold.
+        coin: the share of the questions up to which a coin between two points makes the gap exact. If more of them
+            change at the matched point, that point counts, as for a policy that is served at one threshold.
     """
     together = Units(np.zeros(walk.n, dtype=np.int64), 1)
     found = _Run(walk, allowed, together, coin).values(np.ones((1, 1)), 0, walk.start.size)
@@ -238,7 +237,7 @@ class _Run:
         hit = gap <= (bar + _ROUNDING * np.abs(bar))[:, None]
         at, there = hit.argmax(axis=1), hit.any(axis=1)
         rows = np.arange(len(weights))
-        # Of the points that lack as much as the one before the cheapest: a question not drawn is no step down.
+        # Of the points with the same gap take the cheapest: a question that was not drawn does not lower the gap.
         begun = (gap == gap[rows, np.maximum(at - 1, 0)][:, None]).argmax(axis=1)
         fall = gap[rows, begun] - gap[rows, at]
         part = np.clip((gap[rows, begun] - bar) / np.where(fall > 0, fall, 1.0), 0.0, 1.0)
@@ -365,7 +364,7 @@ def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCu
     """Return a policy's losses and costs on n questions as its threshold falls; `cost_at_loss` compares such curves.
 
     Args:
-        sample: the questions with the policy's scores; for regret those alone of which the reference is on record.
+        sample: the questions with the policy's scores; for regret only those with the reference on record.
         guarantee: the promise to make.
         prices: the prices of steps and answers.
 

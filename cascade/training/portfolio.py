@@ -1,18 +1,18 @@
-"""The candidates of a fit, the simple ones first: a fixed depth, one threshold for each number, and learned policies.
+"""The candidates of a fit, the simple ones first: a fixed depth, a threshold on each number, and learned policies.
 
 | candidate | complexity | when |
 |---|---|---|
 | `fixed depth` | 0 | always |
-| `the reference alone` | 0 | for regret, where the log has a reference |
+| `the reference alone` | 0 | for regret, if the log has a reference |
 | `threshold on …` | 1 | for each signal and confidence that is known and varies; the verdict also by its doubt |
 | `one threshold per rung` | 2 | a ladder of three steps or more has a signal of a known kind (`calibration.doubt`) |
 | `net benefit` | 3 | a number is known and varies before the last step |
 | `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 5 | as `net benefit` |
 | `purchases` | 5 | single calls, of which the last is the reference (`purchases`) |
-| `boosted trees` | 6 | scikit-learn is there, and 2,000 training questions (`_tried`) |
-| `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, where these are offered |
-| `cpo_batch`, `ccpo` | 11, 12 | policy networks, where they are asked for: to train one takes seconds, in every fold |
+| `boosted trees` | 6 | scikit-learn is installed, and there are 2,000 training questions (`_tried`) |
+| `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, if these are offered |
+| `cpo_batch`, `ccpo` | 11, 12 | policy networks, if asked for: training one takes seconds, in every fold |
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ DEPTH = "fixed depth"
 REFERENCE = "the reference alone"
 """The candidate that asks the guide, or a ladder's last model, at once."""
 _FEW = 100
-"""The fewest training questions for trees: with fewer they hardly find a cut."""
+"""The fewest training questions for trees: with fewer they rarely find a cut."""
 BOOSTED_ROWS = 2_000
-"""Training questions from which trees are tried: with fewer they are behind the linear rules."""
+"""The fewest training questions with which trees are tried: with fewer they are worse than the linear rules."""
 _EMBEDDINGS = 4
 """The complexity that a sentence model adds, since it has to be served too."""
 _NETWORK = 11
@@ -136,8 +136,8 @@ def portfolio(
         objective: what will be promised, and what steps cost.
         method: "auto", or one of `policies.learned.METHODS`: the candidates of that method alone.
         seed: draws what the learned ones draw.
-        init: an earlier policy that they start from; networks start anew.
-        networks: how networks are trained, and whether "auto" has them; without it not.
+        init: an earlier policy that they start from; networks start afresh.
+        networks: how networks are trained, and whether "auto" tries them; None: it does not.
 
     Raises:
         UsageError: there is no such method, or none of its candidates can be tried on this log.
@@ -146,8 +146,8 @@ def portfolio(
         raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *learned.METHODS))}.")
     if method in BARE:
         raise UsageError(
-            f"The network {method} has no certificate, so there is nothing to compare or to promise: cascade "
-            f"fit --policy {method.replace('_', '-')} writes one without. cpo-batch calibrates the network of cpo."
+            f"The network {method} cannot have a certificate, so there is nothing to compare or to promise: cascade "
+            f"fit --policy {method.replace('_', '-')} writes it without one. cpo-batch calibrates the network of cpo."
         )
     offers = networks is not None and networks.offered
     tried = _tried(table, objective, networks=offers) if method == AUTO else {method}
@@ -167,9 +167,10 @@ def portfolio(
 def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[str]:
     """Return the methods that "auto" tries.
 
-    Where numbers of the first step are known and none of a known kind, as of tool calls without log-probs, one policy
-    with trees stands in the place of all others: on a few hundred questions a choice costs more than it brings, and
-    where nothing can be certified the reference is taken anyway (`design/purchases.md`). With many it is compared.
+    If the first step has numbers but none of a known kind, as with tool calls without log-probs, one policy with trees
+    replaces all others: on a few hundred questions a choice costs more than it gains, and if nothing can be certified
+        the
+    reference is taken anyway (`design/purchases.md`). With many questions it is compared.
     """
     trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
     if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):
@@ -187,7 +188,7 @@ def _all(
     networks: Networks | None,
     tried: set[str],
 ) -> Iterator[Candidate]:
-    """Yield the candidates of the methods that are tried, and those of other methods that cost nothing to make."""
+    """Yield the candidates of the methods that are tried, and cheap ones of other methods."""
     kind = objective.guarantee.rules
     yield Candidate(DEPTH, "depth", 0, lambda table: fixed_depth(table, kind))
     if kind.reference_keeps_it and not objective.guarantee.abstain and has_reference(table):
@@ -266,7 +267,7 @@ def _learned(
 
 
 def _buys(table: EpisodeTable, objective: Objective) -> bool:
-    """Return whether a policy may decide before each call: single calls, the last of which keeps the promise."""
+    """Return whether a policy may decide before each call: steps are single calls, and the last keeps the promise."""
     from cascade.training.purchases import offers_of
 
     guarantee = objective.guarantee
@@ -281,7 +282,7 @@ def _cannot_buy(table: EpisodeTable) -> str:
     if {"base", "guide"} >= {*table.sources}:
         return f"{says} {table.dataset} has rounds of two calls: read it call by call, offers:LOG, or as ladder:LOG."
     if offers_of(table) is None:
-        return f"{says} {table.dataset} is no list of 2 to {MOST_OFFERS} calls with one answer each."
+        return f"{says} {table.dataset} is not a list of 2 to {MOST_OFFERS} calls with one answer each."
     return f"{says} it is for a promise that the last call keeps: regret, agreement or preference, without --abstain."
 
 
@@ -344,7 +345,7 @@ def best_steps(
         table: training questions with all steps.
         fold: int64 (n,), the fold of each question, which is scored by a policy fitted on the other folds.
         objective: what will be promised, and what steps cost.
-        candidate_on: makes a policy for some steps; returns None where these steps give nothing to learn from.
+        candidate_on: makes a policy for some steps; returns None if these steps have nothing to learn from.
 
     Returns:
         Their numbers, from 1, in ascending order: the last step and at least one other.

@@ -1,7 +1,7 @@
-"""Which call to buy next, or to stop: backward regressions over the sets of offers that were bought.
+"""Decide which call to buy next, or to stop: backward regressions over the sets of bought offers.
 
-A state is the set of offers bought so far, in the order of the list; the reference, the last one, ends the walk. In
-each state, from the largest back to none, and for each offer j that may follow, what buying it brings is
+A state is the set of offers bought so far, in the order of the list; the reference, the last offer, ends the walk. In
+each state, from the largest back to the empty one, the value of buying an offer j that may follow is
 
     y_j = μ · (loss of stopping now − loss of where the later rules stop) − price of j − cost of what they buy then.
 
@@ -10,8 +10,8 @@ is net benefit (`stopping`) with several ways to go on. Which offer is the best 
 a policy's walks are nested as the threshold falls, and every promise is certified as for a ladder. The score is worth
 per cost: worth is divided by the whole cost of going on, so that a threshold acts as another price on the loss would.
 
-A log of all offers says what each set brings, since an offer depends on its parents alone. Up to `ALL_SETS` offers all
-sets are states; of more, an offer is followed by the next one or by the reference.
+A log of all offers gives the result of each set, since an offer depends only on its parents. With up to `ALL_SETS`
+offers all sets are states; with more, an offer is followed by the next one or by the reference.
 
 Guarantee: none. Any scores are valid; the threshold is certified on other questions.
 
@@ -42,17 +42,17 @@ from cascade.training.stopping import PENALTY, Outcome, Problem, price_of_loss
 
 State: TypeAlias = tuple[int, ...]
 ALL_SETS, MOST_OFFERS = 6, 12
-"""Offers up to which all their sets are states; and how many there may be at most."""
+"""The most offers with which all sets are states; and the most offers that are supported."""
 _COMPARING = frozenset({AGREEMENT, "answer_share", "judge_share"})
-"""Signals that depend on which earlier offers were bought. The features `votes` and `equals` replace them."""
+"""Signals that depend on which offers were bought before. The features `votes` and `equals` replace them."""
 _LEAST_COST = 0.01
 """The least cost of going on that worth is divided by, in mean steps."""
 
 
 def offers_of(table: EpisodeTable) -> Parents | None:
-    """Return the parents of a log's offers; None where its steps are no single calls that can be left out.
+    """Return the parents of a log's offers; None unless its steps are single calls that can be left out.
 
-    A ladder's models read nothing of each other. Of other lists a log says what each step reads.
+    A ladder's models do not read each other's answers. For other lists the log records what each step reads.
     """
     horizon = table.arrays.horizon
     if table.arrays.answer.shape[2] != 1 or not 2 <= horizon <= MOST_OFFERS:
@@ -106,7 +106,7 @@ class _Rules(NamedTuple):
 
 
 def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PENALTY) -> LearnedPolicy:
-    """Fit which offer to buy next, and when to stop; no earlier policy is looked at.
+    """Fit which offer to buy next, and when to stop; an earlier policy is not used.
 
     Args:
         problem: the training questions, and what the policy is for (`stopping.build`). Questions that lack an offer are
@@ -116,13 +116,13 @@ def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PEN
         penalty: of the ridge regressions, for each column and column.
 
     Raises:
-        MissingExtraError: scikit-learn is not installed, and trees were asked for.
+        MissingExtraError: trees were asked for, and scikit-learn is not installed.
         UsageError: there is no question with all offers.
     """
     table = problem.table
     parents = offers_of(table)
     if parents is None:
-        raise UsageError(f"{table.dataset} is no log of single calls, of 2 to {MOST_OFFERS} offers, to buy from.")
+        raise UsageError(f"{table.dataset} is not a log of 2 to {MOST_OFFERS} offers that are single calls.")
     whole = np.flatnonzero(table.arrays.steps == table.arrays.horizon)
     if not whole.size:
         raise UsageError(f"No question of {table.dataset} has all offers on record.")
@@ -139,7 +139,7 @@ def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PEN
 def _sure(table: EpisodeTable) -> Floats:
     """Return how often each offer is right, (T,), and 1 for the last; bought answers are ranked by this.
 
-    Equal answers are one answer, as sure as the surest of them.
+    Equal answers count as one, with the highest of their shares.
     """
     right = table.arrays.correct[:, :, 0].mean(axis=0)
     return np.asarray(np.append(np.clip(right[:-1], 0.01, 0.98), 1.0))
@@ -156,13 +156,13 @@ def _lost(table: EpisodeTable, asked: FitTarget, state: State, sure: Floats) -> 
 
 
 def _chain_of(table: EpisodeTable, state: State) -> EpisodeTable:
-    """Return the questions with these offers alone."""
+    """Return the questions with only these offers."""
     arrays = replace(table.arrays, parents=None)
     return replace(table, parents=None, arrays=arrays).only(state)
 
 
 def _stage(history: History, state: State, parents: Parents, penalty: float) -> _Stage:
-    """Return the data for a state's rule; before any call its features are numbers of the request alone."""
+    """Return the data for a state's rule; before any call its features are numbers of the request."""
     bare = replace(history, signals={name: one for name, one in history.signals.items() if name not in _COMPARING})
     here, step = bare.only(state) if state else bare, max(1, len(state))
     if state:
@@ -205,7 +205,7 @@ def _at(stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floa
 
 
 class _Later(NamedTuple):
-    """Loss and cost after buying an offer, with the later rules followed; the cost includes the offer's price."""
+    """Loss and cost of buying an offer and then following the later rules; the cost includes the offer's price."""
 
     loss: Floats
     cost: Floats
@@ -222,7 +222,7 @@ def _chosen(values: Sequence[Floats], best: Any) -> Floats:
 def _policy(
     table: EpisodeTable, stages: Mapping[State, _Stage], rules: _Rules, sure: Floats, seed: int | None
 ) -> LearnedPolicy:
-    """Return the policy of fitted rules; with a seed, their mean with trees that are fitted to the same targets."""
+    """Return the policy of fitted rules; with a seed, their mean with trees fitted to the same targets."""
     from cascade.training.trees import grown
 
     nothing = (None,) * len(table.sources)

@@ -6,7 +6,7 @@ which rises towards α. More training questions make the policy better. The log 
 samples of that part, and extrapolates the cost by c + b / m, the usual rate of a regression's excess cost.
 
 A score that is named before the log is read needs no training: for a pair of models all questions certify it
-(`named_score`). What learns is tested beside it, on the largest share, at what that test leaves of delta.
+(`named_score`). A learned policy is also tested, on the largest share, at the part of delta that the first test leaves.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from cascade.training.simple import doubt_of, only_unknown, plain_threshold
 SHARES = (0.25, 0.4, 0.55, 0.7)
 """The shares of certifying questions to choose from. The rest after the largest always trains."""
 LEARNS_FROM = 2_000
-"""With fewer questions than this, all of a pair of models certify one named score at delta, and what learns gets what
-that leaves: setting questions aside would, as a rule, cost more than learning saves (`design/regret.md`)."""
+"""With fewer questions than this, all questions of a pair of models certify one named score at delta, and the learned
+policy gets the rest of delta: setting questions aside mostly costs more than learning saves (`design/regret.md`)."""
 LEAST_LOSSES = 10
-"""Losses that the test must allow among seven of ten questions, below which nothing is learned: with fewer, a question
-that is set aside to learn from costs more certainty than learning brings (`design/regret.md`)."""
+"""Nothing is learned if the test allows fewer losses than this on seven of ten questions: questions set aside to learn
+from would then cost the certificate more than learning saves (`design/regret.md`)."""
 _MOST_GAIN = 0.3
 """The most that unlimited training questions are assumed to save, as a share of the cost. Noise alone could make the
 two figures suggest more."""
@@ -41,12 +41,12 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     """Return the threshold that needs no learning, if learning would cost more than it gains; else None.
 
     Score, sign and order are named before the log is read: the first signal of `calibration.doubt.KNOWN` that the log
-    has, or the tokens of an answer where it has none. The function looks at which signals the log has and how many
-    questions; it looks at no answer and no outcome.
+    has, or the tokens of an answer if it has none. The function reads which signals the log has and how many questions;
+    it reads no answer and no outcome.
 
     Args:
         table: the questions of a log, each once.
-        guarantee: what will be promised.
+        guarantee: the promise to make.
     """
     if not guarantee.plain or table.arrays.horizon < 2 or not guarantee.rules.last_is_safe(table):
         return None

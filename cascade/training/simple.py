@@ -1,6 +1,6 @@
 """Policies that learn almost nothing: a fixed depth, and a threshold on one number. Learned policies must beat them.
 
-The one number is the doubt about a step (`doubt_of`): which signal tells it, and how.
+The one number is the doubt about a step (`doubt_of`): a signal, and how to read it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Doubt:
 
     @property
     def sign(self) -> float:
-        """1 where more of the signal means more doubt about the answer, −1 where it means less.
+        """1 if a higher signal means more doubt about the answer, −1 if it means less.
 
-        A verdict is read as P(the answer is right): it may also be sure that the answer is wrong, and then `read`, but
-        not this, says that there is no doubt left.
+        A verdict is read as P(the answer is right). It may also be sure that the answer is wrong: `read` then returns
+        no doubt, while this sign does not account for that.
         """
         less, more = self.convert(np.array([0.6, 0.9])).tolist()
         return 1.0 if more > less else -1.0
@@ -52,10 +52,10 @@ class Doubt:
         return np.where(np.isnan(doubt), np.inf, doubt)
 
     def chosen(self, table: EpisodeTable) -> Ints:
-        """Return which candidate a step's verdict favours, int64 (n, T), −1 where there is none.
+        """Return the candidate that a step's verdict favours, int64 (n, T), −1 if there is none.
 
-        After a no it is the last one, the guide's; after a yes, and where nothing was judged in a step of several
-        candidates, the first; in a step of one candidate that one.
+        After a no it is the last one, the guide's; after a yes, or without a verdict in a step of several candidates,
+        the first; in a step of one candidate that candidate.
         """
         present = table.arrays.present
         first = np.where(present.any(axis=2), present.argmax(axis=2), -1)
@@ -92,7 +92,7 @@ KNOWN = (
     Doubt("judge_share", "judge's votes", _complement),
     Doubt("answer_share", "share of this answer", _complement),
 )
-"""In the order in which a log's signals are looked for; each also as the base's own, "base_…", where both have one."""
+"""The kinds, in the order of preference; each also as the base's own, "base_…", if both models have one."""
 
 
 def doubt_of(table: EpisodeTable) -> Doubt | None:
@@ -201,7 +201,7 @@ def _promising(table: EpisodeTable, signal: str, kind: Kind) -> float:
         rows = decided[:, t] & ~np.isnan(values)
         if np.count_nonzero(rows) > 1:
             ranks, mended = _centred_ranks(values[rows]), loss[rows, t] - loss[rows, -1]
-            found += float((ranks * mended).sum())  # whole numbers, except for graded losses
+            found += float((ranks * mended).sum())  # whole numbers, unless losses are graded
             square += float((ranks**2).sum()) * float(mended.var(ddof=1))
     return found / math.sqrt(square) if square > 0 else 0.0
 
@@ -265,16 +265,16 @@ def policy_of(
     return LearnedPolicy(method, tuple(rules), kappa)
 
 
-# --- One threshold per rung: how sure a model has to be for the ladder to stop, for each model its own ---
-# The models of a ladder are sure on different scales, so that one threshold for all of them stops too early at some and
-# too late at others. Here the thresholds are tuned together on training questions, at the loss that will be allowed and
-# at a series of smaller and larger ones. Each vector of thresholds stops wherever the stricter ones do (they are
+# --- One threshold per rung: for each model, how sure it must be for the ladder to stop ---
+# The scales of doubt differ between the models of a ladder, so one threshold for all stops too early at some and too
+# late at others. Here the thresholds are tuned together on training questions, at the loss that will be allowed and at
+# a series of smaller and larger losses. Each vector of thresholds stops wherever the stricter ones do (they are
 # nested). So all of them are one policy: a step's score is the level at which its doubt is first low enough to stop,
 # piecewise linear between the tuned thresholds, and calibration sets the level.
 #
-# The search is exhaustive over a grid of quantiles, and is repeated on finer grids around what it found. With two
-# thresholds to set the first grid is the finest. What all combinations of a grid lose and cost are running sums of a
-# histogram.
+# The search is exhaustive over a grid of quantiles, and is repeated on finer grids around the best point. With two
+# thresholds the first grid is already the finest. The losses and costs of all combinations of a grid are running sums
+# of a histogram.
 
 PER_RUNG = "one threshold per rung"
 """The name of the candidate and of the baseline."""
@@ -287,7 +287,7 @@ LEVELS = (0.0, 0.4, 0.7, 0.85, 1.0, 1.15, 1.35, 1.8)
 _TARGET = LEVELS.index(1.0)
 
 Vector: TypeAlias = tuple[int, ...]
-"""For each rung the number of its grid's thresholds at which a question stops; 0: none."""
+"""For each rung, how many of its grid's thresholds apply; 0: none, so no question stops there."""
 
 
 def rung_doubt(table: EpisodeTable) -> Doubt | None:
@@ -299,7 +299,7 @@ def rung_doubt(table: EpisodeTable) -> Doubt | None:
 def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> LearnedPolicy:
     """Return the policy that goes on while a step's doubt is above the threshold of that step.
 
-    Its own threshold, `kappa`, is the level that was tuned for what is asked.
+    Its own threshold, `kappa`, is the level that was tuned for the requested loss or budget.
 
     Args:
         table: the training questions, of a ladder.
@@ -324,13 +324,13 @@ class Problem:
     """Thresholds to be tuned.
 
     Attributes:
-        place: int64 (n, R), the first place on each rung's grid that is no less than the question's doubt there; the
-            grid's size where no place is.
-        grids: for each rung float64, rising: the thresholds that are looked at.
-        limited, paid: float64 (n, R + 1), what stopping at a rung, or at none of them, adds to the sum that is limited,
-            and to the one that is to be small.
-        limit: what the first sum may come to.
-        free: what it comes to where no question stops early; `limit` is reached from there.
+        place: int64 (n, R), the index of the first threshold on each rung's grid that is at least the question's doubt
+            there; the grid's size if none is.
+        grids: for each rung float64, rising: the thresholds to try.
+        limited, paid: float64 (n, R + 1), the contribution of stopping at a rung, or at none, to the limited sum, and
+            to the sum to minimise.
+        limit: the maximum of the limited sum.
+        free: the limited sum if no question stops early; the search approaches `limit` from there.
     """
 
     place: Ints
@@ -367,7 +367,7 @@ def _grid(values: Floats) -> Floats:
 def tuned(problem: Problem, levels: Sequence[float]) -> list[Vector]:
     """Return nested thresholds for each level, strict ones first: each stops wherever the one before it does.
 
-    Those at level 1 are tuned by themselves; the others lie below and above them, each next to its neighbour.
+    Those at level 1 are tuned first; the others are tuned outwards from them, each within its neighbour's bounds.
 
     Args:
         problem: the thresholds to tune.
@@ -385,9 +385,9 @@ def tuned(problem: Problem, levels: Sequence[float]) -> list[Vector]:
 
 
 def search(problem: Problem, limit: float, low: Vector, high: Vector) -> Vector:
-    """Return the cheapest thresholds between two vectors within a limit; the nearest to the limit if none keep it.
+    """Return the cheapest thresholds between two vectors that keep a limit; the nearest to the limit if none does.
 
-    Exact where the combinations between the two are at most `CELLS`; otherwise grids are refined around the best.
+    Exact if there are at most `CELLS` combinations between the two; otherwise grids are refined around the best.
     """
     many = max(2, int(CELLS ** (1 / len(low)) + 1e-9))
     lowest, highest = np.array(low), np.array(high)
@@ -398,7 +398,7 @@ def search(problem: Problem, limit: float, low: Vector, high: Vector) -> Vector:
         step = np.array([np.diff(grid).max(initial=0) for grid in grids])
         if (step <= 1).all():
             return tuple(best.tolist())
-        # The same spacing never comes twice, for each window is narrower than the one before.
+        # No spacing is repeated, since each window is narrower than the one before.
         reach = np.maximum((highest - lowest) // 3, 1)
         lowest = np.maximum(lowest, best - np.minimum(step, reach))
         highest = np.minimum(highest, best + np.minimum(step, reach))
@@ -422,12 +422,12 @@ def _best(problem: Problem, limit: float, grids: Sequence[Ints]) -> Vector:
 
 
 def summed(cell: Ints, weights: Floats, shape: tuple[int, ...]) -> Floats:
-    """Return for all combinations of thresholds what the questions come to where they stop, float64 of this shape.
+    """Return, for all combinations of thresholds, the sum of the weights where the questions stop, float64 `shape`.
 
     Args:
-        cell: int64 (n, R), the first place on a grid of thresholds at which a question stops at the rung; the grid's
-            size where it never does.
-        weights: float64 (n, R + 1), what it comes to where it stops at a rung; the last: at none.
+        cell: int64 (n, R), the index of the first threshold of the rung's grid at which a question stops; the grid's
+            size if it never does.
+        weights: float64 (n, R + 1), the weight of stopping at a rung; the last: at none.
         shape: the sizes of the R grids.
     """
     total = np.zeros(shape)
@@ -446,7 +446,7 @@ def summed(cell: Ints, weights: Floats, shape: tuple[int, ...]) -> Floats:
 
 
 def _scorer(grid: Floats, places: Sequence[int], sign: float) -> Scorer:
-    """Return the level at which a value is first low enough to stop, of the places of a rung's thresholds by level."""
+    """Return the level at which a value is first low enough to stop. `places`: a rung's thresholds by level."""
     if not grid.size:
         return Constant(math.inf)  # the doubt is never known here
     knots = np.array([*_knots(grid, places)])
@@ -456,8 +456,8 @@ def _scorer(grid: Floats, places: Sequence[int], sign: float) -> Scorer:
 def _knots(grid: Floats, places: Sequence[int]) -> Iterator[tuple[float, float]]:
     """Yield (doubt, level), both rising: a rung's threshold at each level.
 
-    At level −1 no question stops, and at the level after the last all do. Where the threshold stays the same over
-    several levels, the score jumps from the first of them to the last right behind it.
+    At level −1 no question stops, and at the level after the last all do. If the threshold is the same over several
+    levels, the score jumps from the first to the last of them just above it.
     """
     ends = [0, *places, int(grid.size)]
     yield math.nextafter(float(grid[0]), -math.inf), float(ends.count(0) - 2)

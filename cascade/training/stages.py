@@ -38,14 +38,14 @@ from cascade.training.estimators import (
     with_products,
 )
 
-# --- What optimal stopping is fitted to: what is asked for, and what each step costs. What it loses says the guarantee
-# Everything here is as if every answer of the steps taken were kept. A record that ends before its question does is
-# continued as if nothing changed: the same loss, and steps at their mean cost. That is for fitting alone; a certificate
-# counts such questions on the safe side (`conformal.rollout`).
+# --- The inputs of optimal stopping: the target, and the cost of each step. The kind of guarantee defines the loss
+# Everything here assumes that every answer of the steps taken is kept. A record that ends before its question does is
+# continued as if nothing changed: the same loss, and steps at their mean cost. This is for fitting only; a certificate
+# counts such questions conservatively (`conformal.rollout`).
 
 WINSORISED_AT = 0.98
-"""A quantile of a step's costs, at which they are cut for fitting: with costs whose standard deviation is 3.6 times the
-mean, a handful of questions would set the slopes of all others."""
+"""The quantile at which a step's costs are clipped for fitting: if their standard deviation is 3.6 times the mean, a
+few questions would otherwise set the slopes of all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class FitTarget:
     """The promise that a policy is fitted for.
 
     Attributes:
-        kind: of the guarantee, one of `guarantees.registry.names`.
-        alpha: the mean loss that the calibration will allow, of the questions that the kind speaks of; None for
+        kind: the kind of the guarantee, one of `guarantees.registry.names`.
+        alpha: the mean loss that the calibration will allow, over the questions that the kind covers; None for
             "budget".
         budget_nano_usd: for "budget", the mean cost of a question that the calibration will allow, nano-USD.
-        lambda_set: what one more answer in the set is charged with, in mean steps; 0 keeps every answer. It is without
-            effect on "error" and "regret", which speak of the one answer served.
+        lambda_set: the charge for one more answer in the set, in mean steps; 0 keeps every answer. It has no effect on
+            "error" and "regret", which are about the one answer served.
 
     Raises:
         UsageError: lists every problem.
@@ -81,9 +81,9 @@ class FitTarget:
             if self.budget_nano_usd is None or not self.budget_nano_usd > 0:
                 yield f"budget_nano_usd is {self.budget_nano_usd}; it is a number above 0"
         elif self.alpha is None or not 0 <= self.alpha <= 1:
-            yield f"alpha is {self.alpha}; it lies between 0 and 1"
+            yield f"alpha is {self.alpha}; it must lie between 0 and 1"
         if not 0 <= self.lambda_set < np.inf:
-            yield f"lambda_set is {self.lambda_set}; it is 0 or more"
+            yield f"lambda_set is {self.lambda_set}; it must be 0 or more"
 
     @property
     def rules(self) -> Kind:
@@ -105,9 +105,9 @@ class StepCost(NamedTuple):
     """The costs of steps, for fitting.
 
     Attributes:
-        values: float64 (n, T), in mean steps, cut at the 98th percentile of the step; 0 beyond the record of a complete
-            question, the step's mean beyond that of one that is not.
-        unit_nano_usd: what a mean step costs; None where a step counts as 1 because its cost is unknown, or nothing.
+        values: float64 (n, T), in mean steps, clipped at the 98th percentile of the step; beyond the record 0 for a
+            complete question, and the step's mean for an incomplete one.
+        unit_nano_usd: the cost of a mean step; None if every step counts as 1 because costs are unknown or 0.
     """
 
     values: Floats
@@ -128,7 +128,7 @@ def decides(table: EpisodeTable) -> Bools:
 
 
 def step_cost(table: EpisodeTable) -> StepCost:
-    """Return the costs of steps. Where any cost is unknown, or all are 0, each step costs 1.
+    """Return the costs of steps. If any cost is unknown, or all are 0, each step costs 1.
 
     Raises:
         UsageError: there is no question.
@@ -150,7 +150,7 @@ def step_cost(table: EpisodeTable) -> StepCost:
 
 
 def allowed(table: EpisodeTable, asked: FitTarget) -> float:
-    """Return the mean loss over all questions of a table that is asked for; its `alpha` is of those spoken of.
+    """Return the allowed mean loss over all questions of a table; `alpha` is over those that the kind covers.
 
     Raises:
         UsageError: the kind bounds a mean cost, or the log lacks what it needs.
@@ -163,12 +163,12 @@ def allowed(table: EpisodeTable, asked: FitTarget) -> float:
 # --- stages ---
 
 PRODUCTS_TIMES = 100.0
-"""How much more a product of two features is penalised than a feature. 30 to 300 do as well, and 1 costs 2 to 5 % more
+"""The penalty of a product of two features, relative to a feature's. 30 to 300 do as well, and 1 costs 2 to 5 % more
 with 1,000 questions (`benchmarks/osc_settings.py`)."""
 MOST_MULTIPLIED = 20
-"""Columns beyond which there are no products: 20 make 210, each with a weight to be learned."""
+"""The most columns with products: 20 columns have 210 products, each with a weight to learn."""
 _LEAST_PRIOR = 20
-"""Rows on which an earlier policy must have a finite score to be started from."""
+"""The fewest rows on which an earlier policy must have a finite score to be a starting point."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,9 +179,9 @@ class Stage:
         step: its number, from 1.
         features: the features that the rule reads.
         rows: int64 (k,), the questions that reached the step.
-        deciding: bool (k,), where going on is to be decided after it (`stages.decides`).
+        deciding: bool (k,), where the policy decides after it whether to go on (`stages.decides`).
         raw: float64 (k, d), the features; NaN = missing.
-        design: how they become columns.
+        design: converts them to columns.
         columns: float64 (k, D).
     """
 
@@ -194,17 +194,17 @@ class Stage:
     columns: Floats
 
     def multiplied(self) -> Stage:
-        """Return the same step with squares and products of features, where there are not too many."""
+        """Return the same step with squares and products of features, if there are not too many."""
         if not self.rows.size or self.design.columns > MOST_MULTIPLIED:
             return self
         design = with_products(self.design, self.raw)
         return replace(self, design=design, columns=design.rows(self.raw))
 
     def penalty(self, each: float) -> Floats:
-        """Return the penalty of each column, float64 (D,): `each` times the features' columns, more of products.
+        """Return the penalty of each column, float64 (D,): `each` times the features' columns, more for products.
 
-        With k columns of which each explains about as much, and a share R² explained in all, the best penalty of a
-        ridge regression on standardised columns is k (1 − R²) / R²: it grows with the columns and not with the rows.
+        With k columns that explain a share R² in about equal parts, the best penalty of a ridge regression on
+        standardised columns is k (1 − R²) / R²: it grows with the columns and not with the rows.
         """
         plain = self.design.width + self.design.indicators.size
         found = np.full(self.design.columns, float(each * max(plain, 1)))
@@ -213,13 +213,13 @@ class Stage:
 
 
 def staged(table: EpisodeTable) -> list[Stage]:
-    """Return the steps of a table, T of them. One that no question reached has no rows and no features."""
+    """Return the T steps of a table. A step that no question reached has no rows and no features."""
     history, held, deciding = history_of(table), on_record(table), decides(table)
     return [_stage(history, t + 1, held[:, t], deciding[:, t]) for t in range(table.arrays.horizon)]
 
 
 def multiplies(table: EpisodeTable) -> bool:
-    """Whether products change anything: whether some step that is decided at has few enough columns."""
+    """Whether products change anything: whether some step with a decision has few enough columns."""
     return any(stage.rows.size and 0 < stage.design.columns <= MOST_MULTIPLIED for stage in staged(table)[:-1])
 
 
@@ -237,7 +237,7 @@ def _stage(history: History, step: int, held: Bools, deciding: Bools) -> Stage:
 
 
 def rule_before(init: LearnedPolicy | None, step: int, sources: tuple[str, ...]) -> StepRule | None:
-    """Return an earlier policy's rule of a step, where it is of the same sources and has one."""
+    """Return an earlier policy's rule of a step, if it has one and the same sources."""
     if init is None or init.sources != sources or step > init.horizon:
         return None
     return init.rules[step - 1]
@@ -246,9 +246,9 @@ def rule_before(init: LearnedPolicy | None, step: int, sources: tuple[str, ...])
 def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: EpisodeTable) -> Weights | None:
     """Return the projection of an earlier rule's score on a stage's columns, as their weights.
 
-    A linear form over features of the same names is represented as it is, whatever its scaling and clipping were but
-    for what is clipped; what other features said is represented as far as these can. Of a probability it is the logit.
-    None where it says something of too few questions: its signals are no longer there.
+    A linear form over features of the same names is represented exactly, apart from clipped values; other features are
+    approximated by these. For a probability the logit is projected. None if the score is finite on too few questions,
+    because the log lacks its signals.
     """
     if rule is None or not isinstance(scorer, Linear | Logistic) or not stage.design.columns:
         return None
@@ -256,7 +256,7 @@ def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: 
     linear = scorer if isinstance(scorer, Linear) else scorer.linear
     values = linear.values(raw)
     if isinstance(scorer, Logistic):
-        with np.errstate(invalid="ignore"):  # where a value is infinite, and left out below
+        with np.errstate(invalid="ignore"):  # infinite values are left out below
             values = scorer.slope * values + scorer.offset
     finite = np.isfinite(values)
     if np.count_nonzero(finite) < _LEAST_PRIOR:

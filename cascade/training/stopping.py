@@ -1,7 +1,7 @@
 """Optimal stopping: the problem that its estimators are fitted to, the price of a loss, and net benefit, the simplest.
 
 A policy that keeps every answer only decides when to stop (`design/osc.md`): it minimises the mean cost under a bound
-on the mean loss. With a price μ on the loss the best rule goes on where
+on the mean loss. With a price μ on the loss the best rule goes on if
 
     Q_t(h) = E[ μ · (loss of stopping now − loss of stopping later) − cost of going on | h ] > 0,
 
@@ -9,12 +9,12 @@ later decisions being as good. The estimators differ in how they estimate that: 
 backward induction with a ridge regression after each step, `boosted` (`trees`) by trees, `index2` (`lookahead`) by
 probabilities of finding something for its price.
 
-All scores are benefit per price: divided, at each step, by the mean cost of the next. At kappa = 0 that changes
-nothing. Elsewhere it makes a threshold on the score act as another price on the loss would: near Q = 0 a change of μ by
-dμ moves Q by dμ · E[loss removed] = dμ/μ · E[cost], so that Q / E[cost] shifts by the same amount at all steps.
+All scores are benefit per price: divided, at each step, by the mean cost of the next. At kappa = 0 the division changes
+nothing. Elsewhere it makes a threshold on the score act like another price on the loss: near Q = 0 a change of μ by dμ
+moves Q by dμ · E[loss removed] = dμ/μ · E[cost], so Q / E[cost] shifts by the same amount at all steps.
 
-Guarantee of every policy made here: none. Any scores are valid; what is promised is certified on questions that the fit
-has not seen (`calibration`).
+Guarantee of every policy made here: none. Any scores are valid; `calibration` certifies the promise on questions that
+the fit has not seen.
 
 Reference: Longstaff & Schwartz, Valuing American options by simulation (2001), for regressions on realised values.
 """
@@ -53,16 +53,16 @@ from cascade.training.stages import (
 )
 
 _LEAST_PRICE = 0.01
-"""The least cost of a step that scores are divided by, in mean steps: a step may be free."""
+"""The least divisor of scores, in mean steps, since a step may be free."""
 LOW, HIGH, HALVINGS = -6.0, 14.0, 12
-"""The prices of a loss that are tried, in powers of two of a mean step's cost, to 0.3 %: a step a loss of 1 in 64 would
-pay for, to one that 1 loss in 16,000 pays for."""
+"""The prices of a loss that are tried, as powers of two of a mean step's cost, to 0.3 %. At the lowest, a loss is worth
+1/64 of a step; at the highest, 16,000 steps."""
 _AIM = 0.75
-"""The share of the allowed loss that is aimed at. At a price at which a step pays for all questions at
-once, the loss drops by more than was asked for; the lowest such price then ignores the later steps. Otherwise the
-value hardly matters: from 0.5 to 1 costs differ by 1.5 % or less (`benchmarks/osc_settings.py`)."""
+"""The share of the allowed loss that is the aim. At a price at which a step pays for all questions at once, the loss
+drops by more than needed; the lowest such price then ignores the later steps. Otherwise the value hardly matters: from
+0.5 to 1 costs differ by 1.5 % or less (`benchmarks/osc_settings.py`)."""
 _LEAST_SHARE = 0.1
-"""The least share of the cost of going on that a budget is taken to leave: with less, scores would only rank steps by
+"""A budget is assumed to leave at least this share of the cost of going on: with less, scores would only rank steps by
 their price."""
 
 
@@ -71,14 +71,14 @@ class Problem(NamedTuple):
 
     Attributes:
         table: the training questions.
-        asked: what the policy is for.
-        stages: their steps, T of them.
-        loss: float64 (n, T), of stopping after each step (`guarantees.base.Kind.loss`).
-        cost: of the steps.
-        answers: how likely each answer is right.
-        inclusion: how likely each answer is a find; None where every answer is kept.
+        asked: the target of the policy.
+        stages: their T steps.
+        loss: float64 (n, T), the loss of stopping after each step (`guarantees.base.Kind.loss`).
+        cost: the costs of the steps.
+        answers: the probabilities that answers are right.
+        inclusion: the probabilities that answers are finds; None if every answer is kept.
         init: an earlier policy to start from.
-        seed: draws what the estimator draws.
+        seed: the seed of the estimator's draws.
     """
 
     table: EpisodeTable
@@ -112,17 +112,17 @@ def build(
     init: LearnedPolicy | None = None,
     seed: int = 0,
 ) -> Problem:
-    """Return the problem that a table poses.
+    """Return a table's stopping problem.
 
     Args:
-        table: the training questions; for regret those alone of which the reference is on record.
-        asked: what the policy is for.
+        table: the training questions; for regret only those with the reference on record.
+        asked: the target of the policy.
         products: whether the designs for going on have products of features.
-        confidences: whether to fit how likely answers are right. For the single answer they always are fitted, since
-            its loss depends on which answer is served.
-        init: an earlier policy to start from. Its probabilities, and its score, scaled as the questions suggest, are
-            what weights are shrunk towards.
-        seed: draws the folds of the confidences, and what the estimator draws.
+        confidences: whether to fit the probabilities that answers are right. For the single answer they are always
+            fitted, since its loss depends on which answer is served.
+        init: an earlier policy to start from. Weights are shrunk towards its probabilities and towards its score,
+            scaled to fit the questions.
+        seed: the seed of the folds of the confidences, and of the estimator's draws.
 
     Raises:
         UsageError: there is no question, or the log lacks what the kind needs.
@@ -141,20 +141,20 @@ def build(
 
 
 ProblemBuilder: TypeAlias = Callable[..., Problem]
-"""`build`, or something that is called as it is."""
+"""`build`, or a function with the same signature."""
 
 
 class SharedProblem:
-    """`build` for several estimators in turn: they share one problem of a table.
+    """`build` for several estimators in turn, which share one problem of a table.
 
-    The problem of the last table is kept, and of no other; it has to be the same object.
+    Only the problem of the last table is kept; a table is recognised by object identity.
     """
 
     def __init__(self) -> None:
         self._last: tuple[EpisodeTable, tuple[object, ...], Problem] | None = None
 
     def __call__(self, table: EpisodeTable, asked: FitTarget, *, products: bool = False, **more: Any) -> Problem:
-        """Return what `build` does."""
+        """Return the same as `build`."""
         key = (asked, *sorted(more.items()))
         if self._last is None or self._last[0] is not table or self._last[1] != key:
             self._last = table, key, build(table, asked, **more)
@@ -169,14 +169,14 @@ def policy_of(
     include: Sequence[Sequence[Scorer | None]] | None = None,
     kappa: float = 0.0,
 ) -> LearnedPolicy:
-    """Return the policy of these scores.
+    """Return the policy with these scores.
 
     Args:
-        problem: what it was fitted on.
+        problem: the problem that it was fitted on.
         method: one of `policies.learned.METHODS`.
-        onward: the scores of going on, T − 1; None where no question was there to fit one: go on.
+        onward: the scores of going on, T − 1; None if there was no question to fit one: go on.
         include: the scores of the answers, T times m; None keeps them all.
-        kappa: the threshold where none is certified.
+        kappa: the threshold if none is certified.
     """
     nothing = (None,) * len(problem.table.sources)
     rules = []
@@ -197,15 +197,15 @@ class Outcome(NamedTuple):
 
 
 def price_of_loss(problem: Problem, brings: Callable[[float], Outcome]) -> float:
-    """Return the least price μ at which the rules lose what is allowed, or the highest that the budget pays for.
+    """Return the least price μ at which the rules lose at most the allowed loss, or the highest within the budget.
 
-    By bisection in the logarithm along fixed points: a stricter demand never gives a lower price. Where no price
-    reaches what is allowed, it is the least that loses as little as the highest. A little less is aimed at than is
-    allowed (`_AIM`), and less than the first step alone loses, so that the scores tell what going on is worth where the
-    threshold will come to lie.
+    By bisection in the logarithm along fixed points, so that a stricter target never gives a lower price. If no price
+    reaches the allowed loss, return the least price that loses as little as the highest. The aim is a little below the
+    allowed loss (`_AIM`), and below the loss of the first step alone, so that the scores are accurate near the future
+    threshold.
 
     Args:
-        problem: what is to be fitted.
+        problem: the problem to fit.
         brings: returns the mean loss and cost of the rules of a price, in mean steps.
     """
     enough = _enough(problem, brings)
@@ -235,11 +235,11 @@ def _enough(problem: Problem, brings: Callable[[float], Outcome]) -> Callable[[O
 
 
 class Walked(NamedTuple):
-    """Loss and cost of going on at a step, with the later rules followed: float64 (n,) each.
+    """Loss and cost of going on at a step and then following the later rules: float64 (n,) each.
 
     Attributes:
-        loss: of where the walk then stops.
-        cost: of the steps from the next one on.
+        loss: the loss where the walk then stops.
+        cost: the cost of the steps from the next one on.
     """
 
     loss: Floats
@@ -250,10 +250,10 @@ def backward(loss: Floats, cost: Floats, decide: Callable[[int, Walked], Bools])
     """Walk back from the last step to the first.
 
     Args:
-        loss: float64 (n, T), of stopping after each step.
-        cost: float64 (n, T), of each step.
-        decide: called with t, from T − 2 down to 0, and with loss and cost of going on after step t + 1; returns where
-            to go on: bool (n,).
+        loss: float64 (n, T), the loss of stopping after each step.
+        cost: float64 (n, T), the cost of each step.
+        decide: called with t, from T − 2 down to 0, and with loss and cost of going on after step t + 1; returns
+            whether to go on: bool (n,).
 
     Returns:
         The mean loss and cost of the decisions, from the first step on.
@@ -280,7 +280,7 @@ def backward(loss: Floats, cost: Floats, decide: Callable[[int, Walked], Bools])
 # whether a later step finds an answer is mostly luck. `PENALTY` is that of R² = 0.1.
 
 PENALTY = 9.0
-"""For each column and column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more
+"""The penalty per column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more
 (`benchmarks/osc_settings.py`)."""
 
 
@@ -289,8 +289,8 @@ class Induced(NamedTuple):
 
     Attributes:
         price: μ, in mean steps.
-        weights: of each step but the last, in the columns of its stage; None where no question decides.
-        targets: what they were fitted to, float64 (number of deciding rows,) each.
+        weights: for each step but the last, in the columns of its stage; None if no question decides.
+        targets: their regression targets, float64 (number of deciding rows,) each.
         outcome: their mean loss and cost on the training questions.
     """
 
@@ -308,7 +308,7 @@ def fit_net_benefit(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy
         penalty: of the ridge regressions, for each column and column.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions. The order of the rows
-    changes nothing but rounding. A stricter alpha never gives a lower price.
+    changes only rounding. A stricter alpha never gives a lower price.
     """
     induced = induce(problem, penalty)
     scorers = [
@@ -320,14 +320,14 @@ def fit_net_benefit(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy
 
 
 def induce(problem: Problem, penalty: float = PENALTY) -> Induced:
-    """Find the price of a loss, and fit the rules at it."""
+    """Find the price of a loss, and fit the rules at that price."""
     steps = [_Regression.prepare(stage, penalty, problem) for stage in problem.stages[:-1]]
     price = price_of_loss(problem, lambda one: _at(problem, steps, one).outcome)
     return _at(problem, steps, price)
 
 
 class _Regression(NamedTuple):
-    """One step's regression on the rows that decide; None where none does, or nothing tells them apart."""
+    """One step's regression on the rows that decide; None if there are none, or no column varies."""
 
     stage: Stage
     columns: Floats
@@ -343,7 +343,7 @@ class _Regression(NamedTuple):
         return cls(stage, columns, ridge, prior)
 
     def solve(self, y: Floats) -> Weights | None:
-        """Return the regression of y; with an earlier policy, of what its score, scaled, leaves over."""
+        """Return the regression of y; with an earlier policy, of the residual of its scaled score."""
         if self.ridge is None:
             return None
         if self.prior is None:

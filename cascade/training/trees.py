@@ -26,7 +26,7 @@ from cascade.training.stopping import PENALTY, Problem, induce, policy_of
 _CHECKED = 256
 """Rows on which the exported trees are compared with scikit-learn's own predictions."""
 _AGREE = 1e-9
-"""As a share of the largest prediction. They agree to the bit where both sum in the same order, as they do today."""
+"""A share of the largest prediction. The two agree to the bit if both sum in the same order, as they do today."""
 
 
 def boosted(
@@ -40,26 +40,26 @@ def boosted(
     learning_rate: float = 0.1,
     least_rows: int = 20,
 ) -> Trees:
-    """Fit trees to squared error, each to what those before it left over.
+    """Fit trees to squared error, each to the residuals of the trees before it.
 
     The same rows and seed give the same trees, to the bit, whatever the number of cores. A missing value goes to the
-    side that suits the training rows better; where a feature was never missing, the trees say that it was not foreseen.
-    An infinite value counts as the largest or least finite one.
+    side that fits the training rows better; if a feature was never missing, the trees record that (`foreseen`). An
+    infinite value counts as the largest or least finite one.
 
     Args:
         raw: float64 (n, d), raw features, NaN where missing.
         y: float64 (n,), finite.
-        seed: for the 200,000 rows that the bins are made of, where there are more.
-        weights: float64 (n,) ≥ 0, what each row counts.
-        trees: how many.
-        leaves: of each tree, at most; 64 are the most that can be served.
+        seed: the seed of the sample of 200,000 rows that sets the bins, if there are more.
+        weights: float64 (n,) ≥ 0, the weight of each row.
+        trees: the number of trees.
+        leaves: the most leaves of a tree; at most 64 can be served.
         learning_rate: the share of each tree that is added.
-        least_rows: of a leaf.
+        least_rows: the fewest rows of a leaf.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
-        UsageError: there is no row, y or weights are not finite or not of the rows' number.
-        CascadeError: what was exported does not predict what scikit-learn does: its insides have changed.
+        UsageError: there is no row, or y or weights are not finite or do not have one number for each row.
+        CascadeError: the exported trees do not predict what scikit-learn does: its internals have changed.
 
     Reference: Friedman, Greedy function approximation (2001); Ke et al., LightGBM (2017), whose method scikit-learn's
     is.
@@ -87,7 +87,7 @@ def boosted(
 
 
 def exported(model: Any, foreseen: Bools) -> Trees:
-    """Return a fitted HistGradientBoostingRegressor, of numbers and one target, as plain arrays.
+    """Return a fitted HistGradientBoostingRegressor, for numeric features and one target, as plain arrays.
 
     `foreseen`: bool (d,), the features that were missing in training.
 
@@ -98,7 +98,7 @@ def exported(model: Any, foreseen: Bools) -> Trees:
     begin = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
     nodes, shift = np.concatenate(parts), np.repeat(begin, sizes)
     leaf = nodes["is_leaf"].astype(np.bool_)
-    # Where known and missing part, the threshold is infinite: every known value goes left.
+    # A split between known and missing values has an infinite threshold: every known value goes left.
     threshold = np.minimum(nodes["num_threshold"], np.finfo(np.float64).max)
     return Trees(
         feature=np.where(leaf, 0, nodes["feature_idx"]),
@@ -117,13 +117,13 @@ def _agree(found: Trees, raw: Floats, expected: Floats) -> None:
     mine = found.values(raw)
     if np.abs(mine - expected).max() > _AGREE * max(1.0, float(np.abs(expected).max())):
         raise CascadeError(
-            "The trees read out of scikit-learn do not predict what it does: its insides are not those that cascade "
-            "knows. Install a version that cascade was tested with (constraints.txt), and please report this."
+            "The trees exported from scikit-learn do not predict what it does: its internal format has changed. "
+            "Install a version that cascade was tested with (constraints.txt), and please report this."
         )
 
 
 def _finite(raw: Floats, missing: Bools) -> Floats:
-    """Return raw features for scikit-learn: infinite ones as the largest or least finite, a column of none as 0."""
+    """Return raw features for scikit-learn: infinite values as the largest or least finite ones, empty columns as 0."""
     made = np.array(raw, dtype=np.float64)
     if made.ndim != 2 or not len(made):
         raise UsageError(f"There is nothing to fit on: features of shape {made.shape}.")
@@ -147,7 +147,7 @@ def _sklearn() -> Any:
 
 
 class _Size(NamedTuple):
-    """How trees are grown."""
+    """The settings of the trees."""
 
     trees: int
     leaves: int
@@ -156,22 +156,22 @@ class _Size(NamedTuple):
 
 
 _MANY = 10_000
-"""Questions from which larger trees pay."""
+"""The number of questions from which larger trees pay."""
 
 
 def _size(rows: int) -> _Size:
-    """Return how trees are grown on so many rows: stumps of three cuts while targets are mostly noise."""
+    """Return the settings for so many rows: trees of three cuts while targets are mostly noise."""
     if rows < _MANY:
         return _Size(60, 4, 0.05, min(max(20, rows // 20), 200))
     return _Size(60, 8, 0.1, 200)
 
 
 def fit_boosted(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
-    """Fit optimal stopping by net benefit with boosted trees; they start anew, whatever earlier policy there is.
+    """Fit optimal stopping by net benefit with boosted trees; the trees ignore an earlier policy.
 
     Args:
         problem: the training questions, and what the policy is for (`stopping.build`).
-        penalty: of the ridge regressions that set the price and the later decisions.
+        penalty: the penalty of the ridge regressions that set the price and the later decisions.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 
@@ -188,14 +188,14 @@ def fit_boosted(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
 
 
 def _trees(stage: Stage, y: Floats | None, price: float, seed: int) -> Trees | Constant | None:
-    """Fit one step's trees; where rows or features are too few for a single cut, the mean."""
+    """Fit one step's trees; return the mean if rows or features are too few for a single cut."""
     if y is None:
         return None
     return grown(stage.raw[stage.deciding], y / price, seed)
 
 
 def grown(raw: Floats, y: Floats, seed: int) -> Trees | Constant:
-    """Fit trees to targets (k,) of raw features (k, d); the mean alone where a cut needs more rows or features."""
+    """Fit trees to targets (k,) of raw features (k, d); return the mean if rows or features are too few for a cut."""
     size = _size(y.size)
     if y.size < 2 * size.least_rows or not raw.shape[1]:
         return Constant(float(y.mean()))

@@ -1,8 +1,8 @@
 """Train policy networks that cannot have a certificate.
 
-CPO takes the likeliest action, and has no threshold that could be certified. CPO online has the threshold of its own
-training, learned from questions that the network was fitted to. Both are trained on the questions that `fitting` trains
-on, and judged on those that would certify, which they have not seen.
+CPO takes the likeliest action, and has no threshold to certify. CPO online has a threshold from its training, learned
+from questions that the network was fitted to. Both are trained on the questions that `fitting` trains on, and evaluated
+on those that would certify, which they have not seen.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from cascade.config import CascadeConfig
 
 DELTA = 0.05
-"""One less the confidence of the interval, half of it on each side."""
+"""1 minus the confidence of the interval, half of it on each side."""
 
 
 class ShareKept(NamedTuple):
     """The share of questions on which the promise was kept, with its 95 % interval.
 
     Attributes:
-        n: questions that it speaks of, which the policy has not seen.
-        share, low, high: of them; the interval is Clopper and Pearson's, of graded losses Hoeffding's. Of no question
-            the share is None, and the interval 0 to 1.
+        n: the questions that the promise covers, which the policy has not seen.
+        share, low, high: the share of them; the interval is Clopper and Pearson's, for graded losses Hoeffding's.
+            Without a question the share is None, and the interval 0 to 1.
     """
 
     n: int
@@ -57,16 +57,16 @@ class Uncertified:
     """A policy network without a certificate.
 
     Attributes:
-        policy: as trained, at the threshold that it has.
-        artifact: to be written with `policies.artifact.write`: settings and numbers, no certificate.
+        policy: the trained policy, at its own threshold.
+        artifact: for `policies.artifact.write`: settings and numbers, no certificate.
         learning: how it was trained.
-        wanted: what was asked for, and is not promised.
-        sizes: how many questions did what; `calibration` counts those that it was judged on.
-        kept: how often what was asked for came true on them.
-        realised: what the policy does on them.
-        reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model, on them, where known.
+        wanted: the promise asked for, which it does not make.
+        sizes: how many questions were used for what; `calibration` counts those that it was evaluated on.
+        kept: how often the promise asked for was kept on them.
+        realised: the policy's figures on them.
+        reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model, on them, if known.
         training: the questions that it was trained on.
-        notes: what else has to be known, in words.
+        notes: notes for the user, in words.
     """
 
     policy: LearnedPolicy
@@ -94,17 +94,17 @@ def fit_uncertified(
     lambda_set: float = 0.0,
     embedding: Embedding | None = None,
 ) -> Uncertified:
-    """Train a policy network that carries no certificate, and judge it on questions that it has not seen.
+    """Train a policy network without a certificate, and evaluate it on questions that it has not seen.
 
     Args:
         tables: the log; several data sets of one cascade are taken as one.
-        guarantee: what it is to come to; it is trained for it, and promises nothing.
+        guarantee: the target of the training; the policy does not promise it.
         method: "cpo" or "cpo_online".
         networks: how it is trained.
-        config: the cascade that will serve; the log must be of it.
-        seed: draws the parts, the weights and the batches.
-        calibration_share: of the questions that it is judged on: those that would certify another policy.
-        lambda_set: what a further answer in the set is charged with, as a share of a step.
+        config: the cascade that will serve; the log must belong to it.
+        seed: the seed of the parts, the weights and the batches.
+        calibration_share: the share of the questions that it is evaluated on, which would certify another policy.
+        lambda_set: the charge for a further answer in the set, as a share of a step's mean cost.
         embedding: offers where each question's sentence embedding lies.
 
     Guarantee: none.
@@ -114,14 +114,14 @@ def fit_uncertified(
         UsageError: another method, or the log cannot be fitted on.
     """
     if method not in BARE:
-        raise UsageError(f"Without a certificate there are {' and '.join(BARE)}, not {method}.")
+        raise UsageError(f"Only {' and '.join(BARE)} are trained without a certificate, not {method}.")
     trains = networks or Networks()
     how = How(method, config, seed, lambda_set, embedding=embedding)
     parts = divided(tables, guarantee, share=calibration_share, seed=seed)
     ready = prepared(parts, guarantee, how)
     parts = ready.parts
     if not parts.training.n or not sees_something(parts.training):
-        raise UsageError(f"{parts.calibration.dataset} has nothing that a network could learn from.")
+        raise UsageError(f"{parts.calibration.dataset} has no feature that a network could learn from.")
     policy = trains.policy(parts.training, asked_of(ready.objective), method, seed=seed)
     learning = trains.training_of(policy)
     assert learning is not None  # noqa: S101 - it was made to be served
@@ -149,7 +149,7 @@ def fit_uncertified(
 
 
 def kept_at(sample: Sample, kind: Kind, kappa: float) -> ShareKept:
-    """Return how often a promise of one kind was kept at a threshold, on questions that the network has not seen.
+    """Return how often a promise was kept at a threshold, on questions that the network has not seen.
 
     Raises:
         UsageError: the log lacks what the kind needs.

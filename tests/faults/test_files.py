@@ -156,7 +156,7 @@ def test_f54_flipped_bytes_in_a_packed_or_binary_file_are_no_crash(tmp_path: Pat
 def test_f54_a_file_of_nothing_but_noise_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"junk\n" * 10)
-    with pytest.raises(UsageError, match=r"holds no row of an episode log: 10 rows dropped: not a JSON object \(10\)"):
+    with pytest.raises(UsageError, match=r"has no row of an episode log: 10 rows dropped: not a JSON object \(10\)"):
         ids(path)
 
 
@@ -165,7 +165,7 @@ def test_f54_an_empty_file_is_an_empty_log_or_said(tmp_path: Path, name: str) ->
     (tmp_path / name).touch()
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
-        with pytest.raises(UsageError, match="no Parquet file"):
+        with pytest.raises(UsageError, match="not a Parquet file"):
             ids(tmp_path / name)
     else:
         assert ids(tmp_path / name) == []

@@ -146,7 +146,7 @@ def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk: Path, ask: Callab
     assert "the disk is full" in ran.err or "disk may be full" in ran.err
     ran = ask(f"{{store: '{url}', strict: true}}")
     assert (ran.code, ran.out) == (1, "")
-    assert "The answer is there, and its trace is not" in ran.err
+    assert "The answer was not put on record" in ran.err
     assert "the disk is full" in ran.err or "disk may be full" in ran.err
 
 
@@ -337,7 +337,7 @@ async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(
 ) -> None:
     failing(monkeypatch, 10**9, StoreError("the store is broken"))
     cascade = wired({"store": file_url, "strict": True, "durability": durability})
-    with pytest.raises(StoreError, match=r"its trace is not: the store is broken") as caught:
+    with pytest.raises(StoreError, match=r"was not put on record: the store is broken") as caught:
         await cascade.aask("what?")
     assert caught.value.answer.text == "Danube"
     with pytest.raises(StoreError) as streamed:
@@ -448,7 +448,7 @@ def test_f55_a_second_process_that_writes_is_refused_with_the_reason(
     ran = run("traces", "purge", "--older-than", "0d", "--yes", "--store", url)
     assert (ran.code, ran.out) == (2, "")
     assert f"is being written by process {first.pid}" in ran.err
-    assert "can damage a file that two write (fixed in 3.51.3)" in ran.err
+    assert "can damage a file with two writers (fixed in 3.51.3)" in ran.err
     assert run("traces", "stats", "--store", url).code == 0  # reading is allowed
     ran = ask(f"{{store: '{url}', strict: true}}")
     assert (ran.code, "is being written by process" in ran.err) == (2, True)
@@ -546,7 +546,7 @@ def test_f68_a_key_without_the_shape_of_one_is_not_in_the_file(tmp_path: Path, m
         ("postgresql://me:word@host/db", "store_env: NAME"),
         ("{store: 'postgresql://me@host/db?password=word'}", "store_env: NAME"),
         ("{stor: x}", "did you mean store"),
-        ("mysql://host/db", "no kind of store"),
+        ("mysql://host/db", "not a kind of store"),
     ],
 )
 def test_f67_f70_a_store_that_may_not_be_configured_is_2(ask: Callable[..., Ran], traces: str, said: str) -> None:

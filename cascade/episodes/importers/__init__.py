@@ -1,7 +1,7 @@
 """Import logs of other tools as episodes, and detect which tool wrote a file.
 
-An importer is a function of a file that yields rows as `episodes.schema` has them, a few at a time, and counts what it
-leaves out. It is found by the columns of the file's first records.
+An importer is a function of a file that yields rows in the form of `episodes.schema`, a few at a time, and counts what
+it leaves out. It is chosen by the columns of the file's first records.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cascade.errors import UsageError
 
 
 class _Importer(NamedTuple):
-    """The module with an importer's function `rows_from_NAME`, its options, and what is wrong with others."""
+    """The module with an importer's function `rows_from_NAME`, its options, and why it refuses others."""
 
     module: str
     takes: frozenset[str] = frozenset()
-    refusal: str = "says itself which model is which: it takes no roles, mapping or name."
+    refusal: str = "has the roles of its models itself: it takes no roles, mapping or name."
 
 
 _CALLS = frozenset({"roles", "columns", "dataset"})
@@ -41,7 +41,7 @@ _IMPORTERS = {
     "table": _Importer("table", _CALLS | {"told"}),
 }
 IMPORTERS = tuple(_IMPORTERS)
-"""What can be imported. A table of calls needs a mapping, or our own column names; a wide one is known by its names."""
+"""The importers. A table of calls needs a mapping, or cascade's column names; a wide table is read by its names."""
 _LOOKED_AT = 20
 
 
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
 
 
 def detect(path: Path | str) -> str | None:
-    """Return which importer reads a file, told by its columns; None for our own logs and for unknown files.
+    """Return the importer for a file, by its columns; None for cascade's own logs and for unknown files.
 
     Raises:
         UsageError: there is no such file.
@@ -64,7 +64,7 @@ def detect(path: Path | str) -> str | None:
 
 
 def known(path: Path | str) -> str | None:
-    """Return the kind of a log: `OWN` for one of ours, else an importer's name; None if it is unknown."""
+    """Return the kind of a log: `OWN` for cascade's own, else an importer's name; None if it is unknown."""
     if is_url(path):
         return OWN
     from cascade.episodes.importers.sources import has_lines, kind_of, records, table_suffix
@@ -73,7 +73,7 @@ def known(path: Path | str) -> str | None:
     found = itertools.islice(records(path, Dropped()), _LOOKED_AT)
     kind = next((name for record in found if (name := kind_of(record)) is not None), None)
     if kind == OWN and not looks_parquet(path) and (table_suffix(path) or not has_lines(path)):
-        return "table"  # our rows in CSV or in a JSON list are a table that needs no mapping
+        return "table"  # cascade's own rows in CSV or in a JSON list are a table that needs no mapping
     return kind
 
 
@@ -89,20 +89,21 @@ def import_rows(
     dataset: str | None = None,
     told: Callable[[Sequence[str]], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log; `kind` is one of `IMPORTERS`, told by the file itself by default.
+    """Yield the rows of a log; `kind` is one of `IMPORTERS`, by default recognised from the file.
 
-    One of our own logs is read as it is, so that this turns any form into any other. `told` is called with how the
-    columns of a wide table are read, in lines, before its first row. `models` are the steps of a ladder, the cheapest
-    first, out of a log of chat requests with many models. `also` are the other files of a batch, or of an evaluation.
+    cascade's own logs are read unchanged, so this converts any format to any other. `told` is called, before the first
+    row, with lines that say how the columns of a wide table are read. `models` selects the steps of a ladder, the
+    cheapest first, from a log of chat requests with many models. `also` are the other files of a batch, or of an
+    evaluation.
 
     Raises:
-        UsageError: the file is of no known kind, or an option does not go with its kind.
+        UsageError: the kind of the file is unknown, or an option does not fit its kind.
     """
     chosen = kind or known(path) or ("table" if columns or _is_wide(path) else None)
     if chosen is None:
         raise UsageError(
-            f"{path} is no log that is known by its columns. Say what it is with --from ({', '.join(IMPORTERS)}), or "
-            f"which of its fields is which column of ours: --map question=FIELD --map answer=FIELD."
+            f"The columns of {path} are not those of a known log. Name its kind with --from ({', '.join(IMPORTERS)}), "
+            f"or map its fields to columns: --map question=FIELD --map answer=FIELD."
         )
     if chosen not in {*IMPORTERS, OWN}:
         raise UsageError(f"There is no importer {chosen}{did_you_mean(chosen, IMPORTERS)}")
@@ -139,16 +140,17 @@ def read_log(
     where: Mapping[str, str] | None = None,
     models: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log of ours or of a foreign one that is known by its columns: what commands read logs with.
+    """Yield the rows of a cascade log, or of a foreign log that is recognised by its columns, for the commands.
 
-    Takes and raises what `files.read_rows` does. Of a foreign log of chat requests a ladder of `models` is made; other
-    logs are read whole. A wide table is refused: how its columns are read, and in which order its models stand, is to
-    be seen (`cascade import`) before anything is made of it.
+    Takes and raises the same as `files.read_rows`. A foreign log of chat requests is read as a ladder of `models`;
+    other logs are read whole. A wide table is refused: the user should first see how its columns are read, and the
+        order of
+    its models (`cascade import`).
     """
     kind = known(path)
     if kind is None and _is_wide(path):
         raise UsageError(
-            f"{path} is a table with a row for each question. Bring it in first, and read what comes out: "
+            f"{path} is a table with a row for each question. Import it first, and use the result: "
             f"cascade import {path} -o episodes.jsonl"
         )
     if kind in {None, OWN}:

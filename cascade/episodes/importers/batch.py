@@ -1,6 +1,6 @@
 """OpenAI's batches: the file of requests, and one file of results for each model; `custom_id` joins them.
 
-Other servers write the same form. Costs are list prices of the bundled table: a batch itself may cost less.
+Other servers write the same format. Costs are list prices of the bundled table: a batch itself may cost less.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def rows_from_batch(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of ladders of the models. The k-th answers of all models to a request are one episode.
 
-    A request's line may say more than OpenAI's form has: `gold` (null is unknown, `[]` no call), `group`, `segment`,
+    A request's line may have fields beyond OpenAI's format: `gold` (null is unknown, `[]` no call), `group`, `segment`,
     `split`. All requests are held in memory.
 
     Args:
         sources: files of requests and of results, in any order.
-        dropped: told of requests and results that are left out, and of costs that are not known.
+        dropped: told of requests and results that are left out, and of unknown costs.
         models: the steps of the ladder, in their order; by default all models, by rising mean cost.
-        columns: further columns of ours and fields of a request's line: `{"segment": "tenant"}`.
-        dataset: what to call the requests; the name of the first file of requests by default.
+        columns: further columns, each with a field of a request's line: `{"segment": "tenant"}`.
+        dataset: the name of the requests; by default that of the first file of requests.
 
     Raises:
-        UsageError: one kind of file is missing, a model is not there, or the order of the models is not known.
+        UsageError: one kind of file is missing, a model is not in the log, or the order of the models is unknown.
     """
     counted, fields = Dropped() if dropped is None else dropped, checked_columns(columns)
     requests, results, named = dict[str, _Asked](), list[Path](), dataset
@@ -94,7 +94,7 @@ class _Asked(NamedTuple):
 
 
 def _request(record: Record, columns: Mapping[str, str], dropped: Dropped) -> dict[str, _Asked]:
-    """Return the request of a line by its custom_id; nothing where it is no chat request, which is counted."""
+    """Return the request of a line by its custom_id; empty, and counted, if it is not a chat request."""
     found, custom_id = record.fields, text(record.fields.get("custom_id"))
     body = mapping(found.get("body"))
     if custom_id is None or "messages" not in body:
@@ -114,7 +114,7 @@ def _request(record: Record, columns: Mapping[str, str], dropped: Dropped) -> di
 def _answer(
     record: Record, requests: Mapping[str, _Asked], prices: PriceTable, dropped: Dropped
 ) -> LoggedAnswer | None:
-    """Return the answer of a line of results; None where it holds none, which is counted."""
+    """Return the answer of a line of results; None, and counted, if it has none."""
     custom_id, response = text(record.fields.get("custom_id")), mapping(record.fields.get("response"))
     body = mapping(response.get("body"))
     choices, model = body.get("choices"), text(body.get("model"))

@@ -1,6 +1,6 @@
-"""Calls of a foreign log become episodes: those of one trace belong together, in the order in which they were made.
+"""Convert calls of a foreign log to episodes: the calls of one trace, in the order in which they were made.
 
-Logs mix their traces, so the calls are put in order in a temporary SQLite file, not in memory.
+Logs interleave traces, so the calls are sorted in a temporary SQLite file, not in memory.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, identity
 from cascade.errors import UsageError
 
 ROLES = ("base", "guide", "judge")
-"""What a model may be in a cascade. A judge's calls are paid for, but answer nothing."""
+"""The roles of a model in a cascade. A judge's calls are paid for, but give no answer."""
 _OF_EPISODE = ("dataset", "split", "group", "segment", "question", "context", "gold")
-"""What is the same in all rows of an episode: the first call that tells decides."""
+"""The columns that are equal in all rows of an episode: the first call with a value decides."""
 
 
 class LoggedCall(NamedTuple):
     """One call as a foreign log has it.
 
-    `place` is its place in the file. `call_id` distinguishes it from its copies. `trace` is the trace it belongs to
-    (None: it is a trace of its own). `at_s` is when it was made. `columns` holds its values under our column names.
-    `names` are the names of its model. `of_question` says that the log has no id, so the trace is the question's own.
+    `place` is its place in the file. `call_id` distinguishes it from its copies. `trace` is its trace (None: it is a
+    trace by itself). `at_s` is its time. `columns` has its values under cascade's column names. `names` are the names
+    of its model. `of_question`: the log has no id, so the question defines the trace.
     """
 
     place: str
@@ -74,19 +74,19 @@ class RowsFrom(Protocol):
 
         Args:
             source: the file.
-            dropped: counts calls that are left out, and what is odd about others.
+            dropped: counts calls that are left out, and oddities of others.
             roles: which model is the "base", the "guide" or the "judge"; without it each call is a rung of a ladder.
-            columns: which field of the log stands for which of our columns: `{"gold": "metadata.answer"}`.
-            dataset: what to call the questions; the file's name by default.
+            columns: the field of the log for each of cascade's columns: `{"gold": "metadata.answer"}`.
+            dataset: the name of the questions; by default the file's name.
 
         Raises:
-            UsageError: there is no such role or column, or the file cannot be read.
+            UsageError: a role or a column does not exist, or the file cannot be read.
         """
         ...
 
 
 def importer(calls_of: Callable[[Record, Mapping[str, str], Dropped], Iterable[LoggedCall]]) -> RowsFrom:
-    """Return what reads a log as episodes; `calls_of` gives the calls of one of its records, with `columns` mapped."""
+    """Return a function that reads a log as episodes; `calls_of` yields a record's calls, with `columns` mapped."""
 
     def rows_from(
         source: Path | str,
@@ -105,7 +105,7 @@ def importer(calls_of: Callable[[Record, Mapping[str, str], Dropped], Iterable[L
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> dict[str, str]:
-    """Return which model plays which part, or raise UsageError for a part that there is not."""
+    """Return the role of each model; raise UsageError for an unknown role."""
     wrong = [f"{model}={role}{did_you_mean(role, ROLES)}" for model, role in (roles or {}).items() if role not in ROLES]
     if wrong:
         raise UsageError(f"A model must be base, guide or judge: {'; '.join(wrong)}")
@@ -113,7 +113,7 @@ def checked_roles(roles: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_columns(columns: Mapping[str, str] | None, also: Iterable[str] = ()) -> dict[str, str]:
-    """Return which field stands for which of our columns, or raise UsageError naming every other column."""
+    """Return the field for each of cascade's columns; raise UsageError that names every unknown column."""
     known = {*COLUMNS, *also} - {"schema_version"}
     wrong = [f"{name}{did_you_mean(name, known)}" for name in columns or () if name not in known]
     if wrong:
@@ -124,15 +124,15 @@ def checked_columns(columns: Mapping[str, str] | None, also: Iterable[str] = ())
 def mapped(
     fields: Mapping[str, Any], columns: Mapping[str, str], place: str, dropped: Dropped, *, by_field: bool = False
 ) -> dict[str, Any]:
-    """Return our columns, as a mapping takes them from a record; a column of which it says nothing is left out.
+    """Return cascade's columns, taken from a record by a mapping; columns without a mapping are left out.
 
     Args:
         fields: the record.
         columns: the field of each column. A field is a name, or a path of names: metadata.user. A column may also be
             `cost_usd`, `latency_s` (seconds) or `signals.NAME`.
-        place: where the record stood.
-        dropped: counts odd values, which are null.
-        by_field: whether an odd value is counted under the name of its field, not of its column.
+        place: the record's place in the file.
+        dropped: counts invalid values, which become null.
+        by_field: whether an invalid value is counted under the name of its field, not of its column.
     """
     made: dict[str, Any] = {}
     for column, field in columns.items():
@@ -147,7 +147,7 @@ def mapped(
 
 
 def _ours(made: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Return what was read with amounts, seconds and signals in our columns."""
+    """Return the values with amounts, seconds and signals converted to cascade's columns."""
     cost, seconds = (made.pop(name, None) for name in ALSO)
     if cost is not None:
         made["cost_nano_usd"] = cost
@@ -171,15 +171,15 @@ def field_of(fields: Mapping[str, Any], path: str) -> Any:
 def episodes(
     calls: Iterable[LoggedCall], roles: Mapping[str, str], dropped: Dropped, dataset: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of episodes, trace by trace as the log has them; in a trace by time, if all its calls have one.
+    """Yield the rows of episodes, trace by trace in the log's order; within a trace by time, if all calls have one.
 
     Without roles each call is a step with one candidate, a rung of a ladder. With roles the k-th call of the base and
-    the k-th of the guide are the candidates of step k. How many steps there could have been is not known: `horizon` is
-    null. `group` is the question's hash where the log has nothing better, so that the same question, asked twice or
-    as a near-duplicate, is never on both sides of a split.
+    the k-th of the guide are the candidates of step k. The number of possible steps is unknown: `horizon` is null.
+    `group` is the question's hash if the log has no other, so that the same question, asked twice or as a
+    near-duplicate, is never on both sides of a split.
     """
-    # An unnamed database lies in a file that is gone when it is closed. Whoever reads only a part of the rows leaves it
-    # to the garbage collector, which may run in another thread.
+    # An unnamed database is in a file that is deleted when it is closed. A caller that reads only a part of the rows
+    # leaves that to the garbage collector, which may run in another thread.
     with closing(sqlite3.connect("", check_same_thread=False)) as store:
         _fill(store, calls, dropped)
         ordered = store.execute(
@@ -200,7 +200,7 @@ def _fill(store: sqlite3.Connection, calls: Iterable[LoggedCall], dropped: Dropp
     store.execute("PRAGMA journal_mode = OFF")
     store.execute("CREATE TABLE calls (number INTEGER, id TEXT UNIQUE, trace TEXT, at_s REAL, place, columns, names)")
     for number, call in enumerate(calls):
-        # JSON keeps half a pair of surrogates, which SQLite's texts cannot hold.
+        # JSON keeps half a pair of surrogates, which SQLite's texts cannot store.
         trace = json.dumps(call.trace or call.call_id or call.place)
         name = None if call.call_id is None else json.dumps(call.call_id)
         row = (number, name, trace, call.at_s, call.place, json.dumps(call.columns), json.dumps(call.names))
@@ -215,7 +215,7 @@ _Found = tuple[str, dict[str, Any], list[str]]
 def _requests(trace: str, calls: list[_Found]) -> Iterator[tuple[str, list[_Found]]]:
     """Yield the calls of a trace by their chat request: each turn of a conversation is an episode, the trace its group.
 
-    Where no call is a chat request, or all are the same one, the trace is one episode.
+    If no call is a chat request, or all are the same one, the trace is one episode.
     """
     parts: dict[str | None, list[_Found]] = {}
     for one in calls:
@@ -268,9 +268,9 @@ def _placed(calls: list[_Found], roles: Mapping[str, str], dropped: Dropped) -> 
 
 
 def _with_answer(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its text as its answer. A reply without an answer is of no candidate.
+    """Return a row with its text as its answer. A reply without an answer makes no candidate.
 
-    A call whose reply is not on record keeps its candidate, so that its answer is unknown and not absent.
+    A call whose reply is not on record keeps its candidate, so its answer counts as unknown, not as absent.
     """
     if row["answer"] is None and row["text"] is not None:
         row["answer"] = row["text"].strip() or None
@@ -281,7 +281,7 @@ def _with_answer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _say_served(rows: Sequence[dict[str, Any]]) -> None:
-    """Write into `kept` that the lone answer of a walk was served, where the log does not say what was kept."""
+    """Set `kept` for the only answer of a walk if the log does not say what was kept: it was served."""
     for walk in {row["walk"] for row in rows} - {None}:
         given = [row for row in rows if row["walk"] == walk and row["candidate"] is not None]
         if len(given) == 1 and given[0]["kept"] is None:
@@ -295,7 +295,7 @@ def _as_ladder(calls: list[_Found]) -> list[dict[str, Any]]:
 
 
 def _in_rounds(calls: list[_Found], roles: Mapping[str, str], dropped: Dropped) -> list[dict[str, Any]]:
-    """Return each call's place: a base or guide that has spoken in a step already opens the next one."""
+    """Return each call's place: a second call of the base or the guide in a step opens the next step."""
     step, spoken, placed = 1, set[str](), []
     for place, columns, names in calls:
         role = next((roles[name] for name in names if name in roles), None)

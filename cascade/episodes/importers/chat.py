@@ -1,4 +1,4 @@
-"""Calls that answered chat requests, as our logs have them: `context` is the request, `text` the message, as JSON."""
+"""Calls that answered chat requests, in cascade's columns: `context` is the request, `text` the message, as JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cascade.policies.signals import logprob_signals, message_signals
 from cascade.types import Completion, Question, Token, Usage
 
 NO_CALL = "[]"
-"""The accepted answer of a request that is to be answered without a tool call."""
+"""The accepted answer of a request whose right answer has no tool call."""
 _NO_CALL_KINDS = frozenset({"relevance", "irrelevance", "live_irrelevance"})
-"""What the Berkeley Function Calling Leaderboard calls requests whose right answer is no call; their gold is null."""
+"""The Berkeley Function Calling Leaderboard's names of requests whose right answer has no call; their gold is null."""
 
 
 def asked(request: ChatRequest) -> dict[str, Any]:
-    """Return the columns of what was asked."""
+    """Return the columns of the request."""
     question = Question.of_chat(request)
     return {"question": question.text, "context": question.context}
 
@@ -38,7 +38,7 @@ def answered(
     finish_reason: str | None = None,
     tokens: Sequence[Token] | None = None,
 ) -> dict[str, Any]:
-    """Return the columns of a message that answers a request, with the signals that it would show live."""
+    """Return the columns of a message that answers a request, with the signals that it would have live."""
     said, finish = output_text(message), finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     kept = None if tokens is None else tuple(tokens)
     faults = message_faults(request, message, finish)
@@ -65,8 +65,8 @@ def answered(
 def gold_in(given: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
     """Return the accepted answers of a chat request, as texts: a JSON value is one answer, null is unknown.
 
-    An empty list says that no tool is to be called, and so does null in a category of the Berkeley Function Calling
-    Leaderboard whose requests none of the offered tools can answer.
+    An empty list means that no tool should be called, and so does null in the categories of the Berkeley Function
+    Calling Leaderboard whose requests none of the offered tools can answer.
 
     >>> gold_in([], tools=True, kind=None), gold_in(None, tools=True, kind="relevance")
     (('[]',), ('[]',))
@@ -80,7 +80,7 @@ def gold_in(given: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
 
 
 def tokens_in(choice: Mapping[str, Any]) -> tuple[Token, ...] | None:
-    """Return the tokens of a choice with their log-probs; None where it has none."""
+    """Return the tokens of a choice with their log-probs; None if it has none."""
     held = choice.get("logprobs")
     listed = held.get("content") if isinstance(held, Mapping) else None
     if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
@@ -121,7 +121,7 @@ def usage_in(given: Any) -> Usage:
 
 
 class LoggedAnswer(NamedTuple):
-    """One model's answer to one chat request. `columns` makes what its row says; None where it cannot be read."""
+    """One model's answer to one chat request. `columns` makes the columns of its row; None if it cannot be read."""
 
     place: str
     request: str
@@ -136,12 +136,12 @@ def ladder_rows(
     """Yield the rows of ladders. The k-th answers of all models to a request are one episode.
 
     Args:
-        read: reads the log, told where to count what it leaves out; it is called twice.
+        read: reads the log, and counts what it leaves out; it is called twice.
         models: the steps of the ladder, in their order; by default all models, by rising mean cost.
         dropped: told of answers that are left out.
 
     Raises:
-        UsageError: the log does not have a model that is wanted, or the order of the models is not known.
+        UsageError: the log lacks a requested model, or the order of the models is unknown.
     """
     counts, costs = defaultdict[str, Counter[str]](Counter), defaultdict[str, list[int | None]](list)
     for one in read(Dropped()):
@@ -186,15 +186,15 @@ def _ladder(wanted: Sequence[str], costs: Mapping[str, Sequence[int | None]]) ->
     unpriced = [name for name in there if not known[name]]
     if unpriced:
         raise UsageError(
-            f"The models are put in the order of their costs, but the log has no cost of {', '.join(unpriced)}. Say "
-            f"which models make the cascade, the cheapest first: --models CHEAP,DEAR (it has {', '.join(there)})"
+            f"The models are ordered by cost, but the log has no cost of {', '.join(unpriced)}. Name the "
+            f"models of the cascade, the cheapest first: --models CHEAP,DEAR (it has {', '.join(there)})"
         )
     return tuple(sorted(there, key=lambda name: sum(known[name]) / len(known[name])))
 
 
-# --- The request sent to a model and its reply, in the spellings of foreign logs, as a chat request and a message ---
+# --- The request to a model and its reply, in the formats of foreign logs, as a chat request and a message ---
 #
-# A single user text that is answered by a text is not read as a chat request: it is a question and its answer.
+# A single user text with a text as its answer is not read as a chat request but as a question and its answer.
 
 _KEPT = ("tools", "tool_choice", "parallel_tool_calls", "response_format", "temperature", "top_p", "max_tokens", "stop")
 _SPOKEN = frozenset({"text", "input_text", "output_text"})
@@ -203,7 +203,7 @@ _ANSWERED = frozenset({"tool_call_response", "tool_result", "function_call_outpu
 
 
 class Reply(NamedTuple):
-    """A message that a model sent, why it ended there, and its tokens where they are on record."""
+    """A message that a model sent, why it ended, and its tokens if they are on record."""
 
     message: Mapping[str, Any]
     finish_reason: str | None = None
@@ -215,8 +215,8 @@ def request_in(given: Any, tools: Any = None, system: Any = None) -> ChatRequest
 
     Args:
         given: a request's body or its messages, each in OpenAI's form or with parts (`gen_ai.input.messages`).
-        tools: the tools that were offered, where the body does not say.
-        system: what the system says, where it is apart.
+        tools: the offered tools, if the body does not have them.
+        system: the system message, if it is separate.
     """
     body = loaded(given)
     found = body if isinstance(body, Mapping) else {"messages": body}
@@ -235,7 +235,7 @@ def request_in(given: Any, tools: Any = None, system: Any = None) -> ChatRequest
 
 
 def reply_of(given: Any) -> Reply | None:
-    """Return the message that a model sent, out of a completion, its choices, messages, or a message; None for none."""
+    """Return a model's message, from a completion, its choices, messages, or a message; None if there is none."""
     found = loaded(given)
     if isinstance(found, Mapping) and isinstance(found.get("choices"), list):
         found = found["choices"]
@@ -252,7 +252,7 @@ def reply_of(given: Any) -> Reply | None:
 
 
 def chat_columns(made: Mapping[str, Any], request: ChatRequest | None, reply: Reply | None) -> dict[str, Any]:
-    """Return the columns that change if a call is a chat request and its answer; of other calls, their signals."""
+    """Return the columns that differ if a call is a chat request and its answer; for other calls, their signals."""
     if request is None or reply is None or is_short(request, reply.message):
         return _of_tokens(made, reply)
     read, cached = made.get("input_tokens"), made.get("cached_input_tokens")
@@ -262,7 +262,7 @@ def chat_columns(made: Mapping[str, Any], request: ChatRequest | None, reply: Re
 
 
 def _of_tokens(made: Mapping[str, Any], reply: Reply | None) -> dict[str, Any]:
-    """Return the signals that a plain reply's log-probs show live; an empty mapping where it has none."""
+    """Return the signals that a plain reply's log-probs give live; an empty mapping if it has none."""
     if reply is None or reply.tokens is None:
         return {}
     said = text(reply.message.get("content")) or ""
@@ -274,7 +274,7 @@ def _of_tokens(made: Mapping[str, Any], reply: Reply | None) -> dict[str, Any]:
 
 
 def is_short(request: ChatRequest, message: Mapping[str, Any] | None = None) -> bool:
-    """Whether a request is one text of a user, answered by a text where the message is given: a question."""
+    """Whether a request is a question: one text of a user, answered by a text if the message is given."""
     one = request.messages[0]
     plain = len(request.messages) == 1 and one.get("role") == "user" and isinstance(one.get("content"), str)
     forms = any(request.options.get(name) for name in ("tools", "response_format"))
@@ -305,7 +305,7 @@ _FIELDS = frozenset({"content", "tool_calls", "tool_call_id", "name", "refusal"}
 
 
 def _of_parts(role: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what the parts of a message say: texts, then calls; answers of tools are messages by themselves."""
+    """Return the messages of a message's parts: texts, then calls; answers of tools are separate messages."""
     said = [str(one.get("content", one.get("text"))) for one in parts if one.get("type") in _SPOKEN]
     calls = [one for one in parts if one.get("type") in _CALLS]
     answers = [one for one in parts if one.get("type") in _ANSWERED]
@@ -340,6 +340,6 @@ def _openai_tool(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the tool that stands among the messages, as Langfuse's callback for LangChain writes it; else None."""
+    """Return the tool among the messages, as Langfuse's callback for LangChain writes it; None if there is none."""
     held = loaded(message.get("content")) if message.get("role") == "tool" else None
     return held if isinstance(held, Mapping) and "tool_call_id" not in message and "function" in held else None

@@ -19,7 +19,7 @@ from cascade.episodes.lines import Dropped
 from cascade.errors import UsageError
 
 _QUESTIONS = ("question", "query", "problem", "goal", "prompt", "input", "text", "sentence")
-"""The fields of a task's document that hold the question; else it is the prompt that the model read."""
+"""The fields of a task's document that may have the question; without them it is the model's prompt."""
 _TASK = re.compile(r"samples_(?P<task>.+?)(?:_\d{4}-\d\d-\d\dT[\d\-.]+)?\.jsonl(?:\.gz)?")
 
 
@@ -41,11 +41,11 @@ def rows_from_harness(
         sources: the files, in the order of the models' steps: those of the cheapest model first.
         dropped: told of what is left out.
         roles: which model is the "base" and which the "guide"; without it each model is a step of a ladder.
-        columns: further columns of ours and fields of a line: `{"correct": "acc_norm", "segment": "doc.subject"}`.
-        dataset: what to call the questions; the name of the first file by default.
+        columns: further columns, each with a field of a line: `{"correct": "acc_norm", "segment": "doc.subject"}`.
+        dataset: the name of the questions; by default that of the first file.
 
     Raises:
-        UsageError: the files are not of two models or more.
+        UsageError: the files do not have two models or more.
     """
     counted, fields, parts = Dropped() if dropped is None else dropped, checked_columns(columns), checked_roles(roles)
     paths = [Path(one) for one in sources]
@@ -100,7 +100,7 @@ def _models(paths: Sequence[Path]) -> list[tuple[str, str]]:
 
 
 def _columns(record: Record) -> dict[str, Any]:
-    """Return what a line says of the question and of the answer."""
+    """Return the columns of a line's question and answer."""
     fields = record.fields
     options = [_argument(one) for one in _listed(fields.get("arguments"))]
     asked = fields.get("doc")
@@ -132,7 +132,7 @@ def _argument(value: Any) -> tuple[str | None, str | None]:
 
 
 def _scores(fields: Mapping[str, Any], options: int) -> list[float] | None:
-    """Return the log-likelihood of each option; None where the model wrote its answer."""
+    """Return the log-likelihood of each option; None if the model wrote its answer."""
     found = [number(_listed(one)[0]) if _listed(one) else None for one in _listed(fields.get("filtered_resps"))]
     known = [one for one in found if one is not None]
     return known if options > 1 and len(known) == len(found) == options else None
@@ -144,6 +144,6 @@ def _entropy(scores: Sequence[float]) -> float:
 
 
 def _right(fields: Mapping[str, Any]) -> bool | None:
-    """Return the first metric that says right or wrong."""
+    """Return the first metric that is right or wrong."""
     said = (truth(fields.get(name)) for name in _listed(fields.get("metrics")) if isinstance(name, str))
     return next((one for one in said if one is not None), None)

@@ -1,7 +1,7 @@
 """Langfuse exports: observations as JSON, lines of JSON, CSV or Parquet, pages of its API, and traces with theirs.
 
 Both spellings of the fields are read: traceId, usageDetails (API and export from the page) and trace_id, usage_details
-(export to a bucket). Langfuse keeps kinds of tokens apart: all kinds whose name holds "input" add up to the input.
+(export to a bucket). Langfuse separates kinds of tokens: the input is the sum of all kinds with "input" in their name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iter
     place, fields = record.place, {snake(name): value for name, value in record.fields.items()}
     kind = str(fields.get("type") or "GENERATION").upper()
     if kind not in _CALLS:
-        dropped.note("an observation that is no call of a model, passed over", place)
+        dropped.note("an observation that is not a model call, skipped", place)
         return
     if fields.get("level") == "ERROR":
         dropped.drop("a failed call", place)
@@ -97,7 +97,7 @@ def _cost(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scores(fields: Mapping[str, Any], observation: str | None) -> dict[str, Any]:
-    """Return scores by name: of a list of them those of the trace and of this observation."""
+    """Return the scores of the trace and of this observation, by name."""
     found = loaded(fields.get("scores"))
     if isinstance(found, Mapping):
         return dict(found)
@@ -113,6 +113,6 @@ def _scores(fields: Mapping[str, Any], observation: str | None) -> dict[str, Any
 rows_from_langfuse = importer(_calls)
 """One episode for each trace; each observation of type GENERATION is a call.
 
-Of `columns`, `{"correct": "correctness"}` takes a score of that name; a field's spelling is trace_id or traceId, as in
-the file.
+In `columns`, `{"correct": "correctness"}` takes a score of that name; fields are spelled as in the file (trace_id or
+traceId).
 """

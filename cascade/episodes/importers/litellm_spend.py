@@ -2,8 +2,8 @@
 
 The columns are those of `schema.prisma` in litellm 1.106. Four things in them can mislead:
 
-* `spend` is 0 where LiteLLM knows no price. A call that used tokens and was no cache hit then has an unknown cost.
-* `messages` is empty for chat calls; what was sent stands in `proxy_server_request`, if prompts are stored at all.
+* `spend` is 0 if LiteLLM has no price. A call that used tokens and was not a cache hit then has an unknown cost.
+* `messages` is empty for chat calls; the request is in `proxy_server_request`, if prompts are stored at all.
 * A chat completion is kept whole, with messages, tools and schema, if prompts are stored.
 * A long text is stored with its middle cut out and a mark in its place, which is noted here.
 """
@@ -70,7 +70,7 @@ def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iter
 
 
 def _as_chat(fields: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return request and message of a chat completion that is on record whole."""
+    """Return request and message of a chat completion that is logged completely."""
     bodies = [mapping(fields.get("proxy_server_request")), {"messages": loaded(fields.get("messages"))}]
     body = next((one for one in bodies if one.get("messages")), {})
     held = json.dumps([body, loaded(fields.get("response"))], default=str)
@@ -110,7 +110,7 @@ def _cost(fields: Mapping[str, Any], made: Mapping[str, Any], dropped: Dropped, 
 
 
 rows_from_litellm = importer(_calls)
-"""One episode for each session (`session_id`), or call where there is none; roles are of `model` or `model_group`.
+"""One episode for each session (`session_id`), or for each call without one; roles name a `model` or `model_group`.
 
-Failed calls, embeddings, images and a call that stands there again are left out.
+Failed calls, embeddings, images and repeated calls are left out.
 """

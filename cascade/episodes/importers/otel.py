@@ -40,7 +40,7 @@ _ERROR_CODES = (2, "STATUS_CODE_ERROR", "ERROR")
 
 
 def spans(record: Record) -> Iterator[Record]:
-    """Yield the spans that a record holds; a record that is a span is one."""
+    """Yield the spans of a record, which may itself be a span."""
     if not any(name in record.fields for name in ("resourceSpans", "resource_spans")):
         yield record
         return
@@ -68,7 +68,7 @@ def _call(span: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedC
     fields, place = span.fields, span.place
     has = attributes(fields.get("attributes"))
     if not _asks_a_model(has):
-        dropped.note("a span that is no call of a model, passed over", place)
+        dropped.note("a span that is not a model call, skipped", place)
         return None
     status = fields.get("status")
     code = status.get("code", status.get("status_code")) if isinstance(status, Mapping) else None
@@ -127,7 +127,7 @@ def _usage(has: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cost(has: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a call cost: the conventions have no name for it, so two names in use are looked for."""
+    """Return the cost of a call: the conventions have no name for it, so two names in use are tried."""
     own = whole(has.get("cascade.cost.nano_usd"))
     cost = nano_usd(has.get("gen_ai.usage.cost")) if own is None else own
     return {"cost_nano_usd": cost, "cost_source": "no price" if cost is None else "the span"}
@@ -161,7 +161,7 @@ def _reply(has: Mapping[str, Any], events: _Events) -> str | None:
 
 
 def _request(has: Mapping[str, Any], events: _Events) -> ChatRequest | None:
-    """Return the chat request of a span, with system instructions and tools, in whichever spelling it has them."""
+    """Return the chat request of a span, with system instructions and tools, from any of the spellings."""
     places = _places(has, events)
     wholes = [one[name] for one in places for name in _INPUTS if one.get(name)]
     tools = next((one[_TOOLS] for one in places if one.get(_TOOLS)), None) or _indexed_tools(has)
@@ -185,7 +185,7 @@ def _message(has: Mapping[str, Any], events: _Events) -> Reply | None:
 
 
 def _indexed_tools(has: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools that attributes spell one by one: llm.request.functions.0.name and its like."""
+    """Return the tools from numbered attributes, such as llm.request.functions.0.name."""
     tools: dict[int, dict[str, Any]] = {}
     for name, value in has.items():
         if (found := _INDEXED_TOOL.fullmatch(name)) is not None:
@@ -198,7 +198,7 @@ def _places(has: Mapping[str, Any], events: _Events) -> list[Mapping[str, Any]]:
 
 
 def _indexed(has: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-    """Return the messages that attributes spell one by one: gen_ai.prompt.0.role and its like."""
+    """Return the messages from numbered attributes, such as gen_ai.prompt.0.role."""
     messages: dict[int, dict[str, Any]] = {}
     for name, value in has.items():
         found = _INDEXED.fullmatch(name)
@@ -214,7 +214,7 @@ def _indexed(has: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def _evaluations(events: _Events) -> dict[str, Any]:
-    """Return the results of evaluations by name: the label where there is one, the number otherwise."""
+    """Return the results of evaluations by name: the label if there is one, else the number."""
     return {
         str(event["gen_ai.evaluation.name"]): event.get(
             "gen_ai.evaluation.score.label", event.get("gen_ai.evaluation.score.value")
@@ -225,8 +225,8 @@ def _evaluations(events: _Events) -> dict[str, Any]:
 
 
 rows_from_otel = importer(_calls)
-"""One episode for each trace; each span of a model's call is a call, of the model asked for or answering.
+"""One episode for each trace; each span of a model call is a call, of the requested or the answering model.
 
-Of `columns`, `{"correct": "correctness"}` takes the score of an evaluation of that name (event
+In `columns`, `{"correct": "correctness"}` takes the score of an evaluation of that name (event
 `gen_ai.evaluation.result`).
 """

@@ -1,13 +1,13 @@
 """Logs of model pairs, a row for each question and round: the base's answer and the guide's side by side.
 
-Such a log is one of four things, and becomes episodes accordingly:
+There are four kinds of such logs:
 
 * one round of two models: a ladder of two steps, the base, then the guide;
-* an escalation ladder (round t is the t-th base model, the guide stands in every row): a ladder of k + 1 steps;
+* an escalation ladder (round t is the t-th base model, the guide is in every row): a ladder of k + 1 steps;
 * several rounds of both (each tries again): a step of two candidates a round;
 * one answer a row: whole runs of a base and a guide on the same question, a ladder of two steps.
 
-Where the guide was asked outright its answer is also logged as the fixed walk "guide only", at its own cost.
+If the guide was asked outright, its answer is also logged as the fixed walk "guide only", at its own cost.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cascade.errors import UsageError
 def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of episodes, row by row of the log, without holding the log in memory.
 
-    `dataset` becomes "data set/pair". `group` is `group_id`, or else `question_id`. A replicate is an episode of its
-    own in the same group. `correct` is what the log says. Costs are the log's, in nano-USD, half to even, with what
-    measuring the base's uncertainty cost (`base_uncertainty_cost_usd`) added to the base's call. How sure a model was
-    is a signal of its step (`signal_of`); whether the guide agreed is known only once it has answered, so that stands
-    in the guide's step.
+    `dataset` becomes "data set/pair". `group` is `group_id`, or else `question_id`. A replicate is a separate episode
+    in the same group. `correct` comes from the log. Costs are the log's, in nano-USD, half to even; the cost of
+    measuring the base's uncertainty (`base_uncertainty_cost_usd`) is added to the base's call. A model's certainty is a
+    signal of its step (`signal_of`). The guide's agreement is known only after its answer, so it is a signal of the
+    guide's step.
 
     Raises:
-        UsageError: the file is not such a log.
+        UsageError: the file is not a log of pairs.
     """
     path, counted = Path(source), Dropped() if dropped is None else dropped
     for at, record in enumerate(records(path, counted)):
@@ -45,7 +45,7 @@ def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Itera
             return
         missing = PAIR_NAMES - record.fields.keys()
         if missing:
-            raise UsageError(f"{record.place} is no row of a log of pairs: it has no {', '.join(sorted(missing))}.")
+            raise UsageError(f"{record.place} is not a row of a log of pairs: it has no {', '.join(sorted(missing))}.")
         yield from _rows(record, counted)
 
 
@@ -71,7 +71,7 @@ def _rows(record: Record, dropped: Dropped) -> Iterator[dict[str, Any]]:
     for candidate, role in enumerate(("base", "guide")):
         made = _answer(fields, role, turn, candidate)
         yield head | made | {"horizon": turns, "signals": signals, "source": role}
-    if turn == 1:  # the runs are independent: the guide's first answer is what it says when it is asked outright
+    if turn == 1:  # the runs are independent: the guide's first answer is its outright answer
         yield _guide_alone(fields, head)
 
 
@@ -91,13 +91,13 @@ def _head_of_pair(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> dict[str, Any]:
-    """Return one model's call. Its answer is unknown where the log has neither the answer nor whether it was right."""
+    """Return one model's call. Its answer is unknown if the log has neither the answer nor whether it was right."""
     call = _call(fields, f"{role}_")
     measured = nano_usd(fields.get("base_uncertainty_cost_usd")) if role == "base" else None
     if call["cost_nano_usd"] is not None and measured is not None:
         call["cost_nano_usd"] += measured
     if call["cost_nano_usd"] == 0 and call["input_tokens"] == 0:
-        # A run that has ended stands in the later rounds with its last answer, at no cost and without a token.
+        # A run that has ended repeats its last answer in later rounds, at no cost and without tokens.
         call["cost_source"] = CARRIED_OVER
     return call | {
         "step": step,
@@ -108,11 +108,11 @@ def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> 
     }
 
 
-# --- what both forms have ---
+# --- both forms ---
 
 
 def _head(fields: Mapping[str, Any], dataset: str, question: str, run: int | None) -> dict[str, Any]:
-    """Return what is the same in all rows of an episode; `run` numbers the runs of a question from 0."""
+    """Return the columns that are equal in all rows of an episode; `run` numbers the runs of a question from 0."""
     gold = text(fields.get("gold"))
     return dict.fromkeys(COLUMNS) | {
         "episode_id": f"{dataset}/{question}" + (f"#{run}" if run else ""),
@@ -127,7 +127,7 @@ def _head(fields: Mapping[str, Any], dataset: str, question: str, run: int | Non
 
 
 def _call(fields: Mapping[str, Any], prefix: str = "", source: str = "the log") -> dict[str, Any]:
-    """Return what is known of a call whose columns begin with a prefix; `source` is where its cost comes from."""
+    """Return the columns of a call whose fields begin with a prefix; `source` is the source of its cost."""
     cost = nano_usd(fields.get(f"{prefix}cost_usd"))
     return {
         "model": text(fields.get(f"{prefix}model")),
@@ -139,7 +139,7 @@ def _call(fields: Mapping[str, Any], prefix: str = "", source: str = "the log") 
     }
 
 
-# --- one answer a row: the whole runs of a base and of a guide on a question stand one after the other ---
+# --- one answer a row: the runs of a base and of a guide on a question are consecutive ---
 
 _Run = Sequence[Record]
 
@@ -149,7 +149,7 @@ def _rows_of_runs(path: Path, dropped: Dropped) -> Iterator[dict[str, Any]]:
 
     A run is one answer, or several turns of one model by one method (then the method is part of its name); all its
     turns are calls of one step, and its last answer is the step's candidate. A run of turns that ended without an
-    answer is wrong, as its source counts it. The rows of a question stand together; only they are held.
+    answer is wrong, as in its source. The rows of a question are consecutive; only they are held in memory.
 
     These rows have no signals. A run ends when it is told that it was right, and only wrong answers get
     feedback. So the number of turns and their verdicts reveal whether an answer was right. A live policy cannot know
@@ -189,7 +189,7 @@ def _name(run: _Run) -> str:
 
 def _of_runs(base: _Run, guides: Sequence[_Run], dropped: Dropped) -> Iterator[dict[str, Any]]:
     if not guides:
-        dropped.note("a question that no guide was asked: its episode has the base's step only", base[0].place)
+        dropped.note("a question without a guide's answer: its episode has only the base's step", base[0].place)
     for guide in guides or (None,):
         pair = _name(base) + ("" if guide is None else f">{_name(guide)}")
         head = _head_of_run(base[0], pair)
@@ -212,7 +212,7 @@ def _head_of_run(record: Record, pair: str) -> dict[str, Any]:
 
 
 def _steps(run: _Run, step: int) -> Iterator[dict[str, Any]]:
-    """Yield a run's calls as those of one step; the last one holds its answer."""
+    """Yield a run's calls as those of one step; the last one has its answer."""
     answered = [record.fields for record in run if record.fields.get("answer") is not None]
     last = answered[-1] if answered else run[-1].fields
     correct = truth(last.get("correct"))
@@ -241,7 +241,7 @@ def _agreement(fields: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _certainty(fields: Mapping[str, Any], role: str, prefix: str) -> dict[str, float]:
-    """Return how sure a model was as a signal: {} where the log does not say."""
+    """Return a model's certainty as a signal; {} if the log does not have it."""
     value, kind = number(fields.get(f"{role}_uncertainty")), fields.get(f"{role}_uncertainty_kind")
     if value is None or kind is None:
         return {}
@@ -266,7 +266,8 @@ _NO_NAME = re.compile(r"[^a-z0-9]+")
 def signal_of(kind: str, uncertainty: float) -> tuple[str, float]:
     """Return the name and value of the signal that an uncertainty of some kind is.
 
-    Kinds that say how good an answer looks are turned round, so that more is better: the mean and least log-prob
+    The sign of kinds that measure how good an answer is gets reversed, so that more is better: the mean and least
+        log-prob
     (nats), the P(correct) of a self-check, the score of a gate of tests, a judge's share of yes votes, the share of
     samples that gave this answer. Others keep their value under a name made of their kind's first words.
 

@@ -1,8 +1,8 @@
 """Tables of chat requests with the outputs of several models: a row for each request, model and run.
 
-The columns `messages_json`, `tools_json`, `response_format_json`, `output_text`, `tool_calls_json` and `gold_json` hold
-JSON. `tool_calls_json` is a list of calls, `[]` for an answer without a call, null where the output could not be read
-as calls.
+The columns `messages_json`, `tools_json`, `response_format_json`, `output_text`, `tool_calls_json` and `gold_json`
+contain JSON. `tool_calls_json` is a list of calls, `[]` for an answer without a call, null if the output could not be
+read as calls.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def rows_from_requests(
         source: the file. It is read twice.
         dropped: told of answers that are left out.
         models: the steps of the ladder, in their order; by default all models, by rising mean cost.
-        columns: further columns of ours and their fields: `{"segment": "category"}`.
-        dataset: what to call the requests; the file's name by default.
+        columns: further columns and their fields: `{"segment": "category"}`.
+        dataset: the name of the requests; by default the file's name.
 
     Raises:
-        UsageError: a model or a column is not there, or the order of the models is not known.
+        UsageError: a model or a column is missing, or the order of the models is unknown.
     """
     path, fields = Path(source), checked_columns(columns)
     name = dataset or path.name.split(".")[0]
@@ -59,7 +59,7 @@ def rows_from_requests(
 
 
 def _columns(record: Record, fields: Mapping[str, str], dataset: str, dropped: Dropped) -> dict[str, Any] | None:
-    """Return what a row of the table says; None where its request cannot be read, which is counted."""
+    """Return the columns of a row of the table; None, and counted, if its request cannot be read."""
     found, request = record.fields, None
     tools, messages = loaded(found.get("tools_json")), loaded(found.get("messages_json"))
     if messages is not None:
@@ -96,7 +96,7 @@ def _cost(fields: Mapping[str, Any]) -> int | None:
 
 
 def _message(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return an output as a message; None where there is none on record."""
+    """Return an output as a message; None if it is not on record."""
     calls, said = loaded(fields.get("tool_calls_json")), text(fields.get("output_text"))
     if isinstance(calls, list) and calls:
         return {"role": "assistant", "content": None, "tool_calls": list(map(_call, calls, range(1, len(calls) + 1)))}

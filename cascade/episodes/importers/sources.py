@@ -1,4 +1,4 @@
-"""The records of a foreign log, one at a time: Parquet, CSV, lines of JSON, or one JSON document, packed or not."""
+"""The records of a foreign log, one at a time: Parquet, CSV, lines of JSON, or a JSON document, compressed or not."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cascade.errors import UsageError
 _CHUNK_BYTES = 1 << 20
 _PEEKED_LINES = 20
 _DOCUMENT_BYTES = 64_000_000
-"""A document is read whole; a log that is larger than this is read by its lines."""
+"""A document is read at once; a larger log is read line by line."""
 _BATCH_ROWS = 4_096
 _TABLES = {".csv": ",;", ".tsv": "\t"}
-"""What separates the cells, by the file's ending. Where a comma is the decimal mark, programs write semicolons."""
+"""The separators of cells, by the file's ending. In locales with a decimal comma, programs write semicolons."""
 AROUND = "around"
-"""Under which name a record has what stood around it: the trace of an observation."""
+"""The field in which a record has its surrounding object, such as the trace of an observation."""
 PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
 ANSWER_NAMES = frozenset({"question_id", "model", "role", "method", "correct"})
-"""The columns by which logs of pairs are known, with an answer a row the latter."""
+"""The columns that identify logs of pairs; the second set is of logs with one answer per row."""
 RESULT_NAMES = frozenset({"custom_id", "response"})
-"""The fields by which a line of a batch's results is known."""
+"""The fields that identify a line of a batch's results."""
 _KNOWN_BY: Mapping[str, tuple[frozenset[str], ...]] = {
     OWN: (frozenset({"step", "episode_id"}), frozenset({"step", "question", "source"})),
     "pairs": (PAIR_NAMES, ANSWER_NAMES),
@@ -39,18 +39,18 @@ _KNOWN_BY: Mapping[str, tuple[frozenset[str], ...]] = {
     "litellm": (frozenset({"request_id", "call_type", "spend", "startTime"}),),
     "otel": (frozenset({"resourceSpans"}), frozenset({"resource_spans"})),
 }
-"""The names of which a record of each log has all of one set."""
+"""For each kind of log, sets of names; a record of that kind has all names of one set."""
 
 
 class Record(NamedTuple):
-    """One record and where it stood."""
+    """One record and its place in the file."""
 
     place: str
     fields: dict[str, Any]
 
 
 def kind_of(record: Record) -> str | None:
-    """Return the kind of the log that a record is of: `OWN`, or an importer's name; None if its names do not tell."""
+    """Return the kind of a record's log: `OWN`, or an importer's name; None if its names do not identify one."""
     names = record.fields.keys()
     kind = next((kind for kind, sets in _KNOWN_BY.items() if any(names >= one for one in sets)), None)
     if kind is not None:
@@ -63,12 +63,12 @@ def kind_of(record: Record) -> str | None:
 
 
 def records(path: Path, dropped: Dropped) -> Iterator[Record]:
-    """Yield the records of a file; other lines and items are dropped and counted. The file's content tells its form.
+    """Yield the records of a file; other lines and items are dropped and counted. The content decides the format.
 
-    Only a JSON document that is no list is held in memory whole.
+    Only a JSON document that is not a list is held in memory completely.
 
     Raises:
-        UsageError: there is no such file, or it cannot be read at all.
+        UsageError: the file does not exist, or cannot be read at all.
         MissingExtraError: Parquet without pyarrow.
     """
     if looks_parquet(path):
@@ -100,15 +100,15 @@ def _parquet_records(path: Path, dropped: Dropped) -> Iterator[Record]:
 
 
 class Cells(NamedTuple):
-    """One line of a table, and where it stood."""
+    """One line of a table, and its place in the file."""
 
     place: str
     cells: list[str]
 
 
 def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
-    """Yield the lines of a table as they are, the first one too; blank ones are nothing."""
-    # A limit for the whole process, which is only ever raised: an answer may be longer than 128 KiB.
+    """Yield the lines of a table unchanged, including the first; blank lines are skipped."""
+    # A limit of the whole process, which is only raised, never lowered: an answer may be longer than 128 KiB.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     rows = csv.reader(_texts(path, dropped), delimiter=_separator(path), strict=False)
     while True:
@@ -125,14 +125,14 @@ def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
 
 
 def _separator(path: Path) -> str:
-    """Return what separates the cells of a table: of the possible marks the one that its first line has most of."""
+    """Return the separator of a table's cells: the candidate that occurs most often in its first line."""
     possible = _TABLES[table_suffix(path)]
     first = next((line for line in _texts(path, Dropped()) if line.strip()), "") if len(possible) > 1 else ""
     return max(possible, key=first.count)
 
 
 def table_suffix(path: Path) -> str:
-    """Return ".csv" or ".tsv" for a table, packed or not, and an empty text for any other file."""
+    """Return ".csv" or ".tsv" for a table, compressed or not, and an empty text for any other file."""
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     return suffix.lower() if suffix.lower() in _TABLES else ""
 
@@ -166,7 +166,7 @@ def _texts(path: Path, dropped: Dropped) -> Iterator[str]:
 
 
 def has_lines(path: Path) -> bool:
-    """Whether one of the first lines is a whole object: then the file is read line by line."""
+    """Whether one of the first lines is a complete object: then the file is read line by line."""
     peeked = 0
     for _, line in numbered_lines(path, Dropped()):
         if line.isspace():
@@ -209,7 +209,7 @@ def _document_records(path: Path, dropped: Dropped) -> Iterator[Record]:
 
 
 def _unwrapped(value: dict[str, Any], place: str) -> Iterator[Record]:
-    """Yield the records of an API's page or of a trace, with what stands around them; any other object is a record."""
+    """Yield the records of an API's page or of a trace, with the surrounding object; other objects are records."""
     page = "data" in value and value.keys() <= {"data", "meta"}
     inside = value.get("data" if page else "observations")
     if not isinstance(inside, list) or not all(isinstance(one, dict) for one in inside):
@@ -239,7 +239,7 @@ def _values(path: Path, dropped: Dropped) -> Iterator[Any]:
 
 
 class _Text:
-    """A file's text, read up to `at`; what lies before it is let go when more is read."""
+    """A file's text, processed up to `at`; the text before it is freed when more is read."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, path: Path, dropped: Dropped) -> None:
         self.held, self.at = "", 0
@@ -248,7 +248,7 @@ class _Text:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self) -> bool:
-        """Read on, as much again as is held; False at the end."""
+        """Read as much again as is in memory; return False at the end."""
         self.held, self.at = self.held[self.at :], 0
         try:
             raw = self._file.read(max(_CHUNK_BYTES, len(self.held)))
@@ -259,7 +259,7 @@ class _Text:
         return bool(raw)
 
     def next(self, blank: str) -> str:
-        """Return the next character that is not blank, without passing over it; an empty text at the end."""
+        """Return the next character that is not blank, without consuming it; an empty text at the end."""
         while True:
             while self.at < len(self.held):
                 if self.held[self.at] not in blank:
@@ -270,7 +270,7 @@ class _Text:
 
 
 def _items(text: _Text) -> Iterator[Any]:
-    """Yield the items of a list whose bracket is behind us."""
+    """Yield the items of a list whose opening bracket was read."""
     number = 0
     while (found := text.next(" \t\r\n,")) != "]":
         number += 1
@@ -289,7 +289,7 @@ def _items(text: _Text) -> Iterator[Any]:
 
 
 def _item(text: _Text, odd: list[str]) -> Any:
-    """Return the next item. Each new try has twice as much before it, so that a long item takes linear time."""
+    """Return the next item. Each new attempt has twice as much text, so a long item takes linear time."""
     parse = json.JSONDecoder(parse_constant=odd.append).raw_decode
     while True:
         odd.clear()
@@ -302,6 +302,6 @@ def _item(text: _Text, odd: list[str]) -> Any:
         if end < len(text.held) or isinstance(value, dict | list):
             text.at = end
             return value
-        if not text.more():  # a number may go on in the next piece
+        if not text.more():  # a number may continue in the next piece
             text.at = len(text.held)
             return value

@@ -1,6 +1,6 @@
 """Import a user's own tables: CSV, lines of JSON or Parquet. A row is one call, or a question with columns by model.
 
-A table of calls has our column names or a mapping; a wide table is read by its column names (`wide`).
+A table of calls has cascade's column names or a mapping; a wide table is read by its column names (`wide`).
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def rows_from_table(
 
     Args:
         source: the file.
-        dropped: counts rows that are left out, and cells that say nothing.
+        dropped: counts rows that are left out, and cells without a usable value.
         roles: which model is the "base", the "guide" or the "judge"; without it each call is a rung of a ladder, unless
-            a column says which step it is of.
-        columns: which column of the table stands for which of ours: `{"question": "prompt", "answer": "reply",
-            "cost_usd": "price", "signals.certainty": "p"}`. Columns that have our names need no mapping. Rows of one
-            episode_id, or of the same question where there is none, are one episode; a model that then answers the same
-            question again opens another one. In a wide table it names columns of the question, and those of a model as
+            a column gives its step.
+        columns: the column of the table for each of cascade's: `{"question": "prompt", "answer": "reply",
+            "cost_usd": "price", "signals.certainty": "p"}`. Columns with cascade's names need no mapping. Rows of one
+            episode_id, or without one of the same question, are one episode; if a model then answers the same question
+            again, another episode begins. In a wide table it names columns of the question, and those of a model as
             `small.answer`.
-        dataset: what to call the questions; the file's name by default.
-        told: called once, before the first row, with how the columns of a wide table are read, in lines.
+        dataset: the name of the questions; by default the file's name.
+        told: called once, before the first row, with lines that say how the columns of a wide table are read.
 
     Raises:
-        UsageError: the mapping names a column that is not there, or the names of a wide table leave open what they
-            mean; all of it in one message.
+        UsageError: the mapping names a missing column, or the names of a wide table are ambiguous; one message has all
+            problems.
     """
     path, counted = Path(source), Dropped() if dropped is None else dropped
     parts, given = checked_roles(roles), dict(columns or {})
@@ -78,14 +78,14 @@ def rows_from_table(
 
 
 def is_wide(path: Path | str) -> bool:
-    """Whether a file is a table whose column names say that it has a row for each question."""
+    """Whether a file is a table with a row for each question, by its column names."""
     return wide.layout(wide.names_in(itertools.islice(records(Path(path), Dropped()), _LOOKED_AT))) is not None
 
 
 def _checked_layout(
     found: wide.Layout, roles: Mapping[str, str], given: Mapping[str, str], first: Sequence[Record], path: Path
 ) -> wide.Layout:
-    """Return how a wide table is read, its models in order, or raise UsageError with all that is left open."""
+    """Return how a wide table is read, its models in order; raise UsageError that lists all ambiguities."""
     there = wide.names_in(first)
     problems = [
         *found.problems,
@@ -106,9 +106,9 @@ def _missing(field: str, there: Sequence[str]) -> str:
 
 
 def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dict[str, str]:
-    """Return the mapping with the columns that need none, or raise UsageError with all that is wrong with it."""
+    """Return the mapping, including columns that need none; raise UsageError that lists all problems."""
     if not first:
-        raise UsageError(f"{path} holds no row.")
+        raise UsageError(f"{path} has no row.")
     there = wide.names_in(first)
     plain = {name: field for name, field in columns.items() if not name.startswith(SIGNALS)}
     problems = []
@@ -121,11 +121,11 @@ def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dic
     own = {name: name for name in there if name in known or name.startswith(SIGNALS)}
     whole = own | columns
     if not problems and not whole.keys() & {"question", "episode_id"}:
-        problems.append("no column stands for the question: add question=FIELD")
+        problems.append("no column is mapped to the question: add question=FIELD")
     if not problems and not whole.keys() & {"answer", "text", "correct"}:
-        problems.append("no column stands for the answer: add answer=FIELD (or correct=FIELD)")
+        problems.append("no column is mapped to the answer: add answer=FIELD (or correct=FIELD)")
     if problems:
-        raise UsageError(f"{path} cannot be read so: {'; '.join(problems)}.")
+        raise UsageError(f"{path} cannot be read with this mapping: {'; '.join(problems)}.")
     return whole
 
 
@@ -144,7 +144,7 @@ _AGAIN = "a model answers a question again, without an episode_id: read as anoth
 
 
 def _runs(calls: Iterable[LoggedCall], dropped: Dropped) -> Iterator[LoggedCall]:
-    """Yield the calls; of those without an episode_id the k-th of a model on a question belongs to its k-th run."""
+    """Yield the calls; without an episode_id, a model's k-th call on a question belongs to the k-th run."""
     runs = Runs()
     for call in calls:
         columns = call.columns

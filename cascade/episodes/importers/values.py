@@ -1,4 +1,4 @@
-"""Foreign values made ours: money, counts, times, truth, and the texts inside chat messages. Unknown is None."""
+"""Convert foreign values: money, counts, times, truth, and the texts inside chat messages. Unknown is None."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from cascade.episodes.rowcheck import (
 
 SIGNALS = "signals."
 ALSO = ("cost_usd", "latency_s")
-"""What a field may stand for beside our columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
+"""Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 _NANO = 9
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _MAX_DEPTH = 8
-"""How deep the text of a message may lie."""
+"""The maximum depth of a message's text."""
 _TRUE = frozenset({"true", "1", "1.0", "yes", "y", "correct", "right", "pass", "passed"})
 _FALSE = frozenset({"false", "0", "0.0", "no", "n", "incorrect", "wrong", "fail", "failed"})
 
@@ -73,7 +73,7 @@ def number(value: Any) -> float | None:
 
 
 def truth(value: Any) -> bool | None:
-    """Return whether something was right, or None where a value does not say so plainly.
+    """Return whether something was right; None if the value is not clear.
 
     >>> truth(1.0), truth("Wrong"), truth(0.7), truth([True])
     (True, False, None, True)
@@ -86,7 +86,7 @@ def truth(value: Any) -> bool | None:
 
 
 def text(value: Any) -> str | None:
-    """Return an id, a name or a text; None if it is empty or no such value."""
+    """Return an id, a name or a text; None if it is empty or another kind of value."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return str(value) or None
@@ -138,19 +138,19 @@ def moment(value: Any) -> Moment | None:
 
 
 def passed_ms(start: Moment | None, end: Moment | None) -> float | None:
-    """Return the milliseconds between two times; None where one is unknown or they are in the wrong order."""
+    """Return the milliseconds between two times; None if one is unknown or they are in the wrong order."""
     if start is None or end is None or end.seconds < start.seconds:
         return None
     return round((end.seconds - start.seconds) * 1000, 3)
 
 
 def cast(column: str, value: Any) -> Any:
-    """Convert a value, also from a text, to the type of one of our columns; None if it is empty.
+    """Convert a value, also from a text, to the type of one of cascade's columns; None if it is empty.
 
-    Beside our columns it knows those of `ALSO` (USD become nano-USD) and signals.
+    Beside the columns it converts those of `ALSO` (USD become nano-USD) and signals.
 
     Raises:
-        OddValueError: it says something that the column cannot hold.
+        OddValueError: the column cannot have this value.
     """
     if value is None or value == "":
         return None
@@ -204,7 +204,7 @@ def attributes(given: Any) -> dict[str, Any]:
 
 
 def _held(value: Any) -> Any:
-    """Return what a typed value of OTLP holds. Its JSON form writes 64-bit integers as texts."""
+    """Return the content of a typed value of OTLP. Its JSON form writes 64-bit integers as texts."""
     if not isinstance(value, Mapping) or not value:
         return None
     kind, held = next(iter(value.items()))
@@ -222,14 +222,14 @@ def _held(value: Any) -> Any:
 
 
 def question_in(asked: Any) -> str | None:
-    """Return the last thing that a user says in what was sent to a model: messages, a prompt, or a body with them."""
+    """Return the user's last text in a request to a model: messages, a prompt, or a body with them."""
     return _spoken(loaded(asked), _USER, 0)
 
 
 def reply_in(answered: Any) -> str | None:
-    """Return what a model said: the text of its first choice, of its message, or a plain text.
+    """Return a model's reply: the text of its first choice, of its message, or a plain text.
 
-    It is "" where the reply calls a tool and says nothing, and None where no reply is on record.
+    It is "" if the reply only calls a tool, and None if no reply is on record.
 
     >>> reply_in({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}), reply_in({})
     ('', None)
@@ -250,7 +250,7 @@ def _calls_tool(value: Any, depth: int) -> bool:
 
 
 class _Speaker(NamedTuple):
-    """The speaker whose words are searched: names of the role, and names of text fields, the likeliest first."""
+    """The speaker whose text is searched: names of the role, and names of text fields, the likeliest first."""
 
     roles: frozenset[str]
     under: tuple[str, ...]
@@ -291,7 +291,7 @@ def _spoken_in_list(value: list[Any], who: _Speaker, depth: int) -> str | None:
         own = (_spoken(one, who, depth + 1) for one in reversed(inside) if one.get("role") in who.roles)
         return next((said for said in own if said is not None), None)
     if inside and inside[0].keys() & _OF_A_CHOICE:
-        return _spoken(inside[0], who, depth + 1)  # of several choices the first is the one that was served
+        return _spoken(inside[0], who, depth + 1)  # of several choices the first was served
     parts = [one for one in value if not (isinstance(one, Mapping) and one.get("type") in _OTHER_PARTS)]
     texts = [_spoken(one, who, depth + 1) for one in parts]
     return "\n".join([one for one in texts if one is not None]) or None

@@ -49,17 +49,17 @@ OF_MODEL = {
     "signals.score": ("score",),
     **{f"{SIGNALS}{name}": (name,) for name in sorted((OF_ANSWERS | OF_MESSAGES) - {"reply_mean_logprob"})},
 }
-"""The columns about a model, each with the endings under which it is recognised behind the model's name."""
+"""The columns about a model, each with the endings after the model's name by which it is recognised."""
 
 ONE_CALL = frozenset({"answer", "text", "correct", "is_correct"})
-"""A column with such a name is about the row's only call. Beside columns of several models its model is unclear."""
+"""A column with such a name belongs to the row's only call. In a table of several models its model is ambiguous."""
 NOT_WIDE = frozenset({"step", "candidate", "walk", "model", "source", "kept"})
 """Only tables with a row for each call have these columns."""
 
 _MAPPED_TO_MODEL = re.compile(r"(.+?)\.(answer|correct|cost_usd|cost_nano_usd|latency_s|latency_ms|signals\.\w+)")
 _APART = re.compile(r"[\s_.\-/:]+")
 _ROUTERBENCH = {"|model_response": ANSWER, "|total_cost": COST}
-"""How RouterBench ends a model's columns; a column with the model's name alone is its score."""
+"""The endings of a model's columns in RouterBench; a column with only the model's name is its score."""
 _IN_WORDS = {
     "question": "the question",
     "gold": "the accepted answer",
@@ -77,8 +77,8 @@ _IN_WORDS = {
 def names_in(rows: Iterable[Record]) -> list[str]:
     """Return the columns of a table.
 
-    Of a table in which several columns hold objects with an answer, a model's name over its fields as
-    `"small": {"answer": …, "cost": …}`, they are the paths into these: `small.answer`, `small.cost`.
+    If several columns contain objects with an answer, named by the model, as in `"small": {"answer": …, "cost": …}`,
+    the columns are the paths into these objects: `small.answer`, `small.cost`.
     """
     inside: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -161,11 +161,11 @@ class Layout:
     """How a wide table is read.
 
     Attributes:
-        question: which column stands for which of our columns of the question.
+        question: for each of cascade's columns of the question, the column of the table.
         models: the models, in the order in which they are steps of a ladder.
-        ignored: columns that nothing is read from, each with the reason in words, or "".
-        problems: why the names leave open how the table is to be read; none where they do not.
-        order: why the models stand in this order; None where roles place them.
+        ignored: columns that are not read, each with the reason in words, or "".
+        problems: the ambiguities of the names, in words; empty if there are none.
+        order: the reason for the models' order; None if roles place them.
     """
 
     question: Mapping[str, str]
@@ -175,12 +175,12 @@ class Layout:
     order: str | None = "the order of their columns"
 
     def describe(self) -> list[str]:
-        """Return how each column is read, a line for the questions, one for each model, and what is ignored."""
+        """Return how each column is read: a line for the question, one for each model, and one for ignored columns."""
         lines = [f"columns of the question: {_listed(self.question)}"]
         for step, one in enumerate(self.models, 1):
             lines.append(f"{'' if self.order is None else f'step {step}, '}{one.name}: {_listed(one.columns)}")
         if self.order is not None and len(self.models) > 1:
-            lines.append(f"the models stand in {self.order}; --role MODEL=base and --role MODEL=guide say otherwise")
+            lines.append(f"the models are in {self.order}; --role MODEL=base and --role MODEL=guide change that")
         if self.ignored:
             lines.append(f"ignored: {', '.join(name + why for name, why in self.ignored.items())}")
         judged = [one.name for one in self.models if CORRECT in one.columns]
@@ -188,7 +188,7 @@ class Layout:
             unjudged = ", ".join(one.name for one in self.models if one.name not in judged)
             lines.append(f"no column says which answers of {unjudged} are right, nor what the accepted answer is")
         elif len(judged) < len(self.models):
-            lines.append("which answers are right is read off the accepted answer when the log is used (--matcher)")
+            lines.append("which answers are right is decided by the accepted answer when the log is used (--matcher)")
         return lines
 
 
@@ -201,12 +201,12 @@ def _named(what: str) -> str:
 
 
 def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layout | None:
-    """Return how a table with these column names is read as a wide one; None where it is not one.
+    """Return how a table with these column names is read as a wide table; None if it is not one.
 
     Args:
         names: the columns of the table, in its order.
-        given: columns that are mapped by hand: `{"question": "prompt", "small.answer": "a1"}`. They come first, and
-            settle what the names leave open.
+        given: columns that are mapped by hand: `{"question": "prompt", "small.answer": "a1"}`. They have priority, and
+            resolve ambiguous names.
     """
     chosen = dict(given or {})
     of_wide = all(name in OF_QUESTION or _MAPPED_TO_MODEL.fullmatch(name) for name in chosen)
@@ -221,7 +221,7 @@ def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layo
     problems += more
     problems += [_open_call(name, models) for name in calls]
     if "question" not in question and "episode_id" not in question:
-        problems.append("no column stands for the question: add --map question=FIELD")
+        problems.append("no column is mapped to the question: add --map question=FIELD")
     for name in names:
         if name not in taken and name not in calls and all(name not in one.columns.values() for one in models):
             ignored.setdefault(name, left.get(name, ""))
@@ -232,13 +232,13 @@ def _open_call(name: str, models: Sequence[ModelColumns]) -> str:
     what = CORRECT if CORRECT in _plain(name) else ANSWER
     beside = _and([one.name for one in models])
     return (
-        f"{name} stands beside columns of {beside}: add --map gold={name} if it is the accepted answer, or "
-        f"--map NAME.{what}={name} if it is of another model"
+        f"{name} is ambiguous beside columns of {beside}: add --map gold={name} if it is the accepted answer, or "
+        f"--map NAME.{what}={name} if it belongs to another model"
     )
 
 
 def _of_question(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
-    """Return which column says what of the question, what is left open, and which columns a mapping has put aside."""
+    """Return the question's columns, the ambiguities, and the columns that a mapping excludes."""
     found: dict[str, list[str]] = {}
     for name in names:
         what = _SPELLED.get(_plain(name))
@@ -261,7 +261,7 @@ def _of_question(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[s
 
 
 def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[ModelColumns], list[str], dict[str, str]]:
-    """Return the models, what is left open about them, and why columns that look like a model's are not read."""
+    """Return the models, the ambiguities, and why columns that look like a model's are not read."""
     spelled: dict[str, str] = {}
     found: dict[str, dict[str, list[str]]] = {}
     settled = [(Said(*parts.groups()), field) for name, field in given.items() if (parts := _parts(name))]
@@ -290,9 +290,9 @@ def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[Mod
 
 
 def _bare(names: Sequence[str], read: Sequence[tuple[Said, str]]) -> Iterator[tuple[Said, str]]:
-    """Yield the columns that have a model's name alone. They hold its answers; in RouterBench's tables its scores.
+    """Yield the columns named only by a model. They have its answers; in RouterBench's tables its scores.
 
-    Another column must say whether the model is right, or what it cost: `topic` is no model because of a `topic_label`.
+    Another column must have the model's truth or cost: a `topic_label` does not make `topic` a model.
     """
     scored = {said.model for said, name in read if name.endswith(tuple(_ROUTERBENCH))}
     answered = {_plain(said.model) for said, _ in read if said.what == ANSWER}
@@ -358,7 +358,7 @@ def role_problems(found: Layout, roles: Mapping[str, str]) -> list[str]:
 def by_cost(found: Layout, rows: Iterable[Record]) -> Layout:
     """Return the layout with its models by rising mean cost, over the rows in which all have one.
 
-    The order of their columns stays where no row has all their costs.
+    The order of their columns stays if no row has all their costs.
     """
     if len(found.models) < 2:
         return found
@@ -389,8 +389,8 @@ def _cost(fields: Mapping[str, Any], columns: Mapping[str, str]) -> int | None:
 def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder: bool) -> Iterator[LoggedCall]:
     """Yield the calls of each row, in the order of the models.
 
-    A row is an episode; a question or an id that comes again is another run of its own. In a ladder a model of which a
-    row has nothing was not asked if no later one was either.
+    A row is an episode; a repeated question or id is another run. In a ladder a model without values in a row was not
+    asked if no later model was either.
 
     Args:
         found: how the table is read.

@@ -28,7 +28,7 @@ __all__ = ["Address", "NoTracesError", "Store", "StoreError", "load", "parse", "
 
 
 def load(address: Address) -> None:
-    """Import what a store needs. Forks in other threads wait meanwhile: their child could never finish the imports."""
+    """Import a store's packages. Forks in other threads wait meanwhile: their child could not finish the imports."""
     from cascade.forks import no_fork
 
     with no_fork():

@@ -1,4 +1,4 @@
-"""Where a store is: its URL, what may be shown of it, and the file made ready for its owner alone."""
+"""A store's address: its URL, the part that may be shown, and the file, which only its owner may read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cascade.errors import UsageError
 _FORMS = "A store is sqlite:///FILE (four slashes for an absolute path) or postgresql://USER@HOST/DATABASE"
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 SCHEMES = ("sqlite", *_POSTGRES)
-"""What the URL of a store starts with."""
+"""The starts of store URLs."""
 SIDE_FILES = ("-wal", "-shm", "-journal", "-lock")
-"""What SQLite and the writer's lock put beside the file."""
+"""The files that SQLite and the writer's lock put beside the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Address:
     """A store's place.
 
     Attributes:
-        url: as given; it may hold a password, so it is never shown.
-        shown: the same without password and options.
-        path: the file, None for a server.
+        url: as given; it may contain a password, so it is never shown.
+        shown: the URL without password and options.
+        path: the file; None for a server.
     """
 
     url: str = field(repr=False)
@@ -37,7 +37,7 @@ def parse(url: str) -> Address:
     """Return a store's address.
 
     Raises:
-        UsageError: it is no URL of a store, or its path leads out of the folder it starts in.
+        UsageError: it is not the URL of a store, or its path leads out of its folder.
 
     >>> parse("postgresql://me:secret@db.example/traces").shown
     'postgresql://me:***@db.example/traces'
@@ -47,7 +47,7 @@ def parse(url: str) -> Address:
         return _file(url, rest)
     if separator and scheme in _POSTGRES:
         return _server(rest)
-    raise UsageError(f"{scheme!r} is no kind of store. {_FORMS}." if separator else f"{_FORMS}.")
+    raise UsageError(f"{scheme!r} is not a kind of store. {_FORMS}." if separator else f"{_FORMS}.")
 
 
 def _file(url: str, rest: str) -> Address:
@@ -67,13 +67,13 @@ def _server(rest: str) -> Address:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
     except ValueError as error:
-        raise UsageError(f"That is no URL of a PostgreSQL server: {error}. {_FORMS}.") from None
+        raise UsageError(f"That is not the URL of a PostgreSQL server: {error}. {_FORMS}.") from None
     user = f"{parts.username}{':***' if parts.password else ''}@" if parts.username else ""
     return Address(url, f"postgresql://{user}{parts.hostname or ''}{port}{parts.path}")
 
 
 def holds_password(url: str) -> bool:
-    """Whether a URL has a password in it, in whichever of its places."""
+    """Whether a URL contains a password in any of its parts."""
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query)
@@ -83,10 +83,10 @@ def holds_password(url: str) -> bool:
 
 
 def made_ready(address: Address) -> list[str]:
-    """Make sure that a store's file is there, is a file, and is its owner's alone (F70); return warnings.
+    """Make sure that a store's file exists, is a file, and only its owner can read it (F70); return warnings.
 
-    The file is never opened once it is there: closing it would take away the locks that SQLite holds on it in this
-    process (sqlite.org/howtocorrupt.html, 2.2).
+    An existing file is never opened: closing it would release the locks that SQLite has on it in this process
+    (sqlite.org/howtocorrupt.html, 2.2).
 
     Raises:
         UsageError: it is a link or a folder, or cannot be written.
@@ -126,7 +126,7 @@ def _folder_warnings(folder: Path) -> list[str]:
 
 
 def _tightened(path: Path) -> list[str]:
-    """Take a file from everybody but its owner."""
+    """Remove everybody's rights to a file but its owner's."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077 or os.name != "posix":
         return []

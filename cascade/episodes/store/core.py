@@ -1,7 +1,7 @@
 """`Store`: rows are added, read, counted and purged, in SQLite or PostgreSQL.
 
-A store has one connection. It may be shared between threads: each use takes its turn. After a fork the child opens its
-own. Reading goes in short steps along the key, so a long export holds up no writer and takes no memory.
+A store has one connection, which threads may share: uses are serialised. After a fork the child opens its own. Reading
+goes in short steps along the key, so a long export blocks no writer and takes little memory.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 logger = getLogger("cascade")
 WAIT_S = 5.0
-"""How long a writer waits for another, where there may be but one: those that share a file hold it for a moment."""
+"""How long a writer waits for another if only one is allowed; writers that share a file hold it only briefly."""
 _ROWS_PER_INSERT = 1_000
 _ROWS_PER_READ = 250
-"""A step of reading. With contexts of some thousand characters that is a few megabytes."""
+"""The rows of a reading step. With contexts of some thousand characters that is a few megabytes."""
 
 
 class Store:
     """Rows of episodes in a database. Made by `Store.open`; close it, or use it in a `with` block.
 
     Attributes:
-        address: where it is; `address.shown` holds no password.
-        read_only: whether it is left as it is.
+        address: its address; `address.shown` has no password.
+        read_only: whether it is only read.
     """
 
     def __init__(self, address: Address, *, read_only: bool, durability: Durability, wait_s: float) -> None:
@@ -63,18 +63,18 @@ class Store:
         durability: Durability = "group",
         wait_s: float | None = None,
     ) -> Store:
-        """Open a store; make its file and tables, or bring them up to date, unless it is only read.
+        """Open a store; create its file and tables, or update them, unless it is only read.
 
         Args:
             url: "sqlite:///FILE" or "postgresql://…".
-            read_only: leave it as it is; it must be there.
+            read_only: do not change it; it must exist.
             durability: "full" waits at each commit until the disk has it; "group" leaves that to SQLite, so that the
                 last commits may be lost when the power fails (never when the process dies).
-            wait_s: how long to wait for another writer, where SQLite allows but one; 5 seconds by default.
+            wait_s: how long to wait for another writer if SQLite allows only one; 5 seconds by default.
 
         Raises:
             UsageError: the URL, the path, the rights, or the tables are wrong, or a newer version made them.
-            StoreError: it cannot be reached, the disk is full, or another writer has it (`retryable`).
+            StoreError: it cannot be reached, the disk is full, or another writer uses it (`retryable`).
             MissingExtraError: PostgreSQL's driver is not installed.
         """
         address = url if isinstance(url, Address) else parse(url)
@@ -83,7 +83,7 @@ class Store:
 
     @property
     def journal_mode(self) -> str | None:
-        """SQLite's way to keep its journal, "wal" or "delete"; None for PostgreSQL."""
+        """SQLite's journal mode, "wal" or "delete"; None for PostgreSQL."""
         return None if self._connector is None else self._connector.mode
 
     @property
@@ -94,8 +94,8 @@ class Store:
     def append(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Write rows in one transaction; return how many are new. When it returns, they are committed.
 
-        A row that is there already, equal in every column, is left alone. NaN and infinite numbers become null, and
-        the row says which in `signals["replay"]["not_finite"]`.
+        A row that already exists, equal in every column, is not written again. NaN and infinite numbers become null,
+        and `signals["replay"]["not_finite"]` names their columns.
 
         Raises:
             UsageError: a row does not fit, or the store is closed or only read. Nothing was written.
@@ -130,10 +130,10 @@ class Store:
         return (row_of(record) for record in self._records(wanted, self._columns))
 
     def add_feedback(self, row: Mapping[str, Any]) -> None:
-        """Write feedback that somebody gave on an answer later. Raises as `append` does.
+        """Write later feedback on an answer. Raises as `append` does.
 
         Args:
-            row: `episode_id`, `right`, `score`, `better`, `reviewer`, `created_at`; what was not said is None.
+            row: `episode_id`, `right`, `score`, `better`, `reviewer`, `created_at`; a missing value is None.
         """
         from cascade.episodes.store.tables import insert_feedback
 
@@ -153,7 +153,7 @@ class Store:
             return [{name: value for name, value in row.items() if name != "id"} for row in rows]
 
     def models_of(self, episode_id: str) -> list[str]:
-        """Return the models that were asked in an episode, in order; none where there is no such episode."""
+        """Return the models that were asked in an episode, in order; empty if the episode does not exist."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import episodes
@@ -163,7 +163,7 @@ class Store:
             return list(dict.fromkeys(connection.scalars(query)))
 
     def served_by(self, episode_id: str) -> str | None:
-        """Return the model whose message was served in an episode; None where none was, or there is no such episode."""
+        """Return the model whose message was served in an episode; None if there is none, or no such episode."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import episodes
@@ -196,7 +196,7 @@ class Store:
     def count(
         self, where: Mapping[str, str] | None = None, before: datetime | None = None, user: str | None = None
     ) -> int:
-        """Return how many rows there are, or match, were made before a time, for a user. Raises as `read` does."""
+        """Return the number of rows, of a filter, before a time, for a user. Raises as `read` does."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import conditions, episodes
@@ -207,18 +207,18 @@ class Store:
             return int(connection.scalar(query) or 0)
 
     def purge(self, before: datetime | None = None, *, user: str | None = None, content_only: bool = False) -> int:
-        """Remove rows, or only what they say; return how many. SQLite writes zeros over what is removed.
+        """Remove rows, or only their texts; return how many. SQLite overwrites removed data with zeros.
 
         Args:
-            before: only rows that were made before this time; all by default. A row without a time is of no age, so
-                it is removed only with all others.
-            user: only rows of requests that this user made, whose name or its hash is on record.
+            before: only rows that were made before this time; all by default. A row without a time is removed only with
+                all others.
+            user: only rows of this user's requests, by name or its hash.
             content_only: keep the rows, with costs and signals, but empty user, question, context, gold, answer, text,
                 and the tokens among the signals.
 
         Raises:
             UsageError: the store is closed or only read.
-            StoreError: the database failed; what was removed by then stays so.
+            StoreError: the database failed; rows removed before that stay removed.
         """
         if self.read_only:
             raise UsageError(f"The trace store {self.address.shown} was opened for reading only.")
@@ -230,14 +230,14 @@ class Store:
         return removed
 
     def integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file; an empty list where nothing is, or PostgreSQL answers."""
+        """Return the errors that SQLite finds in the file; an empty list if there are none, or for PostgreSQL."""
         pragma = "PRAGMA integrity_check" if self.address.path else "SELECT 'ok'"
         with self._transaction(reading=True) as connection:
             found = [str(row[0]) for row in connection.exec_driver_sql(pragma)]
         return [] if found == ["ok"] else found
 
     def summary(self) -> dict[str, Any]:
-        """Return how many rows and episodes there are, from when, by model what they cost, and how the store is."""
+        """Return the number of rows and episodes, their time span, the costs by model, and the store's state."""
         from cascade.episodes.store.tables import summary
 
         with self._transaction(reading=True) as connection:
@@ -268,7 +268,7 @@ class Store:
     # --- the connection ---
 
     def _connect(self) -> None:
-        """Open the connection and look at the tables; make them, or bring them up to date, unless only reading."""
+        """Open the connection and check the tables; create or update them, unless only reading."""
         from cascade.episodes.store.tables import columns_of, file_engine, server_engine
 
         self._pid = os.getpid()
@@ -328,9 +328,9 @@ class Store:
 
     @contextmanager
     def _transaction(self, *, reading: bool = False) -> Iterator[sa.Connection]:
-        """One transaction, alone on the connection; every error of a database or driver becomes one of ours.
+        """One transaction, alone on the connection; every error of a database or driver is converted.
 
-        Within one of the same thread, as when rows are read while they are written, it is a part of that.
+        If the same thread already has one, as when rows are read while they are written, it joins that transaction.
         """
         from cascade.episodes.store.tables import ours
 
@@ -389,7 +389,7 @@ class Store:
         return removed
 
     def _chosen(self, before: datetime | None, user: str | None) -> list[sa.ColumnElement[bool]]:
-        """Return which rows were made before a time, for a user; a store of an older version knows no users."""
+        """Return the conditions for rows before a time, of a user; a store of an older version has no users."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import asked_by
@@ -399,7 +399,7 @@ class Store:
         return [*_older(before), asked_by(user) if "user" in self._columns else sa.false()]
 
     def _remove_feedback(self, before: datetime | None, chosen: list[sa.ColumnElement[bool]] | None) -> None:
-        """Remove what was said before a time, or of the answers that are chosen."""
+        """Remove feedback from before a time, or on the chosen answers."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import episodes, feedback
@@ -434,7 +434,7 @@ class Store:
 
 
 _opening = threading.RLock()
-"""One file is made ready at a time, so that no connection to it is opened meanwhile (see `made_ready`)."""
+"""Files are prepared one at a time, so that no connection is opened meanwhile (see `made_ready`)."""
 
 
 def _renew_lock() -> None:
@@ -451,7 +451,7 @@ def _older(before: datetime | None) -> list[sa.ColumnElement[bool]]:
     if before is None:
         return []
     if before.tzinfo is None:
-        raise UsageError("before needs a time with its zone, as datetime.now(UTC) has.")
+        raise UsageError("before needs a time with a time zone, such as datetime.now(UTC).")
     return [episodes.c.created_at < before.astimezone(UTC).isoformat(timespec="milliseconds")]
 
 

@@ -12,7 +12,7 @@ import time
 from cascade.forks import after_fork
 
 _TAIL_BITS = 74
-"""rand_a (12 bits) and rand_b (62 bits) are counted up as one number."""
+"""rand_a (12 bits) and rand_b (62 bits) are incremented as one number."""
 _STEP_BITS = 32
 
 
@@ -53,8 +53,8 @@ uuid7 = _Source()
 
 
 def content_id(milliseconds: int, digest: bytes) -> str:
-    """Return the UUID of version 7 of some content: its time, and the start of its digest instead of chance.
+    """Return the UUID of version 7 of some content: its time, and the start of its digest instead of random bits.
 
-    The same content has the same id, so a row that is written again is known.
+    The same content has the same id, so a repeated row is recognised.
     """
     return _joined(milliseconds & (1 << 48) - 1, int.from_bytes(digest[:10]) >> (80 - _TAIL_BITS))

@@ -1,4 +1,4 @@
-"""The errors of a store in our own words: what is wrong, and what to do next."""
+"""Convert the errors of a store: what is wrong, and what to do next."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from cascade.errors import CascadeError, UsageError, quote
 
 
 class NoTracesError(UsageError):
-    """A store was opened to be read, and nothing has been written to it yet."""
+    """A store was opened for reading before anything was written to it."""
 
 
 class StoreError(CascadeError):
     """A store operation failed: the store is full, unreachable, locked or damaged.
 
-    `retryable` says whether the same may succeed later, `busy` that another writer has the file. Under
-    `traces.strict`, `answer` holds the answer that was paid for and could not be recorded.
+    `retryable`: the same may succeed later. `busy`: another writer uses the file. Under `traces.strict`, `answer` is
+        the
+    paid answer that could not be recorded.
     """
 
     exit_code: ClassVar[int] = 1
@@ -40,7 +41,7 @@ _SQLITE: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
     ("SQLITE_CORRUPT", StoreError, False, "is damaged ({said}). Move it away; sqlite3 FILE .recover saves what it can"),
     ("SQLITE_IOERR", StoreError, True, "could not be read or written: {said}; its disk may be full, or failing"),
 )
-"""By the start of SQLite's error name: ours, whether it may pass, and what to say."""
+"""By the start of SQLite's error name: the class, whether it is retryable, and the message."""
 
 _POSTGRES: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
     ("53100", StoreError, True, "the server's disk is full, so nothing was written"),
@@ -55,10 +56,10 @@ _POSTGRES: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
 
 
 def from_database(error: Exception, shown: str) -> CascadeError:
-    """Return our error for one of SQLAlchemy, sqlite3 or psycopg. It quotes no statement, no row and no password.
+    """Return cascade's error for one of SQLAlchemy, sqlite3 or psycopg. It quotes no statement, no row and no password.
 
     Args:
-        error: what was raised.
+        error: the raised error.
         shown: the store's address without its password.
     """
     origin = getattr(error, "orig", None) or error
@@ -86,7 +87,7 @@ def _chosen(
 
 
 def from_file(error: OSError, shown: str) -> CascadeError:
-    """Return our error for a folder or file that the system refused."""
+    """Return cascade's error for a folder or file that the system refused."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return StoreError(f"The trace store {shown}: {_FULL}.", retryable=True)
     return UsageError(f"The trace store {shown} {_READ_ONLY.format(said=error.strerror or error)}.")

@@ -1,6 +1,6 @@
-"""Rows as a table can hold them, and back: text without NUL, JSON as text, times in UTC, null for what is not finite.
+"""Convert rows to records and back: text without NUL, JSON as text, times in UTC, null for values that are not finite.
 
-Pure: the same row always becomes the same record with the same id, so a row that is written twice is there once.
+Pure: the same row always becomes the same record with the same id, so a row that is written twice is stored once.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _IN_ID = tuple(name for name in COLUMNS if name != "schema_version")
 
 
 class UnfitRowsError(UsageError):
-    """Rows that no table of episodes can hold; the message lists their problems."""
+    """Rows do not fit a table of episodes; the message lists their problems."""
 
 
 def records(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the record that is written for each row.
+    """Yield the record of each row.
 
     Raises:
-        UsageError: some rows cannot be written; it names the first ten problems.
+        UsageError: some rows cannot be written; the message has the first ten problems.
     """
     problems: list[str] = []
     for number, row in enumerate(rows, 1):
@@ -62,12 +62,12 @@ def _record(row: Mapping[str, Any], place: str, problems: list[str]) -> dict[str
     before = len(problems)
     try:
         made = _checked(row, place, problems)
-    except ValueError:  # NaN or an infinite number: null instead, and the row says so (F57)
+    except ValueError:  # NaN or an infinite number becomes null, and the row records it (F57)
         del problems[before:]
         try:
             made = _checked(storable(row), place, problems)
         except (ValueError, RecursionError):
-            problems.append(f"{place}: a value goes round in a circle")
+            problems.append(f"{place}: a value contains itself")
     if len(problems) > before:
         return None
     made["row_id"] = _row_id(made)
@@ -76,7 +76,7 @@ def _record(row: Mapping[str, Any], place: str, problems: list[str]) -> dict[str
 
 
 def _checked(row: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, Any]:
-    """Return a row's values as the table holds them; raise ValueError where a number is not finite."""
+    """Return a row's values in the table's form; raise ValueError if a number is not finite."""
     made: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name, value in row.items():
         if value is None:
@@ -100,7 +100,7 @@ def _checked(row: Mapping[str, Any], place: str, problems: list[str]) -> dict[st
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a text that both databases take: a mark in place of NUL and of half surrogate pairs (F29)."""
+    """Return a text that both databases accept: NUL and half surrogate pairs are replaced (F29)."""
     text: str = value if type(value) is str else CHECKS[name](name, value)
     if "\x00" in text:
         text = text.replace("\x00", "\ufffd")
@@ -114,7 +114,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _whole(name: str, value: Any) -> int:
-    if type(value) is int and 0 < value <= MAX_WHOLE:  # nearly all, and quicker
+    if type(value) is int and 0 < value <= MAX_WHOLE:  # the usual case, and faster
         return value
     checked: int = CHECKS[name](name, value)
     return checked
@@ -129,28 +129,28 @@ def _as_json(name: str, value: Any) -> str:
 
 _BY_KIND: Mapping[str, Check] = {TEXT: _text, WHOLE: _whole} | dict.fromkeys(AS_JSON, _as_json)
 _FIT: Mapping[str, Check] = {name: _BY_KIND.get(kind, CHECKS[name]) for name, kind in KINDS.items()}
-"""By column: its value as the table holds it; raises as `CHECKS` do, and ValueError for JSON that is not finite."""
+"""By column: its value in the table's form; raises as `CHECKS` do, and ValueError for JSON that is not finite."""
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _json(value: Any) -> str:
-    """Return JSON in ASCII: escapes hold what neither database takes as text (NUL, half of a surrogate pair)."""
+    """Return JSON in ASCII: escapes for what neither database accepts as text (NUL, half of a surrogate pair)."""
     return _encode(value)
 
 
 def _in_utc(text: str, place: str, problems: list[str]) -> str:
-    """Return a time in the one form that sorts as text."""
+    """Return a time in one form that sorts as text."""
     moment = instant(text)
     if moment is None:
-        problems.append(f"{place}: created_at {text[:40]!r} is no time; write it as 2026-11-21T07:00:00+00:00")
+        problems.append(f"{place}: created_at {text[:40]!r} is not a time; write it as 2026-11-21T07:00:00+00:00")
         return text
     return moment.isoformat(timespec="milliseconds")
 
 
 def _row_id(made: Mapping[str, Any]) -> str:
-    """Return the id of a row's content. What is null has no part in it, so a column that is new changes no id."""
+    """Return the id of a row's content. Null values are ignored, so a new column does not change an id."""
     content = "\x00".join([f"{name}\x00{made[name]}" for name in _IN_ID if made[name] is not None])  # no text has NUL
     digest = hashlib.sha256(content.encode()).digest()
     moment = None if made["created_at"] is None else instant(made["created_at"])
@@ -158,7 +158,7 @@ def _row_id(made: Mapping[str, Any]) -> str:
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row that a record holds, every column in order; what its version did not have yet is null."""
+    """Return the row of a record, every column in order; columns that its version lacks are null."""
     made: dict[str, Any] = {name: record.get(name) for name in COLUMNS}
     for name in _AS_JSON:
         if made[name] is not None:
@@ -168,7 +168,7 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loaded(text: str) -> Any:
-    """Return what a JSON column holds; null where somebody wrote something else there by hand."""
+    """Return the value of a JSON column; null if it was changed by hand and is not valid."""
     try:
         return json.loads(text, parse_constant=lambda _name: None)
     except (ValueError, RecursionError):
@@ -176,7 +176,7 @@ def _loaded(text: str) -> Any:
 
 
 def without_content(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a record that spell out what was asked and answered, emptied."""
+    """Return the columns with texts of users and models, emptied."""
     emptied: dict[str, Any] = dict.fromkeys(CONTENT_COLUMNS)
     signals = _loaded(record["signals"]) if record["signals"] else None
     if isinstance(signals, dict) and isinstance(signals.get("replay"), dict):

@@ -2,8 +2,8 @@
 
 SQLite before 3.51.3 can damage a file in WAL mode when one connection commits while another checkpoints
 (sqlite.org/wal.html, "The WAL-reset bug"). With one connection that both writes and checkpoints this cannot happen. So
-with such a version a writer holds an advisory lock beside the file as long as its connection is open, and a second one
-waits for its turn, or is refused with this reason (F55). Readers open the file read-only: they never checkpoint.
+with such a version a writer holds an advisory lock beside the file while its connection is open, and a second writer
+waits, or is refused with this reason (F55). Readers open the file read-only: they never checkpoint.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BUSY_S = 5.0
 """How long a statement waits for another process's lock. Its transactions here last milliseconds."""
 _POLL_S = 0.01
 NO_WAL = (
-    "no lock can be had on this system or file system, and this SQLite could damage a file in WAL mode that two "
-    "write (fixed in 3.51.3), so the slower rollback journal is used"
+    "this system or file system has no file locks, and this SQLite could damage a file in WAL mode with two "
+    "writers (fixed in 3.51.3), so the slower rollback journal is used"
 )
 Durability = Literal["group", "full"]
 
@@ -47,8 +47,8 @@ def has_wal_bug() -> bool:
 class WriterLock:
     """The right to write to a file: an advisory lock on a file beside it. It ends with the process that holds it.
 
-    Who waits for it holds a second lock meanwhile, the turn. Nobody takes the first lock without the turn, so a writer
-    that gives the file free and wants it back at once comes after one that waited (F50).
+    A waiting writer holds a second lock, the turn. The first lock is taken only with the turn, so a writer that
+    releases the file and wants it back at once comes after a waiting writer (F50).
     """
 
     _held: ClassVar[weakref.WeakSet[WriterLock]] = weakref.WeakSet()
@@ -60,7 +60,7 @@ class WriterLock:
 
     @classmethod
     def take(cls, address: Address, wait_s: float) -> WriterLock | None:
-        """Wait for a file's lock and take it. None where the system or the file system has no such locks.
+        """Wait for a file's lock and take it; return None if the system or the file system has no such locks.
 
         Raises:
             StoreError: another writer held it all the time.
@@ -76,7 +76,7 @@ class WriterLock:
                 return None
             opened.pop_all()
             turn.release()
-        with contextlib.suppress(OSError):  # on a full disk the lock is as good without a name
+        with contextlib.suppress(OSError):  # on a full disk the lock works without the name in it
             os.ftruncate(lock.descriptor, 0)
             os.pwrite(lock.descriptor, str(os.getpid()).encode(), 0)
         return lock
@@ -85,7 +85,7 @@ class WriterLock:
     def _opened(cls, address: Address, suffix: str) -> WriterLock:
         assert address.path is not None  # noqa: S101 - a server needs no lock
         path = address.path.with_name(f"{address.path.name}{suffix}")
-        with no_fork():  # a child must know every copy of the descriptor, or it would hold the lock as long as it lives
+        with no_fork():  # a child must know every copy of the descriptor, or it would keep the lock
             return cls(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
 
     def __enter__(self) -> Self:
@@ -95,14 +95,14 @@ class WriterLock:
         self.release()
 
     def release(self) -> None:
-        """Give the lock back. May be called twice. A child process gives back its copy only."""
+        """Release the lock. May be called twice. A child process releases only its copy."""
         if self._descriptor is not None:
-            os.close(self._descriptor)  # never LOCK_UN: in a child that would take the lock from its parent
+            os.close(self._descriptor)  # never LOCK_UN: in a child that would release its parent's lock
         self._descriptor = None
 
     @classmethod
     def release_inherited(cls) -> None:
-        """Drop the copies that a fork made of the parent's locks, which would outlive the parent."""
+        """Close a fork's copies of the parent's locks, which would outlive the parent."""
         for lock in list(cls._held):
             lock.release()
         cls._held = weakref.WeakSet()
@@ -112,7 +112,7 @@ after_fork(WriterLock.release_inherited)
 
 
 def _waited_for(lock: WriterLock, until_s: float) -> Literal["", "taken", "unsupported"]:
-    """Try to take a lock until that time of the monotonic clock, and once at least; "" where another holds it."""
+    """Try to take a lock until that time of the monotonic clock, at least once; "" if another holds it."""
     while not (taken := _try_lock(lock.descriptor)):
         if time.monotonic() >= until_s:
             break
@@ -137,7 +137,7 @@ def _refusal(address: Address, descriptor: int) -> StoreError:
     who = "another part of this process" if holder == str(os.getpid()) else f"process {holder or '?'}"
     return StoreError(
         f"The trace store {address.shown} is being written by {who}, and SQLite {sqlite3.sqlite_version} can damage a "
-        "file that two write (fixed in 3.51.3). Wait for it to end, use a file for each process, PostgreSQL, or a "
+        "file with two writers (fixed in 3.51.3). Wait for it to end, use a file for each process, PostgreSQL, or a "
         "newer SQLite.",
         retryable=True,
         busy=True,
@@ -150,11 +150,11 @@ class Connector:
     """Opens connections to a file; SQLAlchemy's pool calls it.
 
     Attributes:
-        address: where the file is.
-        read_only: whether nothing may change; then nothing is checkpointed either.
+        address: the file's address.
+        read_only: whether the file is only read; then there are no checkpoints either.
         durability: what a commit waits for.
-        lock: what makes this the only writer, None where there is no such lock or no need of one.
-        mode: the journal mode that the file was found or put in.
+        lock: the lock that makes this the only writer; None if there are no locks or none is needed.
+        mode: the file's journal mode.
     """
 
     address: Address
@@ -169,7 +169,7 @@ class Connector:
         target = f"{self.address.path.as_uri()}?mode={'ro' if self.read_only else 'rw'}"
         connection = sqlite3.connect(target, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA trusted_schema = OFF")  # a file from elsewhere runs no functions
+            connection.execute("PRAGMA trusted_schema = OFF")  # a foreign file must not run functions
             if self.read_only:
                 self.mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
             else:
@@ -180,13 +180,13 @@ class Connector:
         return connection
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
-        """Use WAL where it is safe: a sound version, or the only writer."""
+        """Use WAL if it is safe: a version without the bug, or the only writer."""
         wal = not has_wal_bug() or self.lock is not None
         self.mode = str(connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}").fetchone()[0])
         # Without WAL, NORMAL could damage a file when the power fails (sqlite.org/pragma.html#pragma_synchronous).
         level = "NORMAL" if self.durability == "group" and self.mode == "wal" else "FULL"
         connection.execute(f"PRAGMA synchronous = {level}")
-        connection.execute("PRAGMA secure_delete = ON")  # what is purged is gone from the file
+        connection.execute("PRAGMA secure_delete = ON")  # purged data is overwritten in the file
 
 
 def shrink(connection: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The database in SQLAlchemy Core: one connection to a file or a server, the tables, and what is said to them.
+"""The database in SQLAlchemy Core: one connection to a file or a server, the tables, and the statements.
 
 Imported when a store is opened: SQLAlchemy takes 0.25 s.
 """
@@ -25,7 +25,7 @@ _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     WHOLE: sa.BigInteger,
     NUMBER: sa.Double,
     TRUTH: sa.Boolean,
-    **dict.fromkeys(AS_JSON, sa.Text),  # PostgreSQL's own types refuse what a model may write, such as \u0000
+    **dict.fromkeys(AS_JSON, sa.Text),  # PostgreSQL's JSON types refuse text that a model may write, such as \u0000
 }
 _ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",), 4: ("parents",), 5: ("user",)}
 """The columns that came with each version of the schema."""
@@ -52,7 +52,7 @@ meta = sa.Table(
 
 feedback = sa.Table(
     "feedback",
-    sa.MetaData(),  # made with the first row, so that a store without feedback stays as older versions know it
+    sa.MetaData(),  # made with the first row, so that a store without feedback stays readable by older versions
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("episode_id", sa.Text, nullable=False, index=True),
     sa.Column("right", sa.Boolean),
@@ -72,7 +72,7 @@ def insert_feedback(connection: sa.Connection, row: Mapping[str, Any]) -> None:
 
 
 def insert_new(connection: sa.Connection, batch: Sequence[Mapping[str, Any]]) -> int:
-    """Write records and leave those alone that are there; return how many are new."""
+    """Write records that do not exist yet; return how many are new."""
     if connection.dialect.name == "postgresql":
         return _copy_new(connection, batch)
     statement = sqlite.insert(episodes).on_conflict_do_nothing(index_elements=["row_id"])
@@ -80,7 +80,7 @@ def insert_new(connection: sa.Connection, batch: Sequence[Mapping[str, Any]]) ->
 
 
 def _copy_new(connection: sa.Connection, batch: Sequence[Mapping[str, Any]]) -> int:
-    """Do the same by COPY and a table of the session's own: twice as many rows a second as INSERT (design/store.md)."""
+    """Do the same by COPY and a temporary table: twice as many rows a second as INSERT (design/store.md)."""
     names = tuple(batch[0])
     columns = ", ".join(f'"{name}"' for name in names)  # of COLUMNS, so nothing foreign is in the statements
     driver: Any = connection.connection.driver_connection
@@ -98,10 +98,10 @@ def _copy_new(connection: sa.Connection, batch: Sequence[Mapping[str, Any]]) -> 
 
 
 def found_version(connection: sa.Connection, shown: str) -> int | None:
-    """Return the version of the tables that are there, None if there are none.
+    """Return the version of the existing tables; None if there are none.
 
     Raises:
-        UsageError: they are not ours, or a newer version of cascade made them.
+        UsageError: they are not cascade's, or a newer version of cascade made them.
     """
     inspector = sa.inspect(connection)
     there = {name for name in ("episodes", "meta") if inspector.has_table(name)}
@@ -112,8 +112,8 @@ def found_version(connection: sa.Connection, shown: str) -> int | None:
         stored = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "schema_version"))
     if stored is None or not str(stored).isdecimal():
         raise UsageError(
-            f"The trace store {shown} has tables of the names episodes and meta that cascade did not make. "
-            "Use another database, or a schema of its own: postgresql://…?options=-csearch_path%3DSCHEMA"
+            f"The trace store {shown} has tables named episodes and meta that cascade did not make. "
+            "Use another database, or a separate schema: postgresql://…?options=-csearch_path%3DSCHEMA"
         )
     version = int(stored)
     if version > SCHEMA_VERSION:
@@ -138,7 +138,7 @@ def columns_of(version: int) -> set[str]:
 
 
 def made_current(connection: sa.Connection, shown: str) -> None:
-    """Make the tables, or bring those of an older version up to date, within the transaction of the connection.
+    """Create the tables, or update those of an older version, within the transaction of the connection.
 
     Raises:
         UsageError: as `found_version`.
@@ -163,7 +163,7 @@ def made_current(connection: sa.Connection, shown: str) -> None:
 
 
 def _name_users(connection: sa.Connection) -> None:
-    """Write who asked into rows of a version that kept it in the request alone."""
+    """Write the user into rows of a version that stored it only in the request."""
     of = episodes.c
     known = sa.select(of.id, of.context).where(of.context.contains('"user":'), of.signals.contains('"chat":true'))
     change, last = sa.update(episodes).where(of.id == sa.bindparam("key")), 0
@@ -176,15 +176,15 @@ def _name_users(connection: sa.Connection) -> None:
 
 
 def asked_by(user: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a user asked, whether the name or its hash is on record."""
+    """Return the condition that a user asked, by the name or its hash."""
     return episodes.c.user.in_((user, hashed(user)))
 
 
 def conditions(where: Mapping[str, str] | None, columns: Iterable[str]) -> list[sa.ColumnElement[bool]]:
-    """Return a filter as SQL. It means what `rowcheck.matches` means: "null" is null, "true" and "false" are truth.
+    """Return a filter as SQL, with the meaning of `rowcheck.matches`: "null" is null, "true" and "false" are truth.
 
     Raises:
-        UsageError: a column is not known or cannot be compared, or a value is not of its column's kind.
+        UsageError: a column is unknown or cannot be compared, or a value does not fit its column.
     """
     wanted = checked_where(where)
     problems: list[str] = []
@@ -217,7 +217,7 @@ _PARSED: Mapping[str, Callable[[str], Any]] = {
 
 
 _CONNECT_S = 10
-# Parameters are rows, and rows hold what people asked: no error may show them.
+# Parameters are rows, and rows contain what people asked: no error may show them.
 _ONE_CONNECTION: dict[str, Any] = {
     "poolclass": sa.QueuePool,
     "pool_size": 1,
@@ -234,7 +234,7 @@ def file_engine(connector: Connector) -> sa.Engine:
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Begin with the right to write at once, so that no transaction finds out halfway that it must wait."""
+    """Take the write lock at the start, so that no transaction has to wait halfway."""
     reading = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
@@ -250,7 +250,7 @@ def server_engine(address: Address) -> sa.Engine:
         return sa.create_engine(
             address.url,
             **_ONE_CONNECTION,
-            pool_pre_ping=True,  # a server that was restarted is found again
+            pool_pre_ping=True,  # reconnects after a server restart
             connect_args={"connect_timeout": _CONNECT_S, "application_name": "cascade"},
         )
     except ModuleNotFoundError:
@@ -266,7 +266,7 @@ def load(address: Address) -> None:
 
 
 def ours(error: Exception, shown: str) -> CascadeError | None:
-    """Return our error for one of SQLAlchemy, of a driver, or of the system; None for any other."""
+    """Return cascade's error for one of SQLAlchemy, of a driver, or of the system; None for any other."""
     if isinstance(error, CascadeError):
         return error
     foreign = type(error).__module__.partition(".")[0] in {"sqlalchemy", "sqlite3", "psycopg"}
@@ -274,9 +274,9 @@ def ours(error: Exception, shown: str) -> CascadeError | None:
 
 
 def summary(connection: sa.Connection) -> dict[str, Any]:
-    """Return counts, the time covered, and by model the calls and what they cost.
+    """Return counts, the time span, and by model the calls and their costs.
 
-    Every row counts, of whatever walk. A cost is None as soon as one call's is unknown; `cost_unknown` counts those.
+    Rows of all walks count. A cost is None if one call's is unknown; `cost_unknown` counts those.
     """
     column = episodes.c
     marked = sa.case((column.signals.contains('"not_finite":', autoescape=True), 1), else_=0)

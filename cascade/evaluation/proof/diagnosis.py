@@ -1,6 +1,6 @@
 """Diagnose a log: how well its signals tell right from wrong, with intervals, and what the log does not record.
 
-Nothing is fitted here: these figures say why a policy saves money on a log, or why none can.
+Nothing is fitted here: these figures explain why a policy saves money on a log, or why none can.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def clustered_interval(mean: float, influence: Floats, groups: Sequence[str]) ->
 
     Args:
         mean: the estimate.
-        influence: float64 (n,), how much each question moves it, times n; sums to 0 for a mean.
+        influence: float64 (n,), how much each question moves the estimate, times n; sums to 0 for a mean.
         groups: each question's group.
 
     The variance is the sum of the squares of the groups' sums of influences over n², times g/(g − 1) for g groups;
@@ -54,21 +54,21 @@ _NORMAL_FROM = 200
 
 
 def _quantile(df: int) -> float:
-    """Return Student's t-quantile; beyond 200 degrees of freedom that of 200, less than a hundredth too wide."""
+    """Return Student's t-quantile; above 200 degrees of freedom that of 200, which is too wide by less than 1 %."""
     return student_t_quantile((1 + CONFIDENCE) / 2, min(df, _NORMAL_FROM))
 
 
-# --- what the signals tell ---
+# --- how well the signals tell right from wrong ---
 
 
 class SignalUse(NamedTuple):
-    """How well one signal of the first step tells whether the answer that stopping there would serve is right.
+    """How well a signal of the first step tells whether the answer served by stopping there is right.
 
     Attributes:
-        name: the signal's.
+        name: the signal's name.
         known: the share of questions that have it.
         auroc: the probability that a right answer has the higher value than a wrong one, ties counted half, and its
-            interval over groups; a signal of doubt is turned round, so that 0.5 is a coin and 1 is perfect.
+            interval over groups; the sign of a signal of doubt is reversed, so that 0.5 is chance and 1 is perfect.
         doubt: whether high values mean doubt.
     """
 
@@ -79,9 +79,9 @@ class SignalUse(NamedTuple):
 
 
 def signal_uses(table: EpisodeTable) -> list[SignalUse]:
-    """Return what each signal of the first step tells, the most telling first; constant ones are left out.
+    """Return the AUROC of each signal of the first step, the highest first; constant signals are left out.
 
-    The direction of a signal is read from the same questions, so a signal that tells nothing lies a little above 0.5.
+    The direction of a signal is read from the same questions, so a useless signal has an AUROC a little above 0.5.
     """
     right = first_step(table).right
     found = []
@@ -103,7 +103,7 @@ def _turned(one: Interval) -> Interval:
 
 
 def auroc(values: Floats, right: Bools, groups: Sequence[str]) -> Interval | None:
-    """Return the area under the curve of right against wrong, and its interval; None where all are of one kind.
+    """Return the area under the ROC curve of right against wrong, and its interval; None if all are right or all wrong.
 
     The interval is DeLong's on the logit scale, with the questions' influences summed over groups.
 
@@ -145,14 +145,14 @@ def _expit(value: float) -> float:
 
 
 _STEEPEST = 700.0
-"""Beyond it `math.exp` overflows."""
+"""`math.exp` overflows beyond this."""
 
 
 def _without_spread(mean: float, right: Bools, groups: Sequence[str]) -> Interval:
-    """Return the interval where right and wrong are told apart on all pairs, or on none.
+    """Return the interval if a signal separates right from wrong on all pairs, or on none.
 
-    There no spread is seen. Of m pairs that share no group all are told rightly with probability AUROC^m, so that an
-    AUROC below (1 − confidence)/2 to the power 1/m is refuted (the exact binomial test).
+    DeLong's variance is 0 then. All of m pairs that share no group are separated with probability AUROC^m, so an AUROC
+    below (1 − confidence)/2 to the power 1/m is rejected (the exact binomial test).
     """
     kinds = (right, ~right)
     pairs = min(len({groups[row] for row in np.flatnonzero(rows).tolist()}) for rows in kinds)
@@ -163,7 +163,7 @@ def _without_spread(mean: float, right: Bools, groups: Sequence[str]) -> Interva
 
 
 def _share_below(values: Floats, others: Floats) -> Floats:
-    """Return which share of the others lies below each value, ties counted half."""
+    """Return the share of the others that lies below each value, ties counted half."""
     ordered = np.sort(others)
     left, side = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
     return np.asarray((left + side) / (2 * ordered.size), dtype=np.float64)
@@ -172,9 +172,9 @@ def _share_below(values: Floats, others: Floats) -> Floats:
 def default_kind(table: EpisodeTable, against: str | None = None) -> str:
     """Return the default guarantee of a proof.
 
-    It is agreement where the reference's output is the truth, and what people were asked where they judged what differs
-    from it. It is regret where the reference (`reference_of`) is one model's answer and what a cascade would serve is
-    known; else coverage, which needs neither.
+    It is agreement if the reference's output is the truth, and the kind that people were asked about if they judged
+    differences from it. It is regret if the reference (`reference_of`) is one model's answer and the answer that a
+    cascade would serve is known; else coverage, which needs neither.
     """
     if table.truth is not None:
         return table.truth.asked or base.default_kind(budget=False, compared=True)
@@ -188,24 +188,24 @@ def unknowns(table: EpisodeTable) -> Iterator[str]:
     if not table.cost_known:
         lack = unpriced(table)
         yield (
-            f"The log lacks a cost of {lack:,} of {table.n:,} questions, so no saving in money can be shown. It takes "
-            "the costs of more than half."
+            f"The log lacks a cost for {lack:,} of {table.n:,} questions, so no saving in money can be shown: that "
+            "needs the costs of more than half."
         )
     open_ended = 1 - float(table.arrays.complete.mean())
     if open_ended > 0:
         yield (
-            f"The records of {open_ended:.1%} of the questions end before the last step: where going on was possible, "
-            "they count as missed."
+            f"The records of {open_ended:.1%} of the questions end before the last step: a policy that goes on there "
+            "counts as having missed."
         )
     if not table.texts_known.any():
         yield "The answers' texts are not on record, so it is unknown whether two answers agree."
     why = why_no_doubt(table)
     if why is not None and table.arrays.horizon > 1:
-        yield f"No threshold on how sure a model is stands beside the policy as a baseline: {why}."
+        yield f"There is no baseline with a threshold on how sure a model is: {why}."
     many = untold(at_every_depth(table))
     if many:
         yield (
-            f"Votes decide which one answer is served on {many} of {table.n} questions, and which of their answers are "
-            "the same is not on record: coverage can be shown, neither regret nor error, and how often the one answer "
-            "is wrong is a guess."
+            f"Votes decide which one answer is served on {many} of {table.n} questions, and the log does not record "
+            "which of their answers are the same: coverage can be shown, but not regret or error, and how often the "
+            "one answer is wrong is a guess."
         )

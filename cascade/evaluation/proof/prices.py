@@ -1,8 +1,8 @@
 """What a ladder would save at other prices: a model that costs 30 % less or more, and prompt caches.
 
 The decisions stay the same, because they do not depend on today's prices. So only the costs are computed again. A
-call's cost is in proportion to its model's price, so a changed price needs no tokens; what a prompt cache saved is
-computed from the logged tokens (`EpisodeTable.uncached`).
+call's cost is proportional to its model's price, so a changed price needs no token counts; the saving of a prompt
+cache is computed from the logged tokens (`EpisodeTable.uncached`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ BASE_CHEAPER, BASE_DEARER = "base cheaper", "base dearer"
 
 
 class OtherPrices(NamedTuple):
-    """One other bill: "cheaper" and "dearer" change the last model's price by 30 %, "base …" that of all before it.
+    """One other bill: "cheaper" and "dearer" change the last model's price by 30 %, "base …" that of all others.
 
     "no cache": nothing is read from a prompt cache. "cold": the last model's calls in the cascade find nothing cached,
-    while the last model alone has its cache; the worst that a cascade can do to it.
+    while the last model alone has its cache; this is a cascade's worst effect on the cache.
 
     Attributes:
-        name: which of the six.
+        name: one of the six.
         saving: the share of the reference's cost that is saved at these prices, a mean over the splits.
     """
 
@@ -45,9 +45,9 @@ class Bill(NamedTuple):
     """The costs of a ladder's questions at other prices, nano-USD.
 
     Attributes:
-        name: which of the six.
-        cost: int64 (n, T), of each step.
-        alone: float64 (n,), of the last model alone.
+        name: one of the six.
+        cost: int64 (n, T), the cost of each step.
+        alone: float64 (n,), the cost of the last model alone.
     """
 
     name: str
@@ -55,17 +55,17 @@ class Bill(NamedTuple):
     alone: Floats
 
     def of(self, table: EpisodeTable, rows: Ints) -> EpisodeTable:
-        """Return these questions, `rows` of the log's, at the other prices; `paid`, which decides, stays."""
+        """Return these questions, `rows` of the log, at the other prices; `paid`, which policies read, stays."""
         return replace(table, arrays=replace(table.arrays, cost=self.cost[rows]))
 
 
 @dataclass(slots=True)
 class Bills:
-    """The other bills of a ladder's questions, with what each split saves.
+    """The other bills of a ladder's questions, with the saving of each split.
 
     Args:
         table: the questions.
-        reference: what savings are measured against.
+        reference: the baseline of the savings.
     """
 
     table: EpisodeTable
@@ -88,13 +88,13 @@ class Bills:
             self._savings[one.name].append(1 - spent / paid if paid > 0 else np.nan)
 
     def found(self) -> tuple[OtherPrices, ...]:
-        """Return what is saved at each of the other prices, as far as that is known."""
+        """Return the saving at each of the other prices, as far as it is known."""
         means = {name: float(np.mean(savings)) for name, savings in self._savings.items() if savings}
         return tuple([OtherPrices(name, mean) for name, mean in means.items() if not np.isnan(mean)])
 
 
 def bills(table: EpisodeTable) -> tuple[Bill, ...]:
-    """Return the other bills that a log of a ladder allows; none of another log, or where a cost is unknown."""
+    """Return the other bills that a ladder's log allows; none for another log, or if a cost is unknown."""
     if table.arrays.horizon == 1 or LAST_ONLY not in table.walks or not table.cost_known:
         return ()
     return tuple(_bills(table))

@@ -1,9 +1,9 @@
 """Estimate what a cascade would save on a log, out of sample: repeat the whole fit on many splits.
 
 Each split gives a part of the groups to a fit, which divides it again into training and calibration questions, and the
-rest to the test, on which the certified policy is played. Savings are compared with a reference that needs no policy:
-the guide alone, a ladder's last model, or every step. A split in which nothing is certified saves nothing: the user
-goes on paying for the reference.
+rest to the test, on which the certified policy is played. Savings are measured against a reference that needs no
+policy: the guide alone, a ladder's last model, or every step. A split in which nothing is certified saves nothing: the
+user keeps paying for the reference.
 """
 
 from __future__ import annotations
@@ -56,27 +56,27 @@ from cascade.text import counted
 from cascade.training.portfolio import REFERENCE
 from cascade.training.simple import LEVELS, PER_RUNG
 
-# --- One threshold per rung in a proof: what it saves where it breaks the promise as often as the certified policy ---
+# --- One threshold per rung in a proof: its saving at the level that breaks the promise as often as the policy does ---
 
 _KAPPAS = np.linspace(len(LEVELS), -1.0, 20 * (len(LEVELS) + 1) + 1).tolist()
-"""Levels that are looked at: from where every question stops at once to where none does, twenty between two vectors."""
+"""The levels that are tried: from stopping at once on every question to never stopping, twenty between two vectors."""
 
 
 def per_rung_as_broken(training: EpisodeTable, test: Measuring, policy: Figures) -> Figures | None:
     """Return the cheapest level of a ladder's thresholds that breaks the promise no more often than a policy.
 
     The thresholds are tuned on the questions that the policy was made from. Their level is set on the test questions
-    themselves, so that they lose as much as the policy does: what is compared is the cost of the same loss, and nothing
-    is certified. Where every level breaks the promise more often, it is the one that breaks it least.
+    themselves, so that they lose as much as the policy does: costs are compared at the same loss, and nothing is
+    certified. If every level breaks the promise more often, the level that breaks it least is taken.
 
     Args:
         training: the split's questions to fit and certify on.
         test: its test questions.
-        policy: what the certified policy did on them.
+        policy: the certified policy's figures on them.
 
     Returns:
-        What they did on the test questions; None where the log is no ladder of three models or more, or its signals are
-        of no known kind.
+        Their figures on the test questions; None if the log is not of a ladder of three models or more, or its signals
+        are of no known kind.
     """
     thresholds = rung_thresholds(training, test.guarantee.rules, test.guarantee.alpha or 0.0)
     if thresholds is None:
@@ -95,7 +95,7 @@ def _within(every: list[Figures], allowed: float) -> Iterator[Figures]:
 
 
 def provable(kind: Kind) -> bool:
-    """Whether `prove` can use a kind of guarantee: the kind must say of each question whether it is missed."""
+    """Whether `prove` can use a kind of guarantee: the kind must define for each question whether it is missed."""
     return kind.monitored
 
 
@@ -107,7 +107,7 @@ class Fit(NamedTuple):
 
 
 Fitter: TypeAlias = Callable[[EpisodeTable, Guarantee, int], Fit]
-"""From questions, a guarantee and a seed to a certified policy. It may raise NotCertifiedError."""
+"""Makes a certified policy from questions, a guarantee and a seed. It may raise NotCertifiedError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,42 +124,42 @@ class Proof:
     """The result of a proof for one cascade and one guarantee.
 
     Attributes:
-        dataset: what the questions are called.
-        guarantee: what was promised.
+        dataset: the name of the questions.
+        guarantee: the promise.
         n: questions, each counted once.
-        repeated: episodes left out because their question is there already.
-        left_out: questions that are left out since the reference is not on record. Where right means equal to the
-            reference's output none is: every answer but the reference's own counts as lost there.
+        repeated: episodes left out because another episode has the same question.
+        left_out: questions left out because the reference is not on record. If right means equal to the reference's
+            output, none is left out: every answer but the reference's own counts as lost there.
         groups: their groups.
         horizon: steps.
-        splits, seed: how many splits, and which.
+        splits, seed: the number of splits, and their seed.
         sizes: how many questions a split gave to the fit, and to the test.
-        fitted: what was fitted, and in how many splits.
+        fitted: the names of the fitted policies, with the number of splits.
         refused: splits in which nothing was certified.
-        needed_n: about how many logged questions would have done, the median over those splits where that is known;
-            None where it is known of half of them or fewer: then mostly no number would have done.
-        chance: the probability that so many do, the median likewise; None where there is no number.
-        why_refused: what the first of them said, without a number of questions.
+        needed_n: about how many logged questions would have been enough, the median over the refused splits for which
+            it is known; None if it is known for at most half of them: then mostly no number would have been enough.
+        chance: the probability that so many are enough, also the median; None without such a number.
+        why_refused: the reason given in the first refused split, without a number of questions.
         exceeded: certified splits in which more than alpha of the test questions broke the promise.
         policy: the certified policies; a split without one counts as the reference.
-        reference: what the savings are measured against.
-        others: the other baselines; of a ladder of three models or more also one threshold per rung, tuned on each
-            split's questions and as lax as breaks the promise as often as the policy (`as_broken`).
+        reference: the baseline of the savings.
+        others: the other baselines; for a ladder of three models or more also one threshold per rung, tuned on each
+            split's questions and so lax that it breaks the promise as often as the policy (`as_broken`).
         coin: the cheapest coin between two of them and the reference that breaks the promise as often as the policies;
-            None where costs are not known, or there is none.
-        clairvoyant_usd: the least cost at which the promise could be kept by one who knows every answer; None where
-            costs are not known, or not even that one could keep it.
-        impossible: whether not even that one could keep it; then nothing was fitted.
-        lost: the share of questions that count against the promise whatever is done.
+            None if costs are unknown, or there is none.
+        clairvoyant_usd: the clairvoyant bound on the cost of the promise; None if costs are unknown, or not even a
+            clairvoyant policy could keep the promise.
+        impossible: whether not even a clairvoyant policy could keep it; then nothing was fitted.
+        lost: the share of questions that count against the promise under every policy.
         unsolvable: the share of questions that no step answers rightly.
         first_right: the share of questions that stopping at the first step answers rightly.
-        signals: what the first step's signals tell; none where it answers all questions rightly, or none.
+        signals: the AUROC of the first step's signals; empty if the first step answers all questions rightly, or none.
         unknown: what is not on record, in words.
-        own: how often the reference differs from itself, in words; None where it answered no request twice.
+        own: how often the reference differs from itself, in words; None if it answered no request twice.
         other_prices: what a ladder would save at other prices.
-        segments: how the certified policies fare on each segment, the worst first; a split without one counts as the
-            reference.
-        truth: what a right answer is compared with; None where labels say what is right.
+        segments: the certified policies' figures on each segment, the worst first; a split without a policy counts as
+            the reference.
+        truth: what a right answer is compared with; None if labels say what is right.
     """
 
     dataset: str
@@ -220,15 +220,15 @@ def prove(
 
     Args:
         table: one data set's episodes; a question counts once.
-        guarantee: what the policy has to promise.
+        guarantee: the promise to make.
         fit: fits and certifies a policy on the questions that it is given.
-        plan: how the questions are split, and what savings are measured against.
+        plan: how the questions are split, and the baseline of the savings.
         tell: called with (splits done, splits in all).
 
     Guarantee: none; this is an estimate. Its intervals are those of `splits.corrected_interval`, over the splits.
 
     Raises:
-        UsageError: no saving can be shown at this kind of guarantee, the questions are too few to be split, or they
+        UsageError: no saving can be shown for this kind of guarantee, the questions are too few to be split, or they
             lack what the guarantee or the reference needs.
     """
     _check(guarantee, plan)
@@ -238,7 +238,7 @@ def prove(
     promised = reference_of(rows, GUIDE) if guarantee.rules.needs_reference else reference
     both = reference.known & promised.known
     lost = np.count_nonzero(~both) if rows.truth is not None else 0
-    both |= rows.truth is not None  # what the reference would have given is unknown: there every other answer counts
+    both |= rows.truth is not None  # the reference's output is unknown there, so every other answer counts
     known, reference, promised = rows.take(both), reference.take(both), promised.take(both)
     if guarantee.single:
         check_identity(at_every_depth(known))
@@ -273,18 +273,18 @@ def prove(
 
 
 def _without_reference(many: int) -> Iterator[str]:
-    """Yield on how many questions the reference's output is not on record though they count."""
+    """Yield, in words, how many questions count although the reference's output is not on record."""
     if many:
         yield (
             f"The reference has no output on record for {counted(many, 'question')}: every answer served there counts "
-            "as lost, and what is saved there is not counted."
+            "as lost, and savings there are not counted."
         )
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
     if not guarantee.rules.monitored or guarantee.separate or not guarantee.plain:
         raise UsageError(
-            f"A saving is shown at {kinds_that(provable)}: one promise for all questions, each of them answered, "
+            f"`prove` shows a saving for {kinds_that(provable)}: one promise for all questions, each of them answered, "
             "without a budget."
         )
     if plan.splits < 2:
@@ -325,14 +325,14 @@ def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed:
 
 
 def _of_whole(n: int, tally: _Tally) -> int:
-    """Return how large a log must be for the part that is fitted on to hold enough questions to certify."""
+    """Return how large a log must be for the fitted part to have enough questions to certify."""
     return math.ceil(median_high(number for number, _ in tally.needed) * n / tally.sizes[0])
 
 
 class _LeftOut(NamedTuple):
-    """How many episodes are of questions that are there already, and of questions without a reference.
+    """The number of episodes with a repeated question, and of questions without a reference.
 
-    `said` says in words how many questions lack a cost, or count as lost for want of the reference's output.
+    `said` says in words how many questions lack a cost, or count as lost because the reference's output is missing.
     """
 
     repeated: int
@@ -416,7 +416,7 @@ class Rivals:
 
     @property
     def better(self) -> str | None:
-        """The strategy to take: the one that saves more, of those shown to save; None if neither is shown to save."""
+        """The strategy that saves more, of those shown to save; None if neither is shown to save."""
         saved = {
             name: proof.policy.saving.mean
             for name, proof in ((LADDER, self.ladder), (ROUNDS, self.rounds))

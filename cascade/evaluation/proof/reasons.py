@@ -1,4 +1,4 @@
-"""Explain in sentences, for the person who decides, why a cascade saves money in a proof, or why it does not."""
+"""Explain in sentences why a cascade saves money in a proof, or why it does not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cascade.evaluation.splits import Interval
 from cascade.text import capital, counted
 
 _WEAK = 0.6
-"""An AUROC below which a signal hardly tells right from wrong: a threshold on it then saves a few per cent at most."""
+"""With a lower AUROC a signal hardly tells right from wrong: a threshold on it saves a few per cent at most."""
 _MOST = 0.5
 _SEVERAL = 1.05
 CLOSE = 0.05
-"""An accuracy that much below the reference's is not called as good, however wide the interval of few splits is."""
+"""An accuracy lower than the reference's by this much is not called as good, even if the interval allows it."""
 
 
 class Reason(NamedTuple):
@@ -60,8 +60,8 @@ def reasons(proof: Proof, judging: BreakEven | None = None) -> list[Reason]:
     """Return the reasons that explain a proof, the most important first.
 
     Args:
-        proof: what was found.
-        judging: the log's break-even of judging, where it has one.
+        proof: the result of `prove`.
+        judging: the log's break-even of judging, if it has one.
     """
     found = (
         *_of_the_promise(proof),
@@ -82,12 +82,12 @@ def _of_the_promise(proof: Proof) -> Iterator[Reason]:
         yield Reason("impossible", f"No policy over these steps can keep this promise: {because}.")
     elif proof.refused:
         many = "every split" if proof.refused == proof.splits else f"{proof.refused} of {proof.splits} splits"
-        said = f"Nothing was certified in {many}; there one goes on with {called(proof.reference)}."
-        yield Reason("refused", f"{said} The first said: {proof.why_refused}")
+        said = f"Nothing was certified in {many}; there you keep using {called(proof.reference)}."
+        yield Reason("refused", f"{said} The first reason: {proof.why_refused}")
 
 
 def tossed(proof: Proof, coin: Coin) -> str:
-    """Return what a coin takes in turn, in words."""
+    """Return the two ways that a coin chooses between, in words."""
     names = {way.name: called(way) for way in (proof.reference, *proof.others)}
     if coin.one == coin.other or not 0 < coin.share < 1:
         return names[coin.other if coin.share == 1 else coin.one]
@@ -95,22 +95,22 @@ def tossed(proof: Proof, coin: Coin) -> str:
 
 
 def _of_chance(proof: Proof) -> Iterator[Reason]:
-    """Yield what a coin that breaks the promise as often would save, or one way alone that breaks it less often."""
+    """Yield the saving of a coin that breaks the promise as often, or of one way alone that breaks it less often."""
     coin, ways = proof.coin, {way.name: way for way in (proof.reference, *proof.others)}
     if coin is None or coin.saving <= 0:
         return
-    beside = f": what was learned adds {points(coin.ahead)}, which may be nothing" if proof.verdict == "blind" else ""
+    beside = f": the learned policy adds {points(coin.ahead)}, which may be nothing" if proof.verdict == "blind" else ""
     if 0 < coin.share < 1:
         said = f"{capital(tossed(proof, coin))} breaks the promise as often and saves {share(coin.saving)}{beside}."
         yield Reason("coin", said)
         return
     alone = ways[coin.other if coin.share == 1 else coin.one]
     said = f"{capital(called(alone))} breaks the promise on {share(alone.broken)} of the questions"
-    yield Reason("no policy needed", f"{said}, no more often than what was learned, and saves {share(coin.saving)}.")
+    yield Reason("no policy needed", f"{said}, no more often than the learned policy, and saves {share(coin.saving)}.")
 
 
 def enough_alone(proof: Proof) -> Way | None:
-    """Return the base alone, or the first step, where it is right as often as the reference, as far as can be told."""
+    """Return the base alone, or the first step, if no difference to the reference's accuracy can be shown."""
     for way in proof.others:
         gap = way.accuracy_gap
         if way.name in {BASE_ONLY, FIRST_STEP} and gap is not None and gap.mean > -CLOSE and (gap.high or 0) >= 0:
@@ -119,7 +119,7 @@ def enough_alone(proof: Proof) -> Way | None:
 
 
 def _of_the_models(proof: Proof) -> Iterator[Reason]:
-    """Yield how the reference compares with the other baselines, and how much is there to be saved."""
+    """Yield how the reference compares with the other baselines, and how much could be saved at most."""
     reference = proof.reference
     enough = enough_alone(proof)
     if enough is not None and enough.accuracy_gap is not None:
@@ -131,12 +131,12 @@ def _of_the_models(proof: Proof) -> Iterator[Reason]:
                 f"Knowing every answer beforehand would save {share(most)}: no policy over these steps can save more."
             )
         else:
-            said = f"Even with every answer known, it costs {share(-most)} more: the steps are too expensive."
+            said = f"Even a policy that knows every answer costs {share(-most)} more: the steps are too expensive."
         yield Reason("bound", said)
 
 
 def _no_better(way: Way, reference: Way, gap: Interval) -> str:
-    more = "more often" if (gap.low or 0) > 0 else "as often, as far as can be told"
+    more = "more often" if (gap.low or 0) > 0 else "as often, within the error"
     return (
         f"{capital(called(way))} is right {more}: {share(way.accuracy)} against {share(reference.accuracy)} "
         f"({points(gap)}). Paying more for {called(reference)} brings no more right answers."
@@ -158,18 +158,18 @@ def _of_the_signals(proof: Proof) -> Iterator[Reason]:
     right = "right" if proof.truth is None else proof.truth.right
     told = f"{best.name} tells whether the first answer is {right}, with an AUROC of {best.auroc.mean:.2f}{between}"
     if (best.auroc.low or 0.0) <= _MOST or best.auroc.mean < _WEAK:
-        yield Reason("weak signals", f"The signals tell little: at best, {told}.")
+        yield Reason("weak signals", f"The signals say little: at best, {told}.")
     else:
         yield Reason("signals", f"The signal {told} (0.5 is a coin, 1 is perfect).")
 
 
 def _without_signals(proof: Proof) -> str:
     if proof.first_right == 1:
-        return "The first step answers every question rightly: there is no wrong answer that a signal could tell."
+        return "The first step answers every question rightly: there is no wrong answer for a signal to detect."
     if proof.unsolvable == 1:
-        return "No step answers any question rightly: there is nothing that a signal could tell."
+        return "No step answers any question rightly: there is no right answer for a signal to detect."
     if proof.first_right == 0:
-        return "The first step answers no question rightly: there is no right answer that a signal could tell."
+        return "The first step answers no question rightly: there is no right answer for a signal to detect."
     return (
         "No signal of the first step that varies is on record: only the question's text can tell easy ones from hard "
         "ones."
@@ -177,7 +177,7 @@ def _without_signals(proof: Proof) -> str:
 
 
 def _of_the_set(proof: Proof) -> Iterator[Reason]:
-    """Yield what a promise on the set, or on most questions, leaves unsaid about the one answer served."""
+    """Yield what a promise on the set, or on most questions, does not say about the one answer served."""
     policy, reference = proof.policy, proof.reference
     if proof.refused == proof.splits:
         return
@@ -210,8 +210,8 @@ def _of_the_questions(proof: Proof) -> Iterator[Reason]:
     if proof.verdict == "unsure" and saving is not None and saving.low is not None and saving.high is not None:
         yield Reason(
             "few questions",
-            f"{proof.n:,} questions put the saving between {share(saving.low)} and {share(saving.high)}; four "
-            "times as many would about halve that.",
+            f"With {proof.n:,} questions, the saving lies between {share(saving.low)} and {share(saving.high)}; four "
+            "times as many would about halve this interval.",
         )
     if proof.left_out:
         many = f"{counted(proof.left_out, 'more question')} {'has' if proof.left_out == 1 else 'have'}"

@@ -26,15 +26,15 @@ class Way(NamedTuple):
     """Means over the splits' test questions of one way to answer: the certified policy, or a baseline.
 
     Attributes:
-        name: what it is called.
-        cost_usd: a question's cost; None where costs are not known.
+        name: its name.
+        cost_usd: a question's cost; None if costs are unknown.
         accuracy: the share whose one answer is right.
         broken: the share that counts against the promise.
         in_set: the share with a right answer among those kept.
         length: steps.
         answers: different answers kept.
-        saving: what it saves, as a share of the reference's cost, paired over the splits; None for the reference.
-        accuracy_gap: its accuracy less the reference's, paired; None for the reference.
+        saving: its saving, as a share of the reference's cost, paired over the splits; None for the reference.
+        accuracy_gap: its accuracy minus the reference's, paired; None for the reference.
     """
 
     name: str
@@ -55,11 +55,11 @@ class Coin(NamedTuple):
     learned nothing that is worth money.
 
     Attributes:
-        one, other: the two baselines; the same where one of them alone does.
-        share: of the questions that the other one answers.
-        saving: what it saves, as a share of the reference's cost.
+        one, other: the two baselines; the same baseline twice if it is enough alone.
+        share: the share of the questions that `other` answers.
+        saving: its saving, as a share of the reference's cost.
         accuracy: the share whose one answer is right.
-        ahead: what the policy saves more, paired over the splits.
+        ahead: how much more the policy saves, paired over the splits.
     """
 
     one: str
@@ -71,7 +71,7 @@ class Coin(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """The figures of one way for each question: float64 (n,), NaN where unknown or where the promise says nothing."""
+    """The figures of one way for each question: float64 (n,), NaN where unknown or where the promise does not apply."""
 
     cost: Floats
     right: Floats
@@ -93,12 +93,12 @@ def mean_of(column: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """Questions and the promise that they count against.
+    """Questions, and the promise that is measured on them.
 
     Attributes:
         table: the questions.
         guarantee: the promise.
-        reference: what savings are measured against.
+        reference: the baseline of the savings.
         promised: the reference of the promise, if it needs one; savings may be measured against another.
     """
 
@@ -128,7 +128,7 @@ class Measuring:
     def bound(self) -> Clairvoyant:
         """Return the cost of the promise for a policy that knows every answer beforehand."""
         labels, one = self.table.labels, self
-        if labels is not None:  # of the questions that were not drawn for review it is not known what is lost
+        if labels is not None:  # for questions that were not drawn for review, the loss is unknown
             one = self.take(labels.drawn)
         found = clairvoyant(one.table, self.guarantee.rules, self.guarantee.alpha or 0.0, one.promised.right)
         assert found is not None  # noqa: S101 - `_broken` has refused what cannot be told

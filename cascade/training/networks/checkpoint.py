@@ -1,10 +1,10 @@
 """Checkpoints of a training run: a run can stop at any moment, and a resumed run ends with the same bytes.
 
-A folder holds the state after some step (`state-500.safetensors`), the figures of the steps up to it (`curves.csv`),
-and `checkpoint.json`, which is written last and names both with their SHA-256, beside all that the run depends on: the
-settings, the seed, what is asked, the training questions, the releases of cascade and torch. A process that is killed
-at any moment leaves the last whole checkpoint: a new state has a name of its own, and a newer `curves.csv` begins with
-the older one.
+A folder has the state after some step (`state-500.safetensors`), the figures of the steps up to it (`curves.csv`), and
+`checkpoint.json`, which is written last. It names both files with their SHA-256, and everything that the run depends
+on: the settings, the seed, the target, the training questions, the releases of cascade and torch. A process that is
+killed at any moment leaves the last complete checkpoint, since a new state has a new name, and a newer `curves.csv`
+begins with the older one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEMA_VERSION = 1
 
 
 class Found(NamedTuple):
-    """The state and the figures of a run, as a checkpoint holds them."""
+    """The state and the figures of a run, as read from a checkpoint."""
 
     state: State
     rows: list[Row]
@@ -76,7 +76,7 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
 
 
 class _Run:
-    """A run, and the part of it that no checkpoint holds yet."""
+    """A run, and the part of it that is not in a checkpoint yet."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], rows: list[Row]) -> None:
         self._folder, self._identity, self._rows = folder, identity, list(rows)
@@ -87,14 +87,14 @@ class _Run:
         self._state = state
 
     def write(self) -> None:
-        """Write what was added since the last checkpoint."""
+        """Write the steps since the last checkpoint."""
         if self._state is not None:
             write(self._folder, self._identity, Found(self._state, self._rows))
             self._state = None
 
 
 def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
-    """Write a whole checkpoint; on an error the one before stays.
+    """Write a complete checkpoint; on an error the previous one stays.
 
     Raises:
         UsageError: it cannot be written there.
@@ -123,7 +123,7 @@ def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, An
     """Read a checkpoint, and what its run depended on.
 
     Raises:
-        ConfigError: it is damaged, or of another form.
+        ConfigError: it is damaged, or has another format.
     """
     document = json_of(folder / CHECKPOINT_FILE)
     problems = _form_problems(document)
@@ -136,7 +136,7 @@ def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, An
         (CURVES_FILE, curves, document["curves"]["sha256"]),
     ):
         if _sha256(found) != wanted:
-            problems.append(f"{name}: its SHA-256 is not the one in {CHECKPOINT_FILE}: it was changed")
+            problems.append(f"{name}: its SHA-256 differs from the one in {CHECKPOINT_FILE}: the file was changed")
     if problems:
         raise ConfigError(problems, str(folder))
     return Found(_state_of(data, setting, folder), rows_of(curves)), document["run"]
@@ -147,7 +147,7 @@ def _state_of(data: bytes, setting: TrainingProblem, folder: Path) -> State:
     try:
         held = tensors_of(data)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError([f"the state is no safetensors file: {error}"], str(folder)) from None
+        raise ConfigError([f"the state is not a safetensors file: {error}"], str(folder)) from None
     wanted = start(setting)._asdict()
     if held.keys() != wanted.keys():
         raise ConfigError([f"the state has other tensors: {', '.join(sorted(held))}"], str(folder))
@@ -159,7 +159,7 @@ def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem,
     if not there(folder / CHECKPOINT_FILE):
         return None
     if not resume:
-        raise UsageError(f"{folder} holds a checkpoint: --resume continues from it; or choose another --checkpoint.")
+        raise UsageError(f"{folder} has a checkpoint: --resume continues from it; or choose another --checkpoint.")
     for rest in folder.glob(".writing.*"):  # left by a process that was killed while it wrote
         with contextlib.suppress(OSError):
             shutil.rmtree(rest)
@@ -187,7 +187,7 @@ def identity_of(setting: TrainingProblem) -> dict[str, Any]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield where the run of a checkpoint differs from the one that is asked for.
+    """Yield the differences between a checkpoint's run and the requested one.
 
     >>> list(differences({"seed": 0, "config": {"steps": 10}}, {"seed": 1, "config": {"steps": 10}}))
     ['seed: it is 0, and 1 is asked for']
@@ -224,16 +224,16 @@ _PARTS: Mapping[str, Mapping[str, type]] = {
 def _form_problems(document: Any) -> list[str]:
     """Return the problems of a checkpoint's document, in words."""
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
-        return [f"it is no checkpoint of the form {SCHEMA_VERSION}"]
+        return [f"it is not a checkpoint of format {SCHEMA_VERSION}"]
     found = []
     for name, fields in _PARTS.items():
         held = document.get(name)
         if not isinstance(held, dict) or any(not isinstance(held.get(one), kind) for one, kind in fields.items()):
             found.append(f"{name}: it has {' and '.join(fields)}")
     if not isinstance(document.get("run"), dict):
-        found.append("run: it says what the run depends on")
+        found.append("run: it must list what the run depends on")
     if not found and document["state"]["file"] != _state_file(document.get("step")):
-        found.append("state.file: it is named by its step")
+        found.append("state.file: its name must have its step")
     return found
 
 

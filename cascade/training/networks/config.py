@@ -30,7 +30,7 @@ class CCPOConfig(BaseModel):
     layers: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = (64, 64, 64)
     """Units of each hidden layer. Paper: three of 64."""
     activation: Literal["softsign", "relu"] = "softsign"
-    """Paper: not said. Both are served to the bit (`policies.network`); softsign costs less at the same coverage."""
+    """Paper: not given. Both are served to the bit (`policies.network`); softsign costs less at the same coverage."""
 
     # --- the batches ---
     steps: int = Field(default=1_000, ge=1, le=10_000_000)
@@ -40,16 +40,16 @@ class CCPOConfig(BaseModel):
 
     # --- the set of actions and its threshold ---
     mask_width: Positive = 0.05
-    """ε, the width of the soft mask σ((π − κ)/ε). Paper: 0.01, at which gradients vanish but within 0.03 of κ."""
+    """ε, the width of the soft mask σ((π − κ)/ε). Paper: 0.01, at which gradients vanish beyond 0.03 from κ."""
     kappa_start: Share | None = None
-    """κ₀; None: 0.6/k of k actions. Paper: not said."""
+    """κ₀; None: 0.6/k for k actions. Paper: not given."""
     kappa_range: tuple[Share, Share] | None = None
     """The range of κ; None: [0.3/k, 1/k]. Above 1/k sets may be empty; far below, the mask has no gradient.
     Paper: [0, 1]."""
     eta: Positive = 0.1
-    """η₁ of η_t = η₁ t^(−½−ξ), the step of κ. Paper: not said."""
+    """η₁ of η_t = η₁ t^(−½−ξ), the step of κ. Paper: not given."""
     xi: float = Field(default=0.1, gt=0, lt=0.5)
-    """ξ of the same. Paper: 0.1."""
+    """ξ in η_t. Paper: 0.1."""
 
     # --- what is optimised ---
     lambda_set: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -61,21 +61,21 @@ class CCPOConfig(BaseModel):
     learning_rate: Positive = 2e-3
     """Of Adam; falls to 0 over the steps."""
     multiplier: Positive = 0.5
-    """μ at the start: the worth of the whole allowed loss, in mean steps; a miss starts at this over α. With ten times
-    as much the policy first goes on everywhere, and it returns late where later steps are dear."""
+    """μ at the start: the price of the whole allowed loss, in mean steps; the price of a miss starts at this over α.
+    With ten times as much the policy first goes on everywhere, and recovers late if later steps are expensive."""
     multiplier_rate: Positive = 0.05
     """How fast μ follows the violation: log μ rises by this times the violation, smoothed, in limits, cut at ±1."""
     multiplier_gain: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
     """The part of the violation that is added to log μ at once: a proportional part beside the integral one damps the
     swings (Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, ICML 2020)."""
     smoothing: float = Field(default=0.9, ge=0, lt=1)
-    """How much of the constraint's value is that of earlier batches. Paper: 0."""
+    """The weight of earlier batches in the constraint's value. Paper: 0."""
     average_from: Share = 0.5
     """The share of the steps after which weights are averaged; 1: the last weights are taken. Paper: 1."""
 
     # --- the machine ---
     device: str = "cpu"
-    """Where tensors live. On "cpu" the same seed gives the same bytes."""
+    """The device of the tensors. On "cpu" the same seed gives the same bytes."""
 
     @field_validator("layers")
     @classmethod
@@ -88,13 +88,13 @@ class CCPOConfig(BaseModel):
     @classmethod
     def _known_device(cls, device: str) -> str:
         if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
-            raise ValueError(f"it is cpu, cuda or cuda:N, not {device!r}")
+            raise ValueError(f"it must be cpu, cuda or cuda:N, not {device!r}")
         return device
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.kappa_range is not None and not self.kappa_range[0] < self.kappa_range[1]:
-            raise ValueError("kappa_range: the lower end is below the upper one")
+            raise ValueError("kappa_range: the lower end must be below the upper one")
         if self.kappa_start is not None and self.kappa_range is not None:
             low, high = self.kappa_range
             if not low <= self.kappa_start <= high:

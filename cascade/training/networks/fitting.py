@@ -73,34 +73,34 @@ def fit_network(
 
     Args:
         table: the training questions.
-        asked: the target of the policy; for several levels, by their names, each with its own limit. Of promises on the
-            set of answers each answer has a score of its own; for those on the single answer, and f1, every answer is
-            kept and stopping alone is learned.
+        asked: the target of the policy; for several levels, by their names, each with its own limit. For promises on
+            the set of answers each answer has its own score; for those on the single answer, and f1, every answer is
+            kept and only stopping is learned.
         method: "ccpo" trains policy and threshold together; "cpo" a policy of one action a step, served at its argmax;
-            "cpo_batch" the same, whose threshold is left to calibration; "cpo_online" the same with a threshold that
+            "cpo_batch" the same, with a threshold that calibration sets; "cpo_online" the same with a threshold that
             follows the misses of the training questions, and promises nothing.
-        config: how it is trained; the defaults of `CCPOConfig` otherwise.
-        confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
-        seed: draws weights and batches, and the folds of the confidences.
+        config: how it is trained; by default `CCPOConfig()`.
+        confidences: whether to fit the probabilities that answers are right, as `error` and `regret` always do.
+        seed: the seed of weights and batches, and of the folds of the confidences.
         builder: makes the problem; `stopping.SharedProblem` shares it with other estimators.
-        run: trains; another one shows progress, or goes on from a checkpoint.
+        run: trains; another function shows progress, or resumes from a checkpoint.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 
     Raises:
-        UsageError: there is no question, nothing to decide, no such method, or the log lacks what the kind needs; or
-            the levels are of several kinds of promise, or charge answers differently.
+        UsageError: there is no question, nothing to decide, the method does not exist, or the log lacks what the kind
+            needs; or the levels have several kinds of promise, or charge answers differently.
     """
     targets = {"": asked} if isinstance(asked, FitTarget) else asked
     if method not in NETWORKS:
         raise UsageError(f"There is no policy network {method!r}; there are {', '.join(NETWORKS)}.")
     if len({(one.kind, one.lambda_set) for one in targets.values()}) > 1:
-        raise UsageError("The levels of one network are of one kind of promise, and charge answers alike.")
+        raise UsageError("The levels of one network must have one kind of promise and the same charge for answers.")
     settings = config or CCPOConfig()
     if table.arrays.horizon < 2:
         raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
     first = next(iter(targets.values()))
-    # Which answers are kept is learned with the rest: no probabilities of finds have to be fitted for it.
+    # The network also learns which answers to keep, so no probabilities of finds are fitted.
     problem = builder(table, replace(first, lambda_set=0.0), confidences=confidences, seed=seed)
     encoding = encoding_of(problem.stages, len(targets))
     setting = TrainingProblem(

@@ -32,7 +32,7 @@ steps for a miss nothing changes but the size of the gradient."""
 _MISSES_FOR_A_STEP = 0.1
 """Under a budget μ starts here: a mean step above it counts as a tenth of a missed question."""
 _SEEDS = 2**63
-"""Of torch's generators; seeds beyond are taken modulo this."""
+"""The modulus of seeds, for torch's generators."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class TrainingProblem:
         walks: the training questions.
         goal: the limit of each level.
         config: the settings.
-        threshold: "joint": the policy is trained through the sets at κ, and κ along (CCPO); "online": κ follows the
-            misses of a policy of one action a step, which does not look at it (CPO online); "none" (CPO).
-        seed: draws weights and batches.
+        threshold: "joint": the policy is trained through the sets at κ, together with κ (CCPO); "online": κ follows
+            the misses of a policy of one action a step, which does not read κ (CPO online); "none" (CPO).
+        seed: the seed of weights and batches.
     """
 
     walks: Walks
@@ -86,7 +86,7 @@ class State(NamedTuple):
 
     Attributes:
         step: updates done, int64 ().
-        weights, average: of the policy, (P,); the average is over the updates from `config.average_from` on.
+        weights, average: those of the policy, (P,); the average is over the updates from `config.average_from` on.
         first, second: Adam's moments, (P,).
         kappa, multiplier, violation: (L,); the violation is smoothed, in limits, NaN before the first step.
     """
@@ -111,7 +111,7 @@ class Row(NamedTuple):
         violation: of the surrogate, in limits; above 0 the limit is exceeded.
         kappa, multiplier: before the step.
         kl: mean KL divergence of the new policy from the old one, nats.
-        onward: mean π(next) where there is a next step.
+        onward: mean π(next) over steps with a next step.
         slack: the surrogate's coverage minus that of the sets at κ.
         case: how the weights were updated: "dual". `benchmarks/literal` has other updates.
     """

@@ -66,7 +66,7 @@ class Following:
         self._tell(Progress(self._method, row.step, self._steps, coverage, cost, row.kappa))
 
 
-# --- Where a run of training is kept on the disk, for those who ask for it and do not train: nothing here needs torch
+# --- Where a training run is saved, for code that does not train: nothing here needs torch
 
 CHECKPOINT_FILE = "checkpoint.json"
 CALLED, OPTION = "folder of checkpoints", "--checkpoint"
@@ -95,9 +95,9 @@ class Checkpoints(NamedTuple):
     say: Callable[[str], None] = _unsaid
 
 
-# --- What a run of training showed, step by step, as a table in a file: `curves.csv` ---
-# One line a step with the fields of `problem.Row`. Numbers are written so that the same number is read again, and there
-# is no time in it: the same run gives the same bytes, and a run that goes on only adds lines.
+# --- The figures of a training run, step by step, as a table in a file: `curves.csv` ---
+# One line a step with the fields of `problem.Row`. Numbers are written so that reading gives the same number, and there
+# are no times: the same run gives the same bytes, and a resumed run only adds lines.
 
 FIELDS = ("step", "cost", "coverage", "violation", "kappa", "multiplier", "kl", "onward", "slack", "case")
 """The fields of `problem.Row`, in order."""
@@ -115,7 +115,7 @@ class Training(NamedTuple):
         levels: that the network serves, 1 or more.
         covered: the share of questions that training aims to cover, the mean over levels; None under a budget.
         cost: the mean cost that it aims to stay below, in mean steps; None without a budget.
-        diverged: why it was ended before its last step, in words; None where it was not.
+        diverged: why it was ended before its last step, in words; None if it was not.
         curves: `curves.csv`.
     """
 
@@ -145,7 +145,7 @@ def csv_of(rows: Iterable[Row]) -> bytes:
 
 
 def rows_of(data: bytes) -> list[Row]:
-    """Return the steps that a `curves.csv` holds.
+    """Return the steps of a `curves.csv`.
 
     Raises:
         ConfigError: the data are not a table of learning curves as it was written.
@@ -168,7 +168,7 @@ def columns_of(data: bytes) -> dict[str, list[int] | list[float] | list[str]]:
         named = dict(zip(head, columns, strict=True))
         found = {name: _values(name, named.pop(name)) for name in FIELDS}
     except (ValueError, KeyError, csv.Error) as error:
-        raise ConfigError([f"it is no table of learning curves as it was written: {error}"], CURVES_FILE) from None
+        raise ConfigError([f"it is not a table of learning curves as it was written: {error}"], CURVES_FILE) from None
     if named:
         raise ConfigError([f"it has columns of another release: {', '.join(named)}"], CURVES_FILE)
     return found

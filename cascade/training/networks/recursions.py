@@ -1,15 +1,15 @@
 """The exact loss, cost and size of a soft policy on logged questions: soft inclusions, and recursions over the steps.
 
-m_t(a) in (0, 1) says how far action a is in the set at step t; at 0 and 1 everything here is what the hard sets of
-`conformal.rollout` bring (but for the argmax, which is always in). Each result is linear in every m_t(a) alone, so that
-gradients are exact and nothing is sampled. From the last step back, with B_t(a) whether answer a is right:
+m_t(a) in (0, 1) is the degree to which action a is in the set at step t; at 0 and 1 all results equal those of the hard
+sets of `conformal.rollout` (except for the argmax, which is always in the set). Each result is linear in each single
+m_t(a), so gradients are exact and nothing is sampled. From the last step back, with B_t(a) whether answer a is right:
 
     covered_t = 1 − Π_a (1 − m_t(a) B_t(a)) · (1 − m_t(n) covered_{t+1})
     cost_t    = c_t + m_t(n) cost_{t+1}
     size_t    = Σ_a m_t(a) + m_t(n) size_{t+1}
 
-One more counts right leaves with repetition, as the paper does, N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1}. It may
-exceed 1 for a set; for a policy of one action a step it is how often that action is right.
+As in the paper, N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1} counts right leaves with repetition. It may exceed 1 for a
+set; for a policy of one action a step it is how often that action is right.
 """
 
 from __future__ import annotations

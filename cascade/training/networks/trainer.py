@@ -174,7 +174,7 @@ def require_torch(device: str = "cpu") -> None:
     number = int(device.partition(":")[2] or 0)
     if number >= there:
         found = "finds no GPU" if not there else f"finds {there} of them, counted from 0"
-        raise UsageError(f"Device {device}: torch {found} here. Without --device it is trained on the CPU.")
+        raise UsageError(f"Device {device}: torch {found} here. Without --device it trains on the CPU.")
 
 
 def _training(learned: Learned, method: str) -> Training:

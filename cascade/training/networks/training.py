@@ -1,10 +1,10 @@
-"""Trains CPO and CCPO: one policy network, with a threshold for each level.
+"""Train CPO and CCPO: one policy network, with a threshold for each level.
 
-A step draws a batch, counts what the sets at κ miss under the policy as it is, updates the policy, and then κ by Eq. 9
-with its sign corrected, κ ← κ − η_t (misses − α). So κ does not learn from the update that these very questions made;
-earlier steps have seen them too, and only calibration, on questions of its own, promises anything. `advance` is a pure
-function of what is trained on and the state; the draws of a step depend on the seed and the step's number alone: a run
-that goes on from a state brings the same bytes as one that never ended.
+A step draws a batch, counts the misses of the sets at κ under the current policy, updates the policy, and then κ by
+Eq. 9 with its sign corrected, κ ← κ − η_t (misses − α). So κ does not depend on the update from the same questions;
+earlier steps have seen them too, and only calibration, on other questions, promises anything. `advance` is a pure
+function of the training problem and the state; the draws of a step depend only on the seed and the step's number. So a
+resumed run gives the same bytes as a run without interruption.
 
 The multiplier μ starts at `config.multiplier` over the limit (α), in mean steps for a missed question.
 """
@@ -168,7 +168,7 @@ def train(
 
 
 _LARGEST = 1e30
-"""A larger weight ends a run: with it a served score might not be finite (`policies.network`)."""
+"""A larger weight ends a run: a served score might then not be finite (`policies.network`)."""
 _MILDER = "lower learning_rate"
 _WINDOW = 200
 _LOST = 0.5

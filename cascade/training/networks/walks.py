@@ -55,10 +55,11 @@ class Walks(NamedTuple):
         stop_loss: (n, T), what stopping after each step loses, every answer kept (`stages`).
         counts: (n,), 1 where a question counts as missed if no right answer is kept.
         cost: (n, T), of each step, in mean steps; 0 beyond a complete record.
-        leaves: (n, T), answers of a step.
+        leaves: (n, T), the number of answers of a step.
         onward: bool (n, T), whether there is a next step to go on to.
-        absent: bool (n, T, m), which answers a step on record lacks; None where none does, or every answer is kept.
-        there: bool (n, T), which steps are on record; None where all are.
+        absent: bool (n, T, m), which answers a step on record lacks; None if no step lacks any, or every answer is
+            kept.
+        there: bool (n, T), which steps are on record; None if all are.
     """
 
     inputs: Tensor

@@ -258,7 +258,7 @@ def test_calls_that_are_not_in_the_log_are_said_to_stay_on_record(cli: Cli) -> N
         (("--concurrency", "0"), "--concurrency"),
         (("--limit", "0"), "--limit"),
         (("-c", "nowhere.yaml"), "nowhere.yaml"),
-        (("-o", "log.csv"), "ends in none of .jsonl, .jsonl.gz, .parquet"),
+        (("-o", "log.csv"), "must end in one of .jsonl, .jsonl.gz, .parquet"),
         (("-o", "nowhere/log.jsonl"), "There is no folder nowhere"),
     ],
 )

@@ -440,7 +440,7 @@ def test_a_plot_is_drawn_and_named(cli: Cli, log: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "name", "says"),
     [
-        (log_rows(), "cost.jpg", "written as .svg, .png, .pdf, not as cost.jpg"),
+        (log_rows(), "cost.jpg", "must be a file .svg, .png, .pdf, not cost.jpg"),
         (
             [*log_rows(dataset="one"), *log_rows(dataset="two")],
             "cost.svg",

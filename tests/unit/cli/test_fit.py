@@ -305,7 +305,7 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
         (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
         (["--guarantee", "error", "--groups"], "Segments go with coverage and solvable"),
         (["--policy", "treshold"], "did you mean threshold"),
-        (["--calibration-share", "1.5"], "lies between 0 and 1"),
+        (["--calibration-share", "1.5"], "must lie between 0 and 1"),
         (["--where", "step=1"], "cut episodes apart"),
         (["--init", "nowhere"], "not a policy directory"),
     ],

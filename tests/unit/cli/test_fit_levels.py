@@ -132,7 +132,7 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
         (("--levels", LEVELS, "--default-level", "hihg"), ["'hihg', and --levels has low, medium, high"]),
         (("--default-level", "low"), ["--default-level is one of --levels, and there are none"]),
         (("--levels", "0.1"), ["1 alpha without names; name them"]),
-        (("--levels", "a=0.1"), ["there are two levels or more"]),
+        (("--levels", "a=0.1"), ["give two levels or more"]),
         (("--levels", "low=0.2,0.1"), ["name all of them, or none"]),
         (("--levels", "low=0.2,low=0.1"), ["a name appears twice"]),
         (("--levels", "low=0.2,high=x,"), ["'high=x', '' is not of the form NAME=ALPHA"]),
@@ -145,7 +145,7 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
             ("--levels", "low=2,high=0.1", "--policy", "ccpo", "--init", "earlier"),
             [
                 f"{PROBLEMS} problems:",
-                "--init does not go with one network for several levels",
+                "--init cannot be combined with one network for several levels",
                 "--init earlier is not a policy",
             ],
         ),

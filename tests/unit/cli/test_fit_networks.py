@@ -164,7 +164,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bytes(
     monkeypatch.setattr(fitting, "show_training", show_training)
     again = fit(cli, log, "--checkpoint", "ck", "--force")
     assert again.code == 2
-    assert "ck holds a checkpoint: --resume continues from it" in words(again.err)
+    assert "ck has a checkpoint: --resume continues from it" in words(again.err)
     other = fit(cli, log, "--checkpoint", "ck", "--resume", "--seed", "3", "--force")
     assert other.code == 2
     assert "- seed: it is 0, and 3 is asked for" in words(other.err)
@@ -216,8 +216,8 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
     assert "batch: input should be greater than or equal to 1, not 0" in said
     assert "activation: input should be 'softsign' or 'relu', not 'tanh'" in said
     assert "steps: input should be greater than or equal to 1, not 0" in said
-    assert "kappa_range: the lower end is below the upper one" in said
-    assert "alpha is 2.0; it lies between 0 and 1" in said
+    assert "kappa_range: the lower end must be below the upper one" in said
+    assert "alpha is 2.0; it must lie between 0 and 1" in said
     assert said.count("kappa_range") == 1
 
 
@@ -231,9 +231,9 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
         (("--policy", "ccpo", "--resume"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--checkpoint-every", "5"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--network-config", "none.yaml"), "There is no file none.yaml"),
-        (("--policy", "ccpo", "--device", "tpu"), "device: it is cpu, cuda or cuda:N, not 'tpu'"),
-        (("--policy", "ccpo", "--cross-calibrate"), "does not go with --policy ccpo"),
-        (("--networks", "--cross-calibrate"), "does not go with --networks"),
+        (("--policy", "ccpo", "--device", "tpu"), "device: it must be cpu, cuda or cuda:N, not 'tpu'"),
+        (("--policy", "ccpo", "--cross-calibrate"), "cannot be combined with --policy ccpo"),
+        (("--networks", "--cross-calibrate"), "cannot be combined with --networks"),
         (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo has no certificate, and --levels is of one"),
         (("--policy", "cpo-online", "--by-segment", "--abstain"), "and --by-segment, --abstain are of one; leave out"),
         (("--policy", "cpo", "--expires-days", "3", "--delta", "0.1"), "--delta, --expires-days are of one"),

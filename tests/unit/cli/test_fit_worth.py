@@ -51,9 +51,9 @@ def test_where_costs_are_unknown_fit_and_prove_say_that_costs_are_missing(cli: C
     bare = {"cost_nano_usd": None, "signals": None, "confidence": None, "correct": None, "gold": None}
     log = written([{**one, **bare} for one in ladder_rows(200, range(0, 200, 2))])
     asked = ("--guarantee", "agreement", "--alpha", "0.05")
-    missing = "what calls cost (cost_nano_usd; in a wide table NAME_cost)"
+    missing = "calls cost (cost_nano_usd; in a wide table NAME_cost)"
     assert missing in last_line(cli("fit", log, "-o", "policy", *asked))
-    assert f"Log {missing}: without it steps are counted" in " ".join(
+    assert f"Log what {missing}: without it steps are counted" in " ".join(
         cli("prove", log, *asked, "--splits", "2").out.split()
     )
 
@@ -63,7 +63,7 @@ def test_where_costs_are_unknown_a_score_of_no_known_kind_does_not_hide_it(cli: 
     rows = ladder_rows(200, range(0, 200, 2))
     log = written([{**one, "cost_nano_usd": None, "signals": {"margin": one["step"] * 0.5}} for one in rows])
     ran = cli("fit", log, "-o", "policy", "--guarantee", "regret", "--alpha", "0.1")
-    assert "what calls cost (cost_nano_usd; in a wide table NAME_cost)" in last_line(ran)
+    assert "calls cost (cost_nano_usd; in a wide table NAME_cost)" in last_line(ran)
     assert "keeps every answer" not in ran.out
 
 

@@ -94,7 +94,7 @@ def test_our_own_log_changes_its_form(cli: Cli, tmp_path: Path) -> None:
         (("odd.jsonl", "-o", "x.jsonl", "--role", "a=bass", "--from", "table"), "did you mean base?"),
         (("odd.jsonl", "-o", "x.jsonl", "--map", "question=promt"), "did you mean prompt?"),
         (("odd.jsonl", "-o", "odd.jsonl", "--map", "question=prompt"), "--output is the file that is read"),
-        (("odd.jsonl", "-o", "x.csv", "--map", "question=prompt", "--map", "answer=reply"), "ends in none of"),
+        (("odd.jsonl", "-o", "x.csv", "--map", "question=prompt", "--map", "answer=reply"), "must end in one of"),
         (("failed.jsonl", "-o", "x.jsonl"), "Nothing in failed.jsonl can be imported. 1 row dropped: a failed call"),
     ],
 )

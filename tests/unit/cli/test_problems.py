@@ -101,7 +101,7 @@ def test_cross_calibration_lists_what_does_not_go_with_it_beside_a_promise_that_
     options = ["--cross-calibrate", "--guarantee", "regret", "--by-segment", "--init", "nodir", "-o", "policy"]
     said = refused(cli("fit", log, *options))
     assert "Segments go with coverage" in said
-    assert "does not go with --init, --guarantee regret, --by-segment" in said
+    assert "cannot be combined with --init, --guarantee regret, --by-segment" in said
     assert "nodir" in said
 
 

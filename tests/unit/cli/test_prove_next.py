@@ -42,7 +42,7 @@ def test_where_the_base_is_always_right_it_is_enough(page: Page) -> None:
 
 def test_where_no_answer_is_right_the_judging_is_to_be_checked(page: Page) -> None:
     said = page([one | {"correct": False} for one in hard_rows(120, [])])
-    assert "No step answers any question rightly: there is nothing that a signal could tell" in said
+    assert "No step answers any question rightly: there is no right answer for a signal to detect" in said
     assert after(said).startswith("No answer on record is right: check how they are judged (--matcher)")
 
 

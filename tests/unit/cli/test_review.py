@@ -198,7 +198,7 @@ def test_a_long_request_is_shown_page_by_page_to_its_end(tmp_path: Path) -> None
             seen += until(screen, " q")  # of "q ends", below a page, or "q quit", below the pair
         assert all(f"line {number} of" in seen for number in range(100))
         os.write(screen, b"\x1b[1;5C")  # an arrow key judges nothing, though a 1 is in it
-        until(screen, "means nothing")
+        until(screen, "has no meaning")
         os.write(screen, b"q")
         until(screen, "0 pairs of 1 judged")
         assert process.wait(60) == 0

@@ -80,7 +80,7 @@ def test_an_export_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Pa
         (["--where", "modle=x"], "did you mean model"),
         (["--where", "model"], "COLUMN=VALUE"),
         (["--json"], "name a file with -o"),
-        (["-o", "log.txt"], "ends in none of"),
+        (["-o", "log.txt"], "must end in one of"),
         (["-o", "nowhere/log.jsonl"], "cannot be written"),
     ],
 )

@@ -74,4 +74,4 @@ def test_prove_says_that_no_threshold_is_a_baseline_and_why(
     episodes = log(tmp_path / "log.jsonl", signal)
     ran = cli("prove", str(episodes), "--alpha", "0.3", "--splits", "2", "--policy", "threshold")
     assert ran.code == 0, ran.err
-    assert (f"beside the policy as a baseline: {WHY}" in " ".join(ran.out.split())) is said
+    assert (f"no baseline with a threshold on how sure a model is: {WHY}" in " ".join(ran.out.split())) is said

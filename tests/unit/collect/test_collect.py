@@ -875,7 +875,7 @@ def test_everything_that_would_fail_later_is_said_at_once(tmp_path: Path) -> Non
         collected(tmp_path / "nowhere" / "log.csv", asked(1), models, made=made, max_cost_nano_usd=1)
     text = str(caught.value)
     assert "There is no folder" in text
-    assert "ends in none of .jsonl, .jsonl.gz, .parquet" in text
+    assert "must end in one of .jsonl, .jsonl.gz, .parquet" in text
     assert "small has no known price" in text
     assert models.requests == []
 

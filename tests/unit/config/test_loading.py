@@ -470,8 +470,8 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
     [
         ({"kind": "coverag"}, "guarantee: There is no guarantee 'coverag'; did you mean coverage?"),
         ({"alpa": 0.1}, "guarantee.alpa: there is no such setting; did you mean alpha?"),
-        ({"kind": "coverage", "alpha": 1.5}, "guarantee: alpha is 1.5; it lies between 0 and 1."),
-        ({"kind": "error", "delta": 0}, "guarantee: delta is 0.0; it lies between 0 and 1."),
+        ({"kind": "coverage", "alpha": 1.5}, "guarantee: alpha is 1.5; it must lie between 0 and 1."),
+        ({"kind": "error", "delta": 0}, "guarantee: delta is 0.0; it must lie between 0 and 1."),
         (
             {"kind": "coverage", "budget": 0.1},
             "guarantee: A budget goes with budget, regret, error, agreement and preference",

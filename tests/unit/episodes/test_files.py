@@ -114,7 +114,7 @@ def test_a_file_is_there_whole_or_as_it_was(log: Path) -> None:
 
 
 def test_an_ending_that_says_no_form_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"ends in none of \.jsonl, \.jsonl\.gz, \.parquet"):
+    with pytest.raises(UsageError, match=r"must end in one of \.jsonl, \.jsonl\.gz, \.parquet"):
         write_rows(tmp_path / "log.csv", ROWS)
 
 
@@ -457,7 +457,7 @@ def test_a_packed_file_that_was_cut_short_gives_what_it_holds(tmp_path: Path) ->
 
 def test_a_file_without_one_good_row_is_refused(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "log.jsonl", '{"model": "x", "spend": 1}', "junk")
-    with pytest.raises(UsageError, match=r"holds no row of an episode log: 2 rows dropped: .*cascade import"):
+    with pytest.raises(UsageError, match=r"has no row of an episode log: 2 rows dropped: .*cascade import"):
         list(read_rows(path))
 
 

@@ -227,9 +227,9 @@ def test_a_file_that_was_cut_short_is_said(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (0, 3, 8, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(UsageError, match="no Parquet file, or its end is damaged"):
+        with pytest.raises(UsageError, match="not a Parquet file, or its end is damaged"):
             list(read_rows(path))
-        with pytest.raises(UsageError, match="no Parquet file, or its end is damaged"):
+        with pytest.raises(UsageError, match="not a Parquet file, or its end is damaged"):
             list(read_columns(path, ["step"]))
 
 

@@ -92,12 +92,12 @@ def test_an_answer_that_was_not_kept_as_text_is_unknown() -> None:
 def test_what_cannot_be_graded_is_refused() -> None:
     rows = [said("Danube", gold=None)]
     tables = tables_from_rows(rows)
-    with pytest.raises(UsageError, match="log does not say how good any answer is"):
+    with pytest.raises(UsageError, match="log has nothing to grade answers by"):
         qualities(rows, tables)
     with pytest.raises(UsageError, match="There is no matcher 'f2'"):
         qualities(rows, tables, "f2")
     for others in ([], [said("Danube", "other")], [said("Danube"), said("Danube", step=2)]):
-        with pytest.raises(UsageError, match="not the rows that the table log was made of"):
+        with pytest.raises(UsageError, match="not the rows that the table log was made from"):
             qualities(others, tables)
 
 

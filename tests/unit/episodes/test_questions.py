@@ -205,13 +205,13 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         "q.jsonl:2: it has no field question; did you mean quesion?",
         "q.jsonl:3: the question is empty",
         "q.jsonl:4: not a JSON object",
-        "q.jsonl:5: the answer 'E' is none of the 2 choices",
-        "q.jsonl:6: the answer '2' is none of the 2 choices",
+        "q.jsonl:5: the answer 'E' is not among the 2 choices",
+        "q.jsonl:6: the answer '2' is not among the 2 choices",
         "q.jsonl:7: there are 1 choices",
-        "q.jsonl:8: the choices are no list of texts",
+        "q.jsonl:8: the choices are not a list of texts",
         "q.jsonl:9: the context is neither a text nor paragraphs",
         "q.jsonl:10: a paragraph of the context",
-        "q.jsonl:11: an answer is no text",
+        "q.jsonl:11: an answer is not a text",
         "q.jsonl:12: the id a is that of q.jsonl:1",
     ):
         assert f"\n  - {line}" in said

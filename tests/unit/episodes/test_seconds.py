@@ -27,9 +27,9 @@ def test_costs_count_money_and_seconds_and_what_is_seen_stays_money() -> None:
 def test_unknown_seconds_and_no_price_are_refused() -> None:
     log = open_log("demo-ladder")
     (table,) = log.tables
-    with pytest.raises(UsageError, match="488 logged steps of demo-ladder do not say how long they took"):
+    with pytest.raises(UsageError, match="488 logged steps of demo-ladder have no duration"):
         with_seconds(table, {}, 0.001)
-    with pytest.raises(UsageError, match="above 0, not 0"):
+    with pytest.raises(UsageError, match="above 0 USD, not 0"):
         with_seconds(table, seconds_of(log.rows()), 0.0)
 
 

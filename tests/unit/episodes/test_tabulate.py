@@ -175,14 +175,14 @@ def test_what_cannot_be_judged_is_left_out_and_named() -> None:
     assert table.ids == ("good",)
     assert dict(dropped.rows) == {
         "an episode with a step missing in the middle": 2,
-        "an episode with an answer of which it is not known whether it is right": 1,
+        "an episode with an answer of which it is unknown whether it is right": 1,
         "an episode without a step": 1,
     }
     assert "gap: an episode with a step missing" in dropped.describe()
 
 
 def test_a_log_without_an_episode_is_refused_with_the_reasons() -> None:
-    with pytest.raises(UsageError, match=r"no episode to judge in this log\. 1 row dropped: .*not known whether"):
+    with pytest.raises(UsageError, match=r"no episode to judge in this log\. 1 row dropped: .*unknown whether"):
         tables_from_rows([row(correct=None)])
     for gold, advice in ((["the Rhine"], r"judges them by the accepted answers"), (None, r"Add the accepted answers")):
         with pytest.raises(UsageError, match=advice):
@@ -319,7 +319,7 @@ def test_the_lone_answer_of_a_walk_was_served_where_kept_is_null() -> None:
         ([GUIDE, GUIDE | {"candidate": 1, "kept": True}], "it has several answers, and kept is null for one of them"),
         ([GUIDE, GUIDE | {"candidate": None}], "it has several answers, one of them with a null candidate"),
         ([{"walk": "guide only"}], "neither an answer nor a reply is on record"),
-        ([GUIDE | {"correct": None}], "it is not known whether its answer is right"),
+        ([GUIDE | {"correct": None}], "it is unknown whether its answer is right"),
     ],
 )
 def test_a_walk_of_which_it_is_unknown_what_was_served_is_left_out_and_counted(rows: list[Row], why: str) -> None:
@@ -396,7 +396,7 @@ def test_two_answers_in_one_place_are_refused_where_no_id_tells_runs_apart() -> 
     dropped = Dropped()
     tables_from_rows([*twice, row("b", question="What?")], dropped)
     assert dropped.count == 1
-    assert "give each run an episode_id" in dropped.describe()
+    assert "give each run its own episode_id" in dropped.describe()
     with pytest.raises(UsageError, match="answered twice in one step") as error:
         tables_from_rows(twice)
     assert "gold" not in str(error.value)

@@ -103,7 +103,7 @@ def test_a_writer_that_was_never_used_makes_no_file(tmp_path: Path, file_url: st
     with TraceWriter(file_url) as writer:
         assert writer.flush(0)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="no kind of store"):
+    with pytest.raises(UsageError, match="not a kind of store"):
         TraceWriter("mysql://host/db")
 
 

@@ -135,7 +135,7 @@ def test_one_reference_takes_the_models_before_it() -> None:
 
 @pytest.mark.parametrize(
     ("models", "said"),
-    [(("smal", LARGE), "small"), ((SMALL, SMALL), "once each"), ((SMALL,), "nothing can be saved")],
+    [(("smal", LARGE), "small"), ((SMALL, SMALL), "Name each model once"), ((SMALL,), "nothing can be saved")],
 )
 def test_models_that_make_no_ladder_are_refused(models: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):

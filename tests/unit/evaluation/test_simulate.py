@@ -339,5 +339,5 @@ def test_other_numbers_of_rounds() -> None:
 
 
 def test_n_and_seed_are_looked_at_together() -> None:
-    with pytest.raises(UsageError, match=r"n is 0; it is 1 or more; seed is -1; it is 0 or more"):
+    with pytest.raises(UsageError, match=r"n is 0, but must be 1 or more; seed is -1, but must be 0 or more"):
         simulate(HOTPOTQA, 0, -1)

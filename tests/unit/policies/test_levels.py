@@ -191,7 +191,7 @@ def test_levels_are_never_written_through_a_link(tmp_path: Path) -> None:
                 ),
             },
             "low",
-            "levels.high: budget promises no share of questions",
+            "levels.high: budget does not promise a share of questions",
         ),
     ],
 )
@@ -242,7 +242,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (edited(lambda one: renamed(one, "low", "a/b")), "'a/b' is no name for a level"),
     (edited(lambda one: renamed(one, "low", "")), "'' is no name for a level"),
     (edited(lambda one: renamed(one, "low", "lowest")), "levels.lowest.directory: it is 'levels/low'"),
-    (edited(lambda one: one["levels"]["low"].update(alpha=0)), "levels.low.alpha: it is 0, and lies between 0 and 1"),
+    (edited(lambda one: one["levels"]["low"].update(alpha=0)), "levels.low.alpha: it is 0, but must lie between 0 and 1"),
     (edited(lambda one: one["levels"]["low"].update(alpha=True)), "levels.low.alpha: it is True"),
     (edited(lambda one: one["levels"]["low"].update(alpha="0.2")), "levels.low.alpha: it is '0.2'"),
     (edited(lambda one: one["levels"]["low"].update(alpha=0.1)), "levels: two of them have the same alpha"),

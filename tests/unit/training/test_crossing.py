@@ -172,7 +172,12 @@ def test_a_log_of_another_cascade_is_refused() -> None:
 def test_all_that_does_not_go_with_it_is_said_at_once() -> None:
     with pytest.raises(UsageError) as told:
         check_crossable(Guarantee("error", 0.5, 0.1), ["--embed", "--init"])
-    for words in ("coverage and solvable alone, not error", "no delta", "twice 0.5", "go with --embed, --init"):
+    for words in (
+        "coverage and solvable alone, not error",
+        "no delta",
+        "twice 0.5",
+        "be combined with --embed, --init",
+    ):
         assert words in str(told.value)
 
 

@@ -188,7 +188,7 @@ def test_too_few_questions_are_told_with_how_many_are_missing() -> None:
     assert caught.value.needed_n == 29
     found = fit(log(7), allow_everything=True)
     assert found.artifact.certificates[0].keeps_everything
-    assert any("9 are needed" in note for note in found.notes)
+    assert any("a threshold needs 9" in note for note in found.notes)
 
 
 def test_few_questions_are_certified_but_nothing_is_learned() -> None:

@@ -80,16 +80,20 @@ def test_a_level_that_cannot_be_certified_is_named() -> None:
 @pytest.mark.parametrize(
     ("alphas", "guarantee", "said"),
     [
-        ({"low": 0.2}, COVERAGE, "there are two levels or more"),
-        ({}, COVERAGE, "there are two levels or more"),
+        ({"low": 0.2}, COVERAGE, "give two levels or more"),
+        ({}, COVERAGE, "give two levels or more"),
         ({"low": 0.2, "high": 0.2}, COVERAGE, "two levels have the same alpha"),
         (
             {"low": 1.5, "high": float("nan")},
             COVERAGE,
-            "the alpha of level low lies between 0 and 1, not 1.5; the alpha",
+            "the alpha of level low must lie between 0 and 1, not 1.5; the alpha",
         ),
         ({"Low": 0.2, "high": 0.1}, COVERAGE, "'Low' is no name for a level"),
-        (ALPHAS, Guarantee("budget", budget_nano_usd=10, most_nano_usd=20), "budget promises no share of questions"),
+        (
+            ALPHAS,
+            Guarantee("budget", budget_nano_usd=10, most_nano_usd=20),
+            "budget does not promise a share of questions",
+        ),
     ],
 )
 def test_what_are_no_levels_is_refused(alphas: dict[str, float], guarantee: Guarantee, said: str) -> None:

@@ -117,7 +117,7 @@ def test_an_earlier_policy_of_other_signals_is_warned_of() -> None:
 
 def test_one_training_question_is_one() -> None:
     found = fit(log(20), Guarantee("coverage", 0.05), method="auto")
-    assert "1 training question is too few to choose by: the policy looks at nothing but the step" in found.notes
+    assert "1 training question is too few to choose by: the policy reads nothing but the step" in found.notes
 
 
 def test_a_charge_without_effect_is_said() -> None:

@@ -1,6 +1,6 @@
 "use strict";
 
-// The key lives in this tab (sessionStorage) and is sent as a header of our own requests: no other site can send it.
+// The key is stored in this tab (sessionStorage) and sent as a header of our own requests: no other site can send it.
 const KEY = "cascade-key";
 const main = () => document.querySelector("main");
 let busy = false;
@@ -49,13 +49,13 @@ async function load(focus) {
       say(await problem(response));
     }
   } catch {
-    say("The server does not answer.");
+    say("The server is not responding.");
   } finally {
     busy = false;
   }
 }
 
-// Keys of a review: the server says what each one means, and the page only sends them.
+// Keys of a review: the server gives each key its meaning, and the page only sends them.
 async function press(key) {
   const { reviewer, pair, pressed } = main().dataset;
   if (busy || pair === undefined) return;
@@ -71,14 +71,14 @@ async function press(key) {
     if (response.ok) await show(response, "h1[tabindex]");
     else say(await problem(response));
   } catch {
-    say("The server does not answer; nothing was kept of this key. Press it again.");
+    say("The server is not responding, and this key was not saved. Press it again.");
   } finally {
     main().removeAttribute("aria-busy");
     busy = false;
   }
 }
 
-// A change asks in a dialog first; the dialog's own button sends it.
+// A button for a change opens a dialog; the button in the dialog sends the request.
 async function act(button) {
   if (button.dataset.confirm) return document.querySelector(button.dataset.confirm).showModal();
   if (busy) return;
@@ -96,7 +96,7 @@ async function act(button) {
     await load("#said");
     say(button.dataset.done);
   } catch {
-    say("The server does not answer.");
+    say("The server is not responding.");
   } finally {
     busy = false;
     button.disabled = false;

@@ -100,7 +100,7 @@ def test_a_reply_without_an_answer_is_no_candidate_and_an_unknown_reply_is_an_un
     dropped = Dropped()
     with pytest.raises(UsageError, match="no episode to judge"):
         tables_from_rows(found, dropped)
-    assert dict(dropped.rows) == {"an episode with an answer of which it is not known whether it is right": 1}
+    assert dict(dropped.rows) == {"an episode with an answer of which it is unknown whether it is right": 1}
 
 
 def test_the_lone_answer_of_a_walk_was_kept_and_its_steps_are_its_own() -> None:

@@ -197,7 +197,7 @@ def test_other_observations_are_noted_and_failed_ones_dropped(tmp_path: Path) ->
         dropped=dropped,
     )
     assert len(found) == 1
-    assert dict(dropped.notes) == {"an observation that is no call of a model, passed over": 2}
+    assert dict(dropped.notes) == {"an observation that is not a model call, skipped": 2}
     assert dict(dropped.rows) == {"a failed call": 1}
 
 

@@ -203,7 +203,7 @@ def test_spans_that_are_no_calls_are_noted_and_failed_ones_dropped(tmp_path: Pat
         dropped=dropped,
     )
     assert len(found) == 1
-    assert dict(dropped.notes) == {"a span that is no call of a model, passed over": 3}
+    assert dict(dropped.notes) == {"a span that is not a model call, skipped": 3}
     assert dict(dropped.rows) == {"a failed call": 3, "the same call a second time": 1}
 
 

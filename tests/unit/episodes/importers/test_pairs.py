@@ -143,7 +143,7 @@ def test_rows_without_their_place_are_dropped_and_other_files_refused(tmp_path: 
     assert len(list(rows_from_pairs(path, dropped))) == 3
     assert dict(dropped.rows) == {"no question_id, round or T": 1}
     path.write_text('{"question": "x"}\n')
-    with pytest.raises(UsageError, match=r"pairs\.jsonl:1 is no row of a log of pairs: it has no T, base_correct"):
+    with pytest.raises(UsageError, match=r"pairs\.jsonl:1 is not a row of a log of pairs: it has no T, base_correct"):
         list(rows_from_pairs(path))
 
 
@@ -202,7 +202,7 @@ def test_answers_of_nobody_are_dropped(tmp_path: Path) -> None:
     rows = list(rows_from_pairs(path, dropped))
     assert [row["dataset"] for row in rows] == ["mint/small alone"]
     assert dict(dropped.rows) == {"no model": 1}
-    assert dropped.notes["a question that no guide was asked: its episode has the base's step only"] == 1
+    assert dropped.notes["a question without a guide's answer: its episode has only the base's step"] == 1
 
 
 # --- the real logs, against the figures that are published with them ---

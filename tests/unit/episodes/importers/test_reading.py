@@ -80,9 +80,9 @@ def test_a_store_is_read_too(tmp_path: Path) -> None:
 def test_what_nobody_knows_is_refused_with_advice(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", {"prompt": "x", "reply": "y"})
     assert detect(path) is None
-    with pytest.raises(UsageError, match="holds no row of an episode log"):
+    with pytest.raises(UsageError, match="has no row of an episode log"):
         list(read_log(path))
-    with pytest.raises(UsageError, match=r"known by its columns. Say what it is with --from \(pairs, .*--map"):
+    with pytest.raises(UsageError, match=r"not those of a known log. Name its kind with --from \(pairs, .*--map"):
         import_rows(path)
     (row,) = import_rows(path, columns={"question": "prompt", "answer": "reply"})
     assert (row["question"], row["answer"]) == ("x", "y")

@@ -106,8 +106,8 @@ def test_truth_alone_makes_a_candidate(tmp_path: Path) -> None:
         ({"qestion": "prompt", "answr": "reply"}, ["mapped to qestion; did you mean question?", "nor to answr"]),
         ({"question": "promt", "answer": "rply"}, ["no column promt; did you mean prompt?", "no column rply"]),
         ({"qestion": "promt"}, ["mapped to qestion", "no column promt"]),
-        ({"answer": "reply"}, ["no column stands for the question: add question=FIELD"]),
-        ({"question": "prompt"}, ["no column stands for the answer: add answer=FIELD"]),
+        ({"answer": "reply"}, ["no column is mapped to the question: add question=FIELD"]),
+        ({"question": "prompt"}, ["no column is mapped to the answer: add answer=FIELD"]),
         ({"question": "prompt", "answer": "reply", "signals.p": "q"}, ["the table has no column q"]),
     ],
 )
@@ -121,7 +121,7 @@ def test_all_that_is_wrong_with_a_mapping_is_said_at_once(
 
 
 def test_a_table_without_rows_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no row"):
+    with pytest.raises(UsageError, match="has no row"):
         list(rows_from_table(table(tmp_path, "a,b\n"), columns={"question": "a"}))
 
 

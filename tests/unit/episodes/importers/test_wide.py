@@ -1,6 +1,6 @@
 """Wide tables: a row for each question, columns for each model, and no mapping.
 
-0.5.0 refused them ("no column stands for the question: add question=FIELD").
+0.5.0 refused them ("no column is mapped to the question: add question=FIELD").
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def test_a_wide_table_needs_no_mapping(tmp_path: Path, form: str) -> None:
         ),
         "step 2, large: large_answer (its answer), large_correct (whether it is right), large_cost (its cost in USD)",
         (
-            "the models stand in the order of their mean costs (USD: small 0.0001, large 0.002); --role MODEL=base and "
-            "--role MODEL=guide say otherwise"
+            "the models are in the order of their mean costs (USD: small 0.0001, large 0.002); --role MODEL=base and "
+            "--role MODEL=guide change that"
         ),
         "ignored: topic",
     ]
@@ -236,8 +236,11 @@ def test_a_table_of_calls_is_not_wide(names: list[str]) -> None:
             ["its answer, for a: add --map a.answer=a_answer or --map a.answer=a_out"],
         ),
         ("prompt,a_answer,a_cost,a_cost_usd", ["a_cost and a_cost_usd may each be its cost in USD, for a"]),
-        ("prompt,a_answer,b_answer,answer", ["answer stands beside columns of a and b: add --map gold=answer if"]),
-        ("text_id,a_answer,b_answer", ["no column stands for the question: add --map question=FIELD"]),
+        (
+            "prompt,a_answer,b_answer,answer",
+            ["answer is ambiguous beside columns of a and b: add --map gold=answer if"],
+        ),
+        ("text_id,a_answer,b_answer", ["no column is mapped to the question: add --map question=FIELD"]),
         ("prompt,query,a_answer,a_reply", ["may each be the question", "its answer, for a"]),
     ],
 )

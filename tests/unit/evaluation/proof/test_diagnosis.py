@@ -90,7 +90,7 @@ def test_what_is_not_on_record_is_said() -> None:
     table = made()
     none = np.zeros(table.n, dtype=np.bool_)
     said = " ".join(unknowns(replace(table, cost_known=False, priced=none, texts_known=none)))
-    assert f"lacks a cost of {table.n} of {table.n} questions" in said
+    assert f"lacks a cost for {table.n} of {table.n} questions" in said
     assert "texts are not on record" in said
     assert "texts are not on record" not in " ".join(unknowns(replace(table, texts_known=np.ones(table.n, np.bool_))))
 
@@ -104,8 +104,8 @@ def test_without_texts_coverage_is_shown_where_votes_would_decide() -> None:
     assert default_kind(table, "all") == "coverage"
     assert default_kind(replace(bare, confidence=apart)) == "regret"
     assert default_kind(tied) == "coverage"
-    assert "neither regret nor error" in " ".join(unknowns(tied))
-    assert "neither regret nor error" not in " ".join(unknowns(replace(bare, confidence=apart)))
+    assert "not regret or error" in " ".join(unknowns(tied))
+    assert "not regret or error" not in " ".join(unknowns(replace(bare, confidence=apart)))
 
 
 def test_the_interval_of_an_auroc_lies_within_0_and_1() -> None:

@@ -117,7 +117,7 @@ def test_a_signal_that_tells_nothing_saves_no_more_than_a_coin() -> None:
     base = next(one for one in found.others if one.name == "base only")
     assert base.saving is not None
     assert found.coin.saving == pytest.approx(base.saving.mean * found.policy.broken / base.broken)
-    assert "what was learned adds" in words(found)["coin"] or found.verdict == "unsure"
+    assert "the learned policy adds" in words(found)["coin"] or found.verdict == "unsure"
 
 
 def test_a_way_that_breaks_the_promise_less_often_needs_no_coin() -> None:

@@ -156,7 +156,7 @@ def test_many_policies_have_room_in_the_legend(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("name", ["plot.jpg", "plot", "plot.svg.gz"])
 def test_another_ending_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=r"written as \.svg, \.png, \.pdf, not as plot"):
+    with pytest.raises(UsageError, match=r"must be a file \.svg, \.png, \.pdf, not plot"):
         check(Path(name), "made", cost_known=True)
 
 

@@ -124,8 +124,8 @@ def test_without_columns_there_is_the_share() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"y": np.array([0.0, 2.0, 1.0])}, "y: every number lies in 0..1"),
-        ({"y": np.array([0.0, -0.5, 1.0])}, "y: every number is finite and at least 0"),
+        ({"y": np.array([0.0, 2.0, 1.0])}, "y: every number must lie in 0..1"),
+        ({"y": np.array([0.0, -0.5, 1.0])}, "y: every number must be finite and ≥ 0"),
         ({"y": np.ones(4)}, "y: 3 numbers"),
         ({"rows": np.array([[np.inf]] * 3)}, "not finite"),
         ({"penalty": np.nan}, "penalty"),

@@ -103,9 +103,9 @@ def test_more_rows_than_a_block_are_summed_whole(rng: np.random.Generator) -> No
     [
         ({"rows": np.empty((0, 2))}, "nothing to fit on"),
         ({"rows": np.array([[np.nan, 1.0]] * 3)}, "not finite"),
-        ({"penalty": -1.0}, "penalty: every number is finite and at least 0"),
+        ({"penalty": -1.0}, "penalty: every number must be finite and ≥ 0"),
         ({"penalty": np.ones(3)}, "penalty: 2 numbers"),
-        ({"prior": np.array([np.inf, 0.0])}, "prior: every number is finite"),
+        ({"prior": np.array([np.inf, 0.0])}, "prior: every number must be finite"),
         ({"weights": np.array([1.0, -1.0, 1.0])}, "weights: every number"),
         ({"weights": np.zeros(3)}, "weights: they are all 0"),
         ({"weights": np.ones(2)}, "weights: 3 numbers"),
@@ -120,7 +120,7 @@ def test_targets_are_checked_as_well() -> None:
     prepared = Ridge.prepare(np.eye(3), 1.0)
     with pytest.raises(UsageError, match="y: 3 numbers"):
         prepared.solve(np.ones(4))
-    with pytest.raises(UsageError, match="y: every number is finite"):
+    with pytest.raises(UsageError, match="y: every number must be finite"):
         prepared.solve(np.array([0.0, np.nan, 1.0]))
 
 

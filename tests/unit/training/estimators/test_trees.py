@@ -141,7 +141,7 @@ def test_targets_that_are_all_the_same_are_what_is_predicted() -> None:
     [
         (np.empty((0, 2)), np.empty(0), None, "nothing to fit on"),
         (np.ones(3), np.ones(3), None, "nothing to fit on"),
-        (np.ones((3, 1)), np.array([1.0, np.nan, 2.0]), None, "y: every number is finite"),
+        (np.ones((3, 1)), np.array([1.0, np.nan, 2.0]), None, "y: every number must be finite"),
         (np.ones((3, 1)), np.ones(2), None, "y: 3 numbers"),
         (np.ones((3, 1)), np.ones(3), np.array([1.0, -1.0, 1.0]), "weights: every number"),
     ],

@@ -222,16 +222,16 @@ STATE = f"state-{STEPS}.safetensors"
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        (STATE, lambda data: data[:-1] + bytes([data[-1] ^ 1]), "its SHA-256 is not the one"),
-        (STATE, lambda data: data[:-9], "its SHA-256 is not the one"),
-        (CURVES_FILE, lambda data: data[:-30], "its SHA-256 is not the one"),
-        (CURVES_FILE, lambda data: data.replace(b"1,", b"2,", 1), "its SHA-256 is not the one"),
+        (STATE, lambda data: data[:-1] + bytes([data[-1] ^ 1]), "its SHA-256 differs from the one"),
+        (STATE, lambda data: data[:-9], "its SHA-256 differs from the one"),
+        (CURVES_FILE, lambda data: data[:-30], "its SHA-256 differs from the one"),
+        (CURVES_FILE, lambda data: data.replace(b"1,", b"2,", 1), "its SHA-256 differs from the one"),
         (CHECKPOINT_FILE, lambda data: data[:-20], "no JSON as it was written"),
-        (CHECKPOINT_FILE, lambda data: b"[]", "no checkpoint of the form 1"),
-        (CHECKPOINT_FILE, document(lambda held: held.update(schema_version=2)), "no checkpoint of the form 1"),
-        (CHECKPOINT_FILE, document(lambda held: held["state"].update(file="../x")), "it is named by its step"),
+        (CHECKPOINT_FILE, lambda data: b"[]", "not a checkpoint of format 1"),
+        (CHECKPOINT_FILE, document(lambda held: held.update(schema_version=2)), "not a checkpoint of format 1"),
+        (CHECKPOINT_FILE, document(lambda held: held["state"].update(file="../x")), "its name must have its step"),
         (CHECKPOINT_FILE, document(lambda held: held.pop("curves")), "curves: it has bytes and sha256"),
-        (CHECKPOINT_FILE, document(lambda held: held.pop("run")), "run: it says what the run depends on"),
+        (CHECKPOINT_FILE, document(lambda held: held.pop("run")), "run: it must list what the run depends on"),
     ],
 )
 def test_damage_is_said_and_nothing_is_trained_on_it(
@@ -250,7 +250,7 @@ def test_a_state_of_other_tensors_is_refused(tmp_path: Path) -> None:
     data = checkpoint.bytes_of(held)
     with pytest.raises(ConfigError, match="other tensors"):
         checkpoint._state_of(data, made(), tmp_path)
-    with pytest.raises(ConfigError, match="no safetensors"):
+    with pytest.raises(ConfigError, match="not a safetensors"):
         checkpoint._state_of(b"nothing", made(), tmp_path)
 
 

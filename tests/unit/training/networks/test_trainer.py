@@ -163,13 +163,13 @@ def test_an_earlier_policy_is_not_started_from_and_that_is_said() -> None:
     table = log(300)
     first = fit(table)
     later = fit(log(600, 7), init=Init(first.policy, first.artifact.seen))
-    assert any("a policy network is trained anew" in one for one in later.notes)
+    assert any("a policy network is trained from scratch" in one for one in later.notes)
     assert not any("weights start from" in one for one in later.notes)
 
 
 @pytest.mark.parametrize("method", BARE)
 def test_what_carries_no_certificate_is_no_candidate(method: str) -> None:
-    with pytest.raises(UsageError, match=r"has no certificate.*--policy cpo.*cpo-batch"):
+    with pytest.raises(UsageError, match=r"cannot have a certificate.*--policy cpo.*cpo-batch"):
         fit(log(100), method=method)
 
 
@@ -233,7 +233,7 @@ def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
     assert learning is not None
     assert list(about_training(learning)) == []
     (said,) = about_training(learning._replace(settings={**learning.settings, "device": "cuda:1"}))
-    assert said.startswith("trained on cuda:1, where sums come in no fixed order")
+    assert said.startswith("trained on cuda:1, where the order of sums is not fixed")
     assert list(about_training(None)) == []
 
 
@@ -303,7 +303,7 @@ def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
     none = kept_at(sample_of(table.take(hopeless), found.policy), get("solvable"), 0.0)
     assert none == (0, None, 0.0, 1.0)
     bare = replace(found, kept=none)
-    assert f"On {found.realised.n} questions that it has not seen, what was asked for speaks of none" in found_in_words(
+    assert f"On {found.realised.n} questions that it has not seen, the promise asked for covers none" in found_in_words(
         bare
     )
     assert json.loads(json.dumps(UncertifiedFit(bare, {}, "o").to_dict(), allow_nan=False))["kept"]["share"] is None
@@ -324,7 +324,7 @@ def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: 
     assert found_in_words(found) in card
     assert "where 90 % were asked for" in card
     assert "## How it was trained" in card
-    assert "## What it looks at" in card
+    assert "## What it reads" in card
     write(tmp_path, found.artifact, files=files)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["README.md", "curves.csv", MODEL_FILE, "policy.json"]
 
@@ -337,7 +337,7 @@ def test_the_card_names_the_update_that_trained_a_network() -> None:
 
 
 def test_what_has_a_certificate_is_not_made_without() -> None:
-    with pytest.raises(UsageError, match="cpo and cpo_online, not ccpo"):
+    with pytest.raises(UsageError, match="Only cpo and cpo_online are trained without a certificate, not ccpo"):
         fit_uncertified([log(100)], COVERAGE, method="ccpo", networks=Networks(SMALL))
 
 
