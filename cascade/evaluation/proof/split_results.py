@@ -164,8 +164,18 @@ def write_down(into: OverSplits, did: Figures, reference: Figures) -> None:
 def way_of(name: str, found: OverSplits, sizes: tuple[int, int], *, paired: bool) -> Way:
     """Return the means with the differences to the reference; without them if `paired` is False (the reference)."""
     cost, right, broken, in_set, length, answers = (float(found.of(figure).mean()) for figure in Figures._fields)
-    gaps = [found.interval(gap, n_train=sizes[0], n_test=sizes[1]) if paired else None for gap in ("saving", "gap")]
+    gaps = [_gap(found, name, sizes) if paired else None for name in _LEAST]
     return Way(name, cost / 1e9, right, broken, in_set, length, answers, *gaps)
+
+
+_LEAST = {"saving": -np.inf, "gap": -1.0}
+"""The least that a difference to the reference can be; the most is 1: nothing costs less than nothing."""
+
+
+def _gap(found: OverSplits, name: str, sizes: tuple[int, int]) -> Interval | None:
+    """Return a difference to the reference; of few splits its interval would reach beyond what it can be."""
+    gap = found.interval(name, n_train=sizes[0], n_test=sizes[1])
+    return None if gap is None else gap.within(_LEAST[name], 1.0)
 
 
 def coin_of(results: Mapping[str, OverSplits], sizes: tuple[int, int]) -> Coin | None:

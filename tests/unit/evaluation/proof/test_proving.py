@@ -17,7 +17,8 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, prove
 from cascade.evaluation.proof.reasons import reasons
-from cascade.evaluation.splits import corrected_interval, splits
+from cascade.evaluation.proof.split_results import Figures, way_of
+from cascade.evaluation.splits import Interval, OverSplits, corrected_interval, splits
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
 from cascade.training.simple import one_threshold
@@ -69,6 +70,25 @@ def test_every_figure_is_that_of_the_splits() -> None:
     assert found.sizes == (160, 40)
     assert found.fitted == {"threshold": 6}
     assert (found.n, found.repeated, found.left_out) == (200, 0, 0)
+
+
+def test_an_interval_of_few_splits_ends_where_a_saving_can() -> None:
+    """0.6: 12.2 % to 106.3 % of what the guide costs, and the advice to log more questions."""
+    found = prove(made(200, range(0, 100, 2)), Guarantee("coverage", 0.1), threshold, Plan(splits=2, seed=3))
+    savings = [0.9, 0.3]
+    over = OverSplits({"saving": savings, "gap": [0.9, -0.9], **{name: [0.0, 0.0] for name in Figures._fields}})
+    way = way_of("policy", over, (160, 40), paired=True)
+    whole = corrected_interval(savings, n_train=160, n_test=40)
+    assert whole.high is not None
+    assert whole.high > 1
+    assert way.saving == Interval(whole.mean, whole.low, 1.0)
+    assert way.accuracy_gap is not None
+    assert (way.accuracy_gap.low, way.accuracy_gap.high) == (-1.0, 1.0)
+    unsure = replace(found, refused=0, policy=found.policy._replace(saving=way.saving))
+    assert unsure.verdict == "unsure"
+    assert words(unsure)["few splits"].startswith("With 2 splits of 200 questions, the saving lies between −")
+    assert "and 100.0 %" in words(unsure)["few splits"]
+    assert "four times as many" in words(replace(unsure, splits=20))["few questions"]
 
 
 def test_a_saving_that_is_there_is_said() -> None:
