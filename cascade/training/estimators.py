@@ -14,9 +14,11 @@ A BLAS or OpenMP library cuts a sum into as many parts as it has threads, and th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +35,14 @@ def one_thread() -> Iterator[None]:
 
     The limit does not reach libraries that are loaded within the block: import them before.
     """
-    with ThreadpoolController().limit(limits=1):
+    with _libraries(len(sys.modules)).limit(limits=1):
         yield
+
+
+@lru_cache(maxsize=1)
+def _libraries(_modules: int) -> ThreadpoolController:
+    """Look for the libraries of this process again where a module was imported since: a fit asks dozens of times."""
+    return ThreadpoolController()
 
 
 CLIPPED_AT = (0.01, 0.99)

@@ -136,9 +136,8 @@ def test_the_figures_are_those_of_members_on_questions_that_they_have_not_seen()
 def test_the_same_log_and_seed_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     order = np.random.default_rng(3).permutation(250)
     first = written(fitted(), tmp_path / "one")
-    assert written(fit(table()), tmp_path / "two") == first
-    assert written(fit(table().take(order)), tmp_path / "three") == first
-    assert written(fit(table(), seed=1), tmp_path / "four") != first
+    assert written(fit(table().take(order)), tmp_path / "two") == first
+    assert written(fit(table(), seed=1), tmp_path / "three") != first
 
 
 def test_what_is_written_is_what_was_fitted(tmp_path: Path) -> None:
