@@ -204,10 +204,10 @@ def fit(
     log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
     ready = checked(given, promise, log_asked, reviewed, tell)
     found = _fitted(_Call(given, ready, working, tell), seed)
-    if seconds_price_usd is not None and isinstance(found, PolicyFit):
-        from cascade.api.waiting import waits
+    if seconds_price_usd is not None:
+        from cascade.api.waiting import timed
 
-        tell(waits(found.fitted, ready.tables, seconds_price_usd))
+        found = timed(found, ready.log, ready.tables, seconds_price_usd, seed, tell)
     if output is None:
         return found
     problems = Problems()  # again: another fit may have written there in the meantime

@@ -1,20 +1,103 @@
-"""How long callers wait for a fitted policy and for the reference alone, if a second has a price."""
+"""How long callers wait for a fitted policy, if a second has a price; and when the reference's call is begun early."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from cascade.api.fit_levels import LevelsFit
+from cascade.api.fit_report import PolicyFit
+from cascade.api.output import Tell
+from cascade.api.page import per_thousand
+from cascade.calibration.samples import FOLDS, among, folds, joined
 from cascade.calibration.scores import play, sample_of
-from cascade.conformal.arrays import Floats
+from cascade.conformal.arrays import Bools, Floats
+from cascade.episodes.seconds import clocked, seconds_of
 from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.logs import Log
 from cascade.guarantees.reference import ends_in_reference, reference_walk
-from cascade.policies.artifact import Threshold
+from cascade.policies.artifact import HEDGE_FILE, Threshold
 from cascade.training.fitting import Fitted
+from cascade.training.hedging import HeldOut, Walks, fit_hedge, held_out, walks_of, ways
 
 _NANO = 1_000_000_000
+_LEAST_QUESTIONS = 100
+"""Questions with which a hedge is fitted."""
+
+
+def timed(fit: Any, log: Log, tables: Sequence[EpisodeTable], usd_a_second: float, seed: int, tell: Tell) -> Any:
+    """Return a fit whose policies have a hedge where that pays; tell how long callers wait.
+
+    Args:
+        fit: the result of a fit; only a policy with a certificate, or one for each level, is looked at.
+        log: what it was fitted on.
+        tables: its questions, with costs that count this price a second.
+        usd_a_second: the price.
+        seed: draws the folds.
+        tell: is called with each sentence.
+    """
+    if isinstance(fit, LevelsFit):
+        levels = fit.fits.items()
+        made = {name: _timed(one, log, tables, usd_a_second, seed, tell, f"level {name}: ") for name, one in levels}
+        return replace(fit, fits=made)
+    return _timed(fit, log, tables, usd_a_second, seed, tell, "") if isinstance(fit, PolicyFit) else fit
+
+
+def _timed(
+    fit: PolicyFit, log: Log, tables: Sequence[EpisodeTable], price: float, seed: int, tell: Tell, of: str
+) -> PolicyFit:
+    tell(f"{of}{waits(fit.fitted, tables, price)}")
+    walks = _walks(fit.fitted, log, tables)
+    if walks is None:
+        return fit
+    found, shown = walks
+    fold = folds(joined(tables), FOLDS, seed)[found.rows]
+    brings = held_out(found, fold, price, shown)
+    pays = brings.hedged.priced(price) < brings.sequential.priced(price)
+    for said in _said(brings, price, pays=pays):
+        tell(f"{of}{said}")
+    if not pays:
+        return fit
+    document = {"questions": brings.questions, "begun": brings.begun, "unused": brings.unused}
+    made = replace(fit_hedge(found, price), held_out=document | {name: way._asdict() for name, way in ways(brings)})
+    artifact = fit.fitted.artifact
+    held = replace(artifact, files={**artifact.files, HEDGE_FILE: made.dumps()})
+    return replace(fit, fitted=replace(fit.fitted, artifact=held))
+
+
+def _walks(fitted: Fitted, log: Log, tables: Sequence[EpisodeTable]) -> tuple[Walks, Bools] | None:
+    """Return the walks of the fitted policy, and which are shown: those of the questions that certify it."""
+    if fitted.policy.asks:
+        return None  # the log is without the embeddings that it reads
+    table = joined(tables)
+    money = replace(table, arrays=replace(table.arrays, cost=np.nan_to_num(table.paid).astype(np.int64)))
+    segments = {one.name: -np.inf if one.keeps_everything else one.kappa for one in fitted.artifact.certificates}
+    found = walks_of(money, clocked(table, seconds_of(log.rows())), fitted.policy, segments)
+    if found is None or found.n < _LEAST_QUESTIONS or len(set(table.groups)) < FOLDS:
+        return None
+    return found, among(table, {*fitted.artifact.questions})[found.rows]
+
+
+def _said(brings: HeldOut, price: float, *, pays: bool) -> Iterator[str]:
+    """Yield what hedging brings, in sentences."""
+    listed = "; ".join(
+        f"{name} {per_thousand(way.cost_usd)}, {way.seconds:.2f} s (95 % within {way.p95_s:.2f} s)"
+        for name, way in ways(brings)
+    )
+    yield (
+        f"To begin the reference's call early (a hedge), on {brings.questions:,} questions that did not fit it, in USD "
+        f"per 1,000 questions and seconds a question: {listed}."
+    )
+    if pays:
+        yield (
+            f"The hedge is kept in the policy directory: it begins {brings.begun:.0%} of the references early, and "
+            f"{brings.unused:.0%} for nothing. It changes no answer. policy.hedge: false turns it off."
+        )
+    else:
+        yield f"At {price:g} USD a second a hedge costs more than it saves, so none is kept."
 
 
 def waits(fitted: Fitted, tables: Sequence[EpisodeTable], usd_a_second: float) -> str:

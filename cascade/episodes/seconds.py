@@ -66,6 +66,15 @@ def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> Epis
     return replace(table, arrays=replace(table.arrays, cost=cost), walks=walks)
 
 
+def clocked(table: EpisodeTable, taken: Taken) -> EpisodeTable:
+    """Return the questions with nanoseconds for costs; what a policy sees of costs stays money.
+
+    Seconds of a step that is on record must be known, as `with_seconds` makes sure.
+    """
+    steps = np.nan_to_num(_steps(table, taken))
+    return replace(table, arrays=replace(table.arrays, cost=np.rint(_NANO * steps).astype(np.int64)))
+
+
 def _steps(table: EpisodeTable, taken: Taken) -> Floats:
     numbers = range(1, table.arrays.horizon + 1)
     return np.array([[taken.get((one, None, number), np.nan) for number in numbers] for one in table.ids])

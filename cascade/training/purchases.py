@@ -161,17 +161,19 @@ def _chain_of(table: EpisodeTable, state: State) -> EpisodeTable:
     return replace(table, parents=None, arrays=arrays).only(state)
 
 
-def _stage(history: History, state: State, parents: Parents, penalty: float) -> _Stage:
-    """Return the data for a state's rule; before any call its features are numbers of the request."""
+def features_in(history: History, state: State) -> FeatureSet:
+    """Return the features worth fitting on in a state; before any call they are numbers of the request."""
     bare = replace(history, signals={name: one for name, one in history.signals.items() if name not in _COMPARING})
-    here, step = bare.only(state) if state else bare, max(1, len(state))
     if state:
-        names = offered(here, step)
-    else:
-        every = offered(here, step, at_most=10**6, enough=10**6)
-        names = tuple([name for name in every if name.startswith(ASKED)])[:MOST_OFFERED]
-    features = FeatureSet(names, history.sources)
-    raw = features.table(here, step)
+        return FeatureSet(offered(bare.only(state), len(state)), history.sources)
+    every = offered(bare, 1, at_most=10**6, enough=10**6)
+    return FeatureSet(tuple([name for name in every if name.startswith(ASKED)])[:MOST_OFFERED], history.sources)
+
+
+def _stage(history: History, state: State, parents: Parents, penalty: float) -> _Stage:
+    """Return the data for a state's rule."""
+    features = features_in(history, state)
+    raw = features.table(history.only(state) if state else history, max(1, len(state)))
     design = make_design(raw, products=False)
     columns = design.rows(raw)
     ridge = Ridge.prepare(columns, penalty * columns.shape[1]) if columns.shape[1] else None
