@@ -41,7 +41,7 @@ from cascade.calibration.samples import one_a_group
 from cascade.calibration.scores import play, sample_of
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.binomial import most_losses
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.episodes.table import AGREEMENT, EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference

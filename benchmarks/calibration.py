@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from frontier import CANDIDATES, STEPS, exponent, made, timed
 
-from cascade.conformal import binomial
+from cascade.conformal import binomial, needed_n
 from cascade.conformal.arrays import ScoreArrays, StepArrays, levels
 from cascade.conformal.split import Calibration, calibrate, calibrate_segments, critical_kappa, critical_values
 
@@ -128,7 +128,7 @@ def measure(questions: int) -> dict[str, Any]:
         "decisions": decisions(),
         "worth": worth(),
         "needed": {
-            str(alpha): [binomial.needed_n(alpha), *(binomial.needed_n(alpha, delta) for delta in (0.1, 0.05, 0.01))]
+            str(alpha): [needed_n(alpha), *(needed_n(alpha, delta) for delta in (0.1, 0.05, 0.01))]
             for alpha in (0.01, 0.02, 0.05, 0.1, 0.2)
         },
         "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2,

@@ -36,6 +36,7 @@ from fitted.splitting import parts
 from literal.config import LiteralConfig
 from literal.training import train_literal
 
+from cascade.calibration.samples import doubt_of
 from cascade.conformal.arrays import ScoreArrays, levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
 from cascade.episodes.table import EpisodeTable
@@ -45,7 +46,6 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread
 from cascade.training.networks.fitting import fit_network
-from cascade.training.simple import doubt_of
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit
 

@@ -33,7 +33,8 @@ from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.laws import LEVEL
-from cascade.policies.artifact import CERTIFICATE_FILE, read, write
+from cascade.policies.artifact import CERTIFICATE_FILE, write
+from cascade.policies.reading import read
 
 WORLD, ALPHA, TODAY = "hotpotqa/llama-2-7b", 0.1, date(2026, 11, 21)
 SECTION = policy_section({"kind": "threshold", "keep": "both"})

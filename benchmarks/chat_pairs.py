@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascade.episodes.importers import import_rows
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.episodes.truth import ladder_of_models
 
 BFCL, LIVE, CSS = "bfcl_v1.parquet", "bfcl_v4_live.parquet", "css_classification.parquet"

@@ -31,7 +31,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.evaluation.evaluate import play_policy
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import reference_right
+from cascade.guarantees.questions import reference_right
 from cascade.training.fitting import Fitted
 from cascade.training.levels import Conditioned, conditioned, fit_levels
 from cascade.training.networks.config import CCPOConfig

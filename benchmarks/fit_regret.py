@@ -28,8 +28,7 @@ import numpy as np
 from fitted.figures import ratio, told
 from fitted.report import head, table
 
-from cascade.calibration.remarks import reference_cost
-from cascade.calibration.scores import sample_of
+from cascade.calibration.scores import reference_cost, sample_of
 from cascade.conformal.arrays import Ints
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
@@ -37,7 +36,7 @@ from cascade.errors import NotCertifiedError
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import reference_right
+from cascade.guarantees.questions import reference_right
 from cascade.guarantees.served_answer import Error, Regret
 from cascade.training.fitting import Fitted, fit_policy
 

@@ -377,9 +377,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         process(behind, sys.executable, __file__, "--backend", str(behind)) as plain,
-        process(
-            port, sys.executable, "-m", "cascade.cli.main", "serve", "-c", cascade_config(folder, port, behind)
-        ) as served,
+        process(port, sys.executable, "-m", "cascade", "serve", "-c", cascade_config(folder, port, behind)) as served,
     ):
         targets = {
             "direct": Target.of(plain.pid, behind, "small"),

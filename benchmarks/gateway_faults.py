@@ -415,7 +415,7 @@ async def measured(
 def serving(folder: str, behind: int) -> Iterator[Gateway]:
     """Run the server until the block ends."""
     port = free_port()
-    command = (sys.executable, "-m", "cascade.cli.main", "serve", "-c", configuration(folder, port, behind))
+    command = (sys.executable, "-m", "cascade", "serve", "-c", configuration(folder, port, behind))
     with process(port, *command) as run:
         yield Gateway(port, run.pid)
 

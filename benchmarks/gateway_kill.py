@@ -80,7 +80,7 @@ class Gateways:
         self._running = [self._begun(port) for port in self.ports]
 
     def _begun(self, port: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "cascade.cli.main", "serve", "-c", str(self._folder / f"{port}.yaml")]
+        command = [sys.executable, "-m", "cascade", "serve", "-c", str(self._folder / f"{port}.yaml")]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self, number: int) -> None:

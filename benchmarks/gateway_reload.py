@@ -35,7 +35,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 def begun(path: str, listens: socket.socket) -> subprocess.Popen[bytes]:
     """Start a gateway with a socket, by the rules of sd_listen_fds."""
     command = [sys.executable, "-c", _GIVES, str(listens.fileno()), sys.executable]
-    command += ["-m", "cascade.cli.main", "serve", "-c", path]
+    command += ["-m", "cascade", "serve", "-c", path]
     return subprocess.Popen(command, pass_fds=[listens.fileno()], stderr=subprocess.DEVNULL)
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.api.proving import fit_for
+from cascade.calibration.samples import doubt_of
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.labels import KEPT, LOST, NO_LOSS, UNLABELLED, walk
@@ -31,7 +32,6 @@ from cascade.evaluation.logs import open_log
 from cascade.evaluation.proof.proving import Fit, Plan, prove
 from cascade.guarantees.base import Guarantee
 from cascade.training.portfolio import AUTO
-from cascade.training.simple import doubt_of
 
 ALPHAS, DELTA = (0.05, 0.1), 0.1
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 
-from cascade.conformal.binomial import needed_n
-from cascade.conformal.split import allowed_rank, pac_rank
+from cascade.conformal.split import allowed_rank, needed_n, pac_rank
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2)
 DELTAS = (None, 0.1, 0.05, 0.01)

@@ -49,7 +49,7 @@ from simple.cells import WORTH, read, saves, with_walks
 from simple.opponents import WAYS, Rows, Served, exact, rows_of, serve
 from simple_ways import DELTA, SIMPLE, ours_on
 
-from cascade.calibration.samples import one_a_group
+from cascade.calibration.samples import one_a_group, only_unknown
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import StepArrays
 from cascade.conformal.binomial import most_losses
@@ -61,13 +61,12 @@ from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import reference_right
+from cascade.guarantees.questions import reference_right
 from cascade.policies.base import Observation
 from cascade.strategies.base import NOTHING_BOUGHT
 from cascade.training.fitting import fit_policy
 from cascade.training.objective import cost_at_loss, curve_of, prices_of
 from cascade.training.purchases import fit_purchases
-from cascade.training.simple import only_unknown
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build
 from cascade.types import Candidate, Question, Step

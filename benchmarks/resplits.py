@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascade.calibration.samples import Doubt, doubt_of
 from cascade.conformal.arrays import Floats, Ints, levels
 from cascade.conformal.binomial import miss_log_pmf
 from cascade.conformal.split import calibrate, critical_kappa, pac_rank, split_rank
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.methods import Threshold
 from cascade.evaluation.plots import save
-from cascade.training.simple import Doubt, doubt_of
 
 SPLITS = 1_000
 DELTA = 0.1

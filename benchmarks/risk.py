@@ -22,9 +22,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, Levels, ScoreArrays, StepArrays, levels
+from cascade.conformal.arrays import Floats, Levels, ScoreArrays, StepArrays, StepFunctions, levels
 from cascade.conformal.binomial import upper_bound
-from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_p_value
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from cascade.episodes.quality import qualities

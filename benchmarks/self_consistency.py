@@ -25,7 +25,7 @@ from fitted.report import head, table
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.importers import import_rows
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.guarantees.base import Guarantee

@@ -46,7 +46,7 @@ from cascade.errors import NotCertifiedError
 from cascade.evaluation.baselines import reference_of
 from cascade.evaluation.evaluate import play_policy
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import reference_right
+from cascade.guarantees.questions import reference_right
 from cascade.training.fitting import Fitted, fit_policy
 
 ALPHAS, DELTA = (0.02, 0.05), 0.1

@@ -72,6 +72,7 @@ MOVED: Mapping[str, str] = {
     "cascade.guarantees.solvable": "cascade.guarantees.kept_answers",
     "cascade.policies.history": "cascade.policies.base",
     "cascade.sections": "cascade.config.schema",
+    "cascade.training.notes": "cascade.training.dividing",
 }
 """Modules that were public and have another name now, by the old one."""
 _MOVED_NAMES: Mapping[str, str] = {

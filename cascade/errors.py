@@ -110,6 +110,17 @@ class ConfigError(CascadeError):
         super().__init__(f"{count}{where}:{lines}", problems=listed, source=source)
 
 
+class NewerFileError(ConfigError):
+    """A file that a newer release wrote: nothing is wrong with it, and what its fields mean is not known here."""
+
+
+def refuse_newer(version: object, known: int, source: str | None) -> None:
+    """Raise NewerFileError for a file of a form that is newer than the `known` one."""
+    if isinstance(version, int) and not isinstance(version, bool) and version > known:
+        said = f"a newer release of cascade wrote it (its form is {version}, and this release reads up to {known})"
+        raise NewerFileError([f"{said}. {upgrade_advice()}; or make the policy again with this release"], source)
+
+
 class UsageError(CascadeError):
     """A call that cannot work as it was made; the message says which call would."""
 

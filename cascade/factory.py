@@ -28,8 +28,8 @@ from cascade.strategies.base import ModelUse, Standins, Strategy
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
+    from cascade.policies.design import Embedder
     from cascade.policies.levels import Levels
-    from cascade.policies.question_features import Embedder
 
 
 def build_strategy(config: CascadeConfig) -> Strategy:
@@ -142,9 +142,9 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
             of a learned policy are no such numbers (`model_file.loads`).
         MissingExtraError, ModelFileError: it looks at questions with a sentence model that is not here.
     """
-    from cascade.policies import artifact  # numpy, which most configurations do without
+    from cascade.policies.reading import read  # numpy, which most configurations do without
 
-    found = artifact.read(directory, certificates=certificates)
+    found = read(directory, certificates=certificates)
     section = policy_section(found.policy, held=True)
     if isinstance(section, DirectoryConfig):
         raise ConfigError(["policy: a policy directory holds a policy, not the path of another"], str(directory))

@@ -206,7 +206,7 @@ def _text(message: Body) -> str:
 
 def served(folder: Path, config: Path) -> Iterator[str]:
     """Run `cascade serve`, and yield its address."""
-    command = [sys.executable, "-m", "cascade.cli.main", "serve", "-c", str(config), "--port", "8407"]
+    command = [sys.executable, "-m", "cascade", "serve", "-c", str(config), "--port", "8407"]
     with (folder / "serve.log").open("w") as log, subprocess.Popen(command, stderr=log, stdout=log) as process:  # noqa: S603 - our own
         address = "http://127.0.0.1:8407"
         try:
@@ -260,7 +260,7 @@ def play(pair: Pair, client: Client, config: Path, asked: argparse.Namespace) ->
         until_promoted(pair, client, draw)
     else:
         print("\n$ cascade promote", flush=True)
-        subprocess.run([sys.executable, "-m", "cascade.cli.main", "promote", str(config)], check=True)  # noqa: S603 - our own
+        subprocess.run([sys.executable, "-m", "cascade", "promote", str(config)], check=True)  # noqa: S603 - our own
     held_s, spent = time.monotonic(), client.state()["rows"]["off_path_nano_usd"]
     before = [client.ask(draw.choice(pair.requests)) for _ in range(ENFORCED)]
     state = client.state()

@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from cascade.calibration.samples import doubt_of
 from cascade.conformal.arrays import Floats, ScoreArrays, levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
 from cascade.episodes.table import EpisodeTable
-from cascade.training.simple import doubt_of
 
 from .cells import Cell
 from .figures import Coverage, coverage

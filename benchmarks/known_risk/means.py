@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats
-from cascade.conformal.frontier import Curve
+from cascade.conformal.arrays import Curve, Floats
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from known_risk.cells import ALPHAS, DELTA, Cell, mean_cell, samples, violation_cell
 from known_risk.populations import DEAREST_NANO_USD, Population

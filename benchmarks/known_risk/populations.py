@@ -15,8 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, Levels, ScoreArrays, StepArrays, levels
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, ScoreArrays, StepArrays, StepFunctions, levels
 from cascade.conformal.split import critical_kappa
 
 SIZE = 100_000

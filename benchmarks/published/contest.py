@@ -17,11 +17,13 @@ from fitted.opponents import clairvoyant_cost
 from literal.config import LiteralConfig
 from literal.training import LiteralNetworks
 
+from cascade.calibration.samples import doubt_of
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays, levels
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.methods import Chance, Depth, Logged, Method, Ready, Threshold, Uala, calibrated, played_at
+from cascade.evaluation.baselines import Depth, Ready, Uala, played_at
+from cascade.evaluation.methods import Chance, Logged, Method, Threshold, calibrated
 from cascade.evaluation.network_methods import PolicyNetwork
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
@@ -30,7 +32,6 @@ from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
-from cascade.training.simple import doubt_of
 from cascade.training.stages import FitTarget, step_cost
 from cascade.training.stopping import build, fit_net_benefit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from fitted.cells import FILES, LADDERS, LEAST_QUESTIONS, Cell, LeftOut, rungs, without_first, without_last
 
-from cascade.calibration.remarks import reference_cost
+from cascade.calibration.scores import reference_cost
 from cascade.conformal.arrays import Bools
 from cascade.episodes.ladders import as_ladder
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY

@@ -21,13 +21,13 @@ from typing import NamedTuple
 import numpy as np
 from mapie.risk_control._base_controller import ltt_procedure
 
+from cascade.calibration.samples import doubt_of
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.ltt import certified_points
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.splits import numbered
-from cascade.guarantees.reference import reference_right
-from cascade.training.simple import doubt_of
+from cascade.guarantees.questions import reference_right
 
 GRID = 400
 """Quantiles along which MAPIE tests."""

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.fit_levels import certified_levels, refuse_foreign
-from cascade.api.guarantee_options import GuaranteeOptions, nano_of, wanted_guarantee
 from cascade.api.logs import (
     Files,
     LogAsked,
@@ -29,7 +27,8 @@ from cascade.api.logs import (
     without_training,
 )
 from cascade.api.output import Result, Tell, plain_text, warn
-from cascade.api.policies import GivenPolicy, PolicyAsked, check_target, given_policy
+from cascade.api.policies import GivenPolicy, PolicyAsked, given_policy
+from cascade.api.promises import GuaranteeOptions, calibrated_document, calibrated_report, nano_of, wanted_guarantee
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import unknown
 from cascade.config import CascadeConfig, load
@@ -39,7 +38,8 @@ from cascade.factory import HeldLevels, read_levels
 from cascade.guarantees.base import Guarantee, get
 from cascade.money import Price, dollars
 from cascade.policies import levels as level_files
-from cascade.policies.artifact import LEVELS_FOLDER, PolicyArtifact, read, write
+from cascade.policies.artifact import LEVELS_FOLDER, PolicyArtifact, check_target, write
+from cascade.policies.reading import read
 from cascade.text import counted
 
 

@@ -17,9 +17,8 @@ from cascade.collection import collect as collecting
 from cascade.collection.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
-from cascade.episodes.lines import Dropped
 from cascade.episodes.questions import AskedQuestion, read_questions
-from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.schema import GUIDE_ONLY, Dropped
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import CascadeError, ProviderError, UsageError
 from cascade.matching import get_matcher

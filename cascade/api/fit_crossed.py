@@ -11,10 +11,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.fit_report import path_of, written
-from cascade.api.output import Result, plain_text
-from cascade.api.page import table
+from cascade.api.output import Result, plain_text, table
+from cascade.api.promises import calibrated_document, calibrated_report
 from cascade.calibration.crossing import bound
 from cascade.evaluation.baselines import worth_of
 from cascade.evaluation.card import crossed_files

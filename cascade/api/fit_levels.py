@@ -11,10 +11,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cascade.api.fit_report import PolicyFit, path_of, written
-from cascade.api.guarantee_options import GuaranteeOptions
 from cascade.api.logs import Problems
-from cascade.api.output import Result, plain_text
-from cascade.api.page import per_thousand, table
+from cascade.api.output import Result, per_thousand, plain_text, table
+from cascade.api.promises import GuaranteeOptions
 from cascade.calibration.calibrating import Calibrated
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import worth_of

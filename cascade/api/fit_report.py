@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -16,9 +17,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.certificates import calibrated_document, calibrated_report
-from cascade.api.output import Result, Tell, plain_text
-from cascade.api.page import Column, figures, per_thousand
+from cascade.api.output import Column, Result, Tell, figures, per_thousand, plain_text
+from cascade.api.promises import calibrated_document, calibrated_report
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import install_command
@@ -26,12 +26,12 @@ from cascade.evaluation import plots
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label, worth_of
 from cascade.evaluation.card import Facts, card_files, facts_of
 from cascade.policies.artifact import PLOT_FILE, write
-from cascade.policies.base import Policy
-from cascade.strategies.config import gives_for
+from cascade.policies.base import SHARED_PLACE, Policy
+from cascade.policies.signals import GIVES, Gives
 from cascade.text import capital, counted
 from cascade.training.choosing import Judged
+from cascade.training.dividing import ended_early
 from cascade.training.fitting import Fitted
-from cascade.training.notes import ended_early
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
@@ -516,3 +516,18 @@ def _advice(name: str, given: Iterable[str]) -> str:
 
 
 _NEAR = 0.6
+
+
+def gives_for(sources: Sequence[str]) -> dict[str, Gives]:
+    """Return what steps give, by kind, for strategies with candidates in these places, else in any model's."""
+    every = dict(GIVES)
+    if entry_points(group="cascade.strategies"):
+        from cascade.strategies.config import STRATEGIES  # a package brings more
+
+        others = STRATEGIES.usable([kind for kind in STRATEGIES.names if kind not in GIVES])
+        every |= {kind: Gives(one.candidates, one.signals) for kind, one in others.items()}
+
+    def having(places: Sequence[str]) -> dict[str, Gives]:
+        return {kind: one for kind, one in every.items() if sorted(one.candidates) == sorted(places)}
+
+    return having(sources) or having((SHARED_PLACE,))

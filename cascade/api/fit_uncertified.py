@@ -11,15 +11,15 @@ from typing import Any, Self
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.certificates import realised_document
 from cascade.api.fit_report import training_document, written
 from cascade.api.output import Result, plain_text
+from cascade.api.promises import realised_document
 from cascade.evaluation import plots
 from cascade.evaluation.card import found_in_words, uncertified_files
 from cascade.evaluation.learning_plot import plot_learning
 from cascade.policies.artifact import write
 from cascade.text import capital
-from cascade.training.notes import ended_early
+from cascade.training.dividing import ended_early
 from cascade.training.uncertified import Uncertified
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pydantic import ValidationError
 
 from cascade.api.fit_report import PolicyFit, policy_fit, tell_unserved
-from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
 from cascade.api.logs import (
     Files,
     LogAsked,
@@ -29,18 +28,16 @@ from cascade.api.logs import (
     tell_questions,
 )
 from cascade.api.output import Tell, warn
-from cascade.api.policies import check_target
+from cascade.api.promises import GuaranteeOptions, wanted_guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import DEFAULT, Guarantee, default_kind, get, is_known
-from cascade.policies.artifact import CARD_FILE, POLICY_FILE
-from cascade.policies.files import writable
+from cascade.policies.artifact import CARD_FILE, POLICY_FILE, check_target, writable
+from cascade.policies.design import Embedder
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS, as_learned
-from cascade.policies.question_features import Embedder
-from cascade.training.dividing import Embedding
+from cascade.training.dividing import Embedding, Init, starts_from
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.notes import Init, starts_from
 from cascade.training.portfolio import AUTO, check_method, method_written
 
 if TYPE_CHECKING:
@@ -240,7 +237,7 @@ def _fitted(call: _Call, seed: int) -> FitResult:
     how |= {} if given.calibration_share is None else {"calibration_share": given.calibration_share}
     how["embedding"] = None
     if ready.embedder is not None:
-        from cascade.episodes.embeddings import vectors_of
+        from cascade.episodes.table import vectors_of
 
         how["embedding"] = Embedding(ready.embedder, vectors_of(ready.log.rows(), ready.embedder))
     if given.policy in BARE:

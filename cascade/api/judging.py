@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
 from cascade.api.logs import LogAsked, Models, Where, compared, read_log
 from cascade.api.output import Tell
 from cascade.api.policies import policy_directory
+from cascade.api.promises import GuaranteeOptions, wanted_guarantee
 from cascade.calibration.samples import joined, once, one_a_group, tied
 from cascade.config import CascadeConfig, traces_url
 from cascade.episodes.files import is_url

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cascade.api.output import Tell, warn
-from cascade.calibration.remarks import about_gaps, about_parents, about_questions, about_reference, mispriced
 from cascade.calibration.samples import unseen
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import UNJUDGED
+from cascade.calibration.scores import about_gaps, about_parents, about_questions, about_reference, mispriced
+from cascade.episodes.schema import UNJUDGED, Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation import logs
@@ -156,7 +155,7 @@ def tables_for(
         tables = tuple([replace(table, quality=quality) for table, quality in graded])
     looks = None if policy is None else policy.embedded
     if looks is not None:
-        from cascade.episodes.embeddings import embedded, vectors_of
+        from cascade.episodes.table import embedded, vectors_of
 
         vectors = vectors_of(log.rows(), looks.embedder)
         tables = tuple([embedded(table, vectors, looks.directions) for table in tables])

@@ -18,8 +18,7 @@ from rich.text import Text
 from cascade.api.collecting import collect
 from cascade.api.logs import LogAsked, Where, read_log
 from cascade.api.output import Result, Tell, warn
-from cascade.calibration.remarks import reference_cost
-from cascade.calibration.scores import play, sample_of
+from cascade.calibration.scores import play, reference_cost, sample_of
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, load
 from cascade.conformal.arrays import Floats, Ints

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
-    LEVELS_FILE,
-    LEVELS_FOLDER,
     POLICY_FILE,
     PolicyArtifact,
-    is_policy,
+    damaged,
+    there,
 )
 from cascade.policies.base import Policy
 from cascade.policies.config import DirectoryConfig, PolicyConfig
-from cascade.policies.files import damaged, there, writable
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -125,34 +123,3 @@ def certified_directory(path: Path) -> HeldPolicy:
     if not held.artifact.certificates:
         raise UsageError(f"{path} has no certificate yet. Make one with: cascade calibrate EPISODES --policy {path}")
     return held
-
-
-def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> None:
-    """Refuse a place that cannot hold a policy directory, or that holds another policy.
-
-    Args:
-        target: the directory to write.
-        same: whether the policy there is the one that is written again.
-        force: whether another policy may be overwritten.
-        otherwise: other advice, in words that end with "choose".
-
-    Raises:
-        UsageError: it cannot be written there.
-    """
-    _refuse_level(target)
-    writable(target)
-    if (target / POLICY_FILE).exists() and not same and not force:
-        if not is_policy(target):
-            raise UsageError(f"{target} holds a {POLICY_FILE} that cascade did not write; choose another --output.")
-        raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")
-
-
-def _refuse_level(target: Path) -> None:
-    """Refuse to write into a level of a policy with levels, since `levels.json` has the hash of each level."""
-    within = target.resolve().parent
-    if within.name == LEVELS_FOLDER and (within.parent / LEVELS_FILE).exists():
-        shown = target.parent.parent
-        raise UsageError(
-            f"{target} is a level of the policy {shown}, whose levels are calibrated together: --policy {shown}. To "
-            "calibrate one level by itself, choose another --output."
-        )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from cascade.api.other_prices import other_prices_said
-from cascade.api.page import Block, Command, Heading, Listed, Rows, Said, per_thousand
+from cascade.api.output import Block, Command, Heading, Listed, Rows, Said, per_thousand
+from cascade.calibration.samples import PER_RUNG
 from cascade.conformal.ltt import chance_said
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label
@@ -18,7 +19,6 @@ from cascade.evaluation.proof.split_results import Way
 from cascade.evaluation.splits import Interval
 from cascade.guarantees.base import Guarantee
 from cascade.text import counted, percent
-from cascade.training.simple import PER_RUNG
 
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = _SEGMENTS_SAID = 5

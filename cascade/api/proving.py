@@ -25,8 +25,7 @@ from cascade.api.logs import (
     read_reviewed,
     tell_questions,
 )
-from cascade.api.output import Result, Tell, warn
-from cascade.api.page import markdown, rendered
+from cascade.api.output import Result, Tell, markdown, rendered, warn
 from cascade.api.prove_page import AsLadder, Cascade, cascade_document, page
 from cascade.episodes.ladders import ladder_dataset
 from cascade.episodes.schema import GUIDE_ONLY

@@ -9,8 +9,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from cascade.api.output import plain
-from cascade.api.page import Column, figures, per_thousand, table
+from cascade.api.output import Column, figures, per_thousand, plain, table
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.splits import LEAST_QUESTIONS
 

@@ -23,8 +23,7 @@ from cascade.api.logs import (
     tables_for,
     tell_pooled,
 )
-from cascade.api.output import Result, Tell, plain_text, warn
-from cascade.api.page import table
+from cascade.api.output import Result, Tell, plain_text, table, warn
 from cascade.api.policies import policy_directory
 from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
 from cascade.config import CascadeConfig, load

@@ -10,15 +10,14 @@ import numpy as np
 
 from cascade.api.fit_levels import LevelsFit
 from cascade.api.fit_report import PolicyFit
-from cascade.api.output import Tell
-from cascade.api.page import per_thousand
+from cascade.api.output import Tell, per_thousand
 from cascade.calibration.samples import FOLDS, among, folds, joined
 from cascade.calibration.scores import play, sample_of
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.seconds import clocked, seconds_of
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import Log
-from cascade.guarantees.reference import ends_in_reference, reference_walk
+from cascade.guarantees.questions import ends_in_reference, reference_walk
 from cascade.policies.artifact import HEDGE_FILE, Threshold
 from cascade.training.fitting import Fitted
 from cascade.training.hedging import HeldOut, Walks, fit_hedge, held_out, walks_of, ways

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
-from cascade.calibration.remarks import priced_said, reference_cost
 from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group, selected
 from cascade.calibration.scores import (
     Realised,
@@ -23,7 +22,9 @@ from cascade.calibration.scores import (
     check_fits,
     play_everything,
     play_found,
+    priced_said,
     realised,
+    reference_cost,
     sample_of,
     taken,
 )
@@ -33,18 +34,16 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import expiry, make
-from cascade.guarantees.questions import Found, Truth
-from cascade.guarantees.reference import check_told, untold
+from cascade.guarantees.questions import Found, Truth, check_told, untold
 from cascade.money import dollars
 from cascade.policies.artifact import PolicyArtifact, Seen
 from cascade.policies.base import Policy
-from cascade.policies.config import HELD
-from cascade.section import Section
 from cascade.text import counted
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
+    from cascade.section import Section
 
 _SELECTION = 0.3
 """The share of the questions that order a path, where one is needed and there is none."""
@@ -143,7 +142,7 @@ def calibrate_policy(
 
     Reference: `conformal.calibrate`, `conformal.risk` and `conformal.ltt`, by kind; `design/certificates.md`.
     """
-    settings = section.model_dump(mode="json") if isinstance(section, Section) else dict(section)
+    settings = dict(section) if isinstance(section, Mapping) else section.model_dump(mode="json")
     _refuse_place(settings)
     before = held or PolicyArtifact(settings)
     rows = _rows(joined(tables), policy, guarantee, before, config)
@@ -282,6 +281,8 @@ def looked_at(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
 def _refuse_place(settings: Mapping[str, Any]) -> None:
     """Raise UsageError for a policy named by its path: the directory to be written could not be read again."""
     if ":" in str(settings.get("kind")):
+        from cascade.policies.config import HELD  # what a fit learns has a kind of its own
+
         try:
             HELD.class_of(settings["kind"])
         except ValueError as error:

@@ -12,8 +12,7 @@ import numpy as np
 
 from cascade.calibration.samples import FOLDS, among, folds
 from cascade.calibration.scores import Sample, sample_of
-from cascade.conformal.arrays import Floats, Ints, ScoreArrays, levels, rollout
-from cascade.conformal.binomial import as_written
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays, as_written, levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Kind, get, kinds_that

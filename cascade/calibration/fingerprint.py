@@ -22,14 +22,13 @@ from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
 from cascade.money import Price, dollars, nano_usd
 from cascade.policies.artifact import PolicyArtifact
-from cascade.policies.question_features import seen
 from cascade.safety import read_bounded, redact
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.config.schema import GuaranteeConfig, ModelConfig
-    from cascade.policies.scope import Scope
+    from cascade.policies.scope import Kind, Scope
     from cascade.strategies.prompts import Prompts
 
 # --- Count how many answers and which signals the questions of a log had at each step. `policies.scope` reads it ---
@@ -481,7 +480,7 @@ def holds_for(
     A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
     `shown` is what the calibration questions showed at each step that the policy takes (`walked`; all by default), and
     `echoes` the names that their models bore, `requests` what kinds of requests they were: the certificate speaks of no
-    others (`policies.scope`, `policies.question_features`).
+    others (`policies.scope`).
     """
     known = made_for(table if config is None else config)
     then = before.certificates[0].made_for if config is None and before.certificates else known
@@ -523,3 +522,33 @@ def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate])
             yield f"guarantee.online: {kind} does not fall with the threshold, so no threshold can follow it"
     if "monitor" in wanted.model_fields_set and certificates and all(one.pool for one in certificates):
         yield f"guarantee.monitor: {UNWATCHED}"
+
+
+# --- What kinds of requests a calibration held. `policies.scope` reads it ---
+
+MOST_TEXTS = 50
+"""A setting with more texts than this is another with each request, such as stop words made from the question."""
+
+
+def seen(kinds: Sequence[Kind | None]) -> dict[str, Any] | None:
+    """Return what requests held, as plain JSON values; None where one is not on record.
+
+    >>> seen([{"tools": ""}, {"tools": "", "temperature": 0.5}])["kinds"]["temperature"]
+    {'of': 1, 'least': 0.5, 'most': 0.5}
+    """
+    known = [kind for kind in kinds if kind is not None]
+    if not known or len(known) < len(kinds):
+        return None
+    names = sorted({name for kind in known for name in kind})
+    return {"of": len(known), "kinds": {name: _held([kind[name] for kind in known if name in kind]) for name in names}}
+
+
+def _held(values: Sequence[float | str]) -> dict[str, Any]:
+    numbers = [value for value in values if isinstance(value, float)]
+    texts = sorted({value for value in values if isinstance(value, str)})
+    found: dict[str, Any] = {"of": len(values)}
+    if numbers:
+        found |= {"least": min(numbers), "most": max(numbers)}
+    if texts:
+        found["texts"] = texts if len(texts) <= MOST_TEXTS else None
+    return found

@@ -10,7 +10,7 @@ import typer
 
 from cascade.api.output import dollars, plain
 from cascade.checks import MAX_QUESTION_CHARS
-from cascade.cli.output import console, notes, print_json
+from cascade.cli.main import console, notes, print_json
 from cascade.safety import read_bounded
 from cascade.text import counted
 from cascade.types import Answer, Certificate, Question, Step, TextDelta

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cascade.api.calibrating import calibrate
-from cascade.cli.command import KIND, command, flag
+from cascade.api.promises import KIND
+from cascade.cli.main import command, flag
 
 calibrate_log = command(
     calibrate,

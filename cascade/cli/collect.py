@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cascade.api.collecting import CollectionResult, collect, money_said
-from cascade.cli.command import command, flag
+from cascade.cli.main import Shown, command, flag, say
 from cascade.cli.models import fetch
-from cascade.cli.output import Shown, say
 from cascade.collection import Progress
 from cascade.collection.baselines import BASELINES
 from cascade.config import CascadeConfig

@@ -8,8 +8,7 @@ from typing import Any
 from cascade.api.comparing import ComparisonResult, compare
 from cascade.api.evaluating import evaluate
 from cascade.api.output import plain
-from cascade.cli.command import command, flag
-from cascade.cli.output import notes
+from cascade.cli.main import command, flag, notes
 
 
 def _say_drawn(_: ComparisonResult, given: Mapping[str, Any]) -> None:

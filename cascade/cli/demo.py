@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from cascade.api.certificates import calibrated_document
 from cascade.api.output import cut, plain
+from cascade.api.promises import calibrated_document
 from cascade.cli.demo_questions import demo as questions_demo
+from cascade.cli.main import console, notes, print_json
 from cascade.cli.models import fetch
-from cascade.cli.output import console, notes, print_json
 from cascade.demo import requests as demonstration
 from cascade.demo.questions import MADE_UP, PAIR, TINY, demo_config
 from cascade.demo.requests import DemoRequest, Outcome, Summary, sureness, team_of

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cascade.api.certificates import calibrated_document
 from cascade.api.output import cut, dollars, plain
+from cascade.api.promises import calibrated_document
+from cascade.cli.main import console, notes, print_json
 from cascade.cli.models import fetch
-from cascade.cli.output import console, notes, print_json
 from cascade.demo import questions as demonstration
 from cascade.demo.questions import BASE_ALONE, FITTED, GUIDE_ALONE, PAIR, TINY, DemoQuestion, Outcome, Row
 from cascade.errors import UsageError

@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 
 from cascade.api.output import dollars, plain
-from cascade.cli.output import console, print_json
+from cascade.cli.main import console, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
 from cascade.config.schema import GuaranteeConfig, ServerConfig
 from cascade.episodes.store import NoTracesError, Store, parse, sqlite

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade.api.fitting import FitResult, fit
-from cascade.cli.command import KIND, command, flag
-from cascade.cli.output import Shown, say
+from cascade.api.promises import KIND
+from cascade.cli.main import Shown, command, flag, say
 from cascade.training.portfolio import METHODS, method_named, method_written
 
 if TYPE_CHECKING:  # loaded where a network is trained

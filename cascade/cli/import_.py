@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from cascade.api.output import plain
-from cascade.cli.output import console, notes, print_json
+from cascade.cli.main import console, notes, print_json
 from cascade.episodes.files import Dropped, is_there, write_rows
 from cascade.episodes.importers import IMPORTERS, import_rows, known
 from cascade.episodes.importers.values import nano_usd

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cascade.api.output import plain
-from cascade.cli.output import console
+from cascade.cli.main import console
 from cascade.errors import UsageError
 
 _LOCAL = "qwen2.5-coder-0.5b qwen2.5-coder-1.5b"

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cascade.api.output import plain
-from cascade.cli.output import console, notes, print_json
+from cascade.cli.main import console, notes, print_json
 from cascade.errors import ModelFileError
 from cascade.providers import weights
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cascade.api.onboarding import onboard
-from cascade.cli.command import command, flag
+from cascade.cli.main import command, flag
 
 onboard_model = command(
     onboard,

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cascade.api.output import plain
 from cascade.checks import did_you_mean
-from cascade.cli.output import console, notes, print_json
+from cascade.cli.main import console, notes, print_json
 from cascade.errors import UsageError
 from cascade.money import STALE_AFTER_DAYS, PriceTable
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cascade.api.promoting import plan_promotion, promote, promote_if_likely
-from cascade.cli.output import print_result
+from cascade.cli.main import print_result
 from cascade.errors import UsageError
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from cascade.api.output import plain
 from cascade.api.proving import FAST, MANY, ProofResult, prove
-from cascade.cli.command import command, flag
-from cascade.cli.output import Shown, notes, say
+from cascade.cli.main import Shown, command, flag, notes, say
 from cascade.policies.learned import BARE
 from cascade.training.portfolio import AUTO, METHODS, method_named, method_written
 

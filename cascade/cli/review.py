@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.judging import Judging, beside
-from cascade.api.output import spelled
-from cascade.api.page import table
-from cascade.cli.output import console, print_json, say
+from cascade.api.output import spelled, table
+from cascade.cli.main import console, print_json, say
 from cascade.cli.review_terminal import ENDED, Keys, barred, page
 from cascade.errors import UsageError
 from cascade.review.pairs import Output

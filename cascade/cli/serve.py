@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cascade.api.output import plain
-from cascade.cli.output import console, notes
+from cascade.cli.main import console, notes
 from cascade.config import CascadeConfig, load
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cascade.api.logs import parse_where
 from cascade.api.output import dollars, plain
-from cascade.cli.output import console, notes, print_json
+from cascade.cli.main import console, notes, print_json
 from cascade.config import default_traces_url, load, traces_url
 from cascade.episodes.files import is_there, write_rows
 from cascade.episodes.store import Store, StoreError

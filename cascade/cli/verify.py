@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cascade.api.verifying import VerificationResult, verify
-from cascade.cli.command import command
+from cascade.cli.main import command
 from cascade.errors import NotCertifiedError
 
 

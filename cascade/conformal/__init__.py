@@ -19,7 +19,6 @@ from cascade._names import loaded_on_use
 if TYPE_CHECKING:
     from cascade.conformal.arrays import Levels, ScoreArrays, StepArrays, levels
     from cascade.conformal.audits import AuditPlan
-    from cascade.conformal.binomial import needed_n
     from cascade.conformal.ltt import PathResult, learn_then_test
     from cascade.conformal.monitor import Monitor
     from cascade.conformal.online import OnlineThreshold
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
         covered_at,
         critical_kappa,
         critical_values,
+        needed_n,
     )
 
 _HOMES = {
@@ -66,7 +66,7 @@ _HOMES = {
     "learn_then_test": "ltt",
     "levels": "arrays",
     "loss_levels": "risk",
-    "needed_n": "binomial",
+    "needed_n": "split",
     "served_losses": "served",
 }
 

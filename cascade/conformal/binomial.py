@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Floats
+from cascade.conformal.arrays import Floats, as_written
 from cascade.errors import UsageError
 
 MOST_QUESTIONS = 10**9
@@ -37,16 +37,6 @@ _DIGITS = 60  # of logarithms, which `decimal` rounds correctly
 _APART = Decimal("1e-40")  # two such logarithms' quotients are that far from each other or equal
 _NINE_DECIMALS = 10**9
 _SMALLEST = 1e-300  # terms below it may have lost digits to underflow
-
-
-@lru_cache(maxsize=256)
-def as_written(share: float) -> Fraction:
-    """Return a float as the decimal number that it is written as: 0.1 is one tenth.
-
-    >>> as_written(0.1)
-    Fraction(1, 10)
-    """
-    return Fraction(repr(float(share)))
 
 
 def lower_tail(count: int, n: int, p: float) -> float:
@@ -168,31 +158,15 @@ def lower_bound(losses: int, n: int, delta: float) -> float:
     return max(0.0, math.nextafter(bound, 0.0))
 
 
-def needed_n(alpha: float, delta: float | None = None) -> int:
-    """Return the least number of calibration questions that can certify a share alpha.
-
-    On average over calibrations ⌊alpha·(n + 1)⌋ ≥ 1 is needed: n ≥ 1/alpha − 1. With confidence 1 − delta not a single
-    loss must be enough: (1 − alpha)ⁿ ≤ delta.
-
-    Raises:
-        UsageError: alpha is not above 0, at most 1; or delta does not lie between 0 and 1.
-
-    >>> needed_n(0.1), needed_n(0.1, 0.1), needed_n(0.05, 0.05)
-    (9, 22, 59)
-    """
-    zero = ["alpha must be above 0"] if alpha == 0 else []
-    _checked(0, [*zero, *share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
-    share = as_written(alpha)
-    if delta is None or share == 1:
-        return math.ceil(1 / share) - (delta is None)
-    level = as_written(delta)
+def needed_without_loss(alpha: float, delta: float) -> int:
+    """Return the least n with (1 − alpha)ⁿ ≤ delta, exactly; both lie between 0 and 1."""
     with localcontext(prec=_DIGITS):
         keep = 1 - Decimal(repr(float(alpha)))
         ratio = Decimal(repr(float(delta))).ln() / keep.ln()
         near = int(ratio.to_integral_value())
         if abs(ratio - near) > _APART * max(1, near):
             return math.ceil(ratio)
-    return near if _at_most(0, near, share, level) else near + 1
+    return near if _at_most(0, near, as_written(alpha), as_written(delta)) else near + 1
 
 
 class _Interval(NamedTuple):

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Bools, Ints
-from cascade.conformal.binomial import as_written, most_losses
+from cascade.conformal.arrays import Bools, Ints, as_written
+from cascade.conformal.binomial import most_losses
 
 LOST, KEPT, UNLABELLED = 1, 0, -1
 """The label of an output: a loss, no loss, or none yet."""

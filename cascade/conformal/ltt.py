@@ -24,9 +24,10 @@ import numpy as np
 
 from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Floats, Ints
-from cascade.conformal.binomial import miss_log_pmf, most_losses, needed_n
+from cascade.conformal.binomial import miss_log_pmf, most_losses
 from cascade.conformal.monitor import mean_below_p_value
 from cascade.conformal.served import PathPoint, Served, ServedPath
+from cascade.conformal.split import needed_n
 from cascade.errors import UsageError
 from cascade.money import exact_dollars
 

@@ -23,9 +23,18 @@ from fractions import Fraction
 import numpy as np
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Floats, Ints, Levels, StepArrays, chunks, open_end
-from cascade.conformal.binomial import as_written
-from cascade.conformal.frontier import UNITS, Curve, StepFunctions
+from cascade.conformal.arrays import (
+    UNITS,
+    Curve,
+    Floats,
+    Ints,
+    Levels,
+    StepArrays,
+    StepFunctions,
+    as_written,
+    chunks,
+    open_end,
+)
 from cascade.conformal.ltt import first_where, least_enough, needed_for_cost
 from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_p_value
 from cascade.errors import UsageError

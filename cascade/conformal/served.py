@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, open_end, passed
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, StepFunctions, open_end, passed
 from cascade.errors import UsageError
 
 # --- One answer out of the set: what a caller gets who asks for one text, and how often it is wrong ---

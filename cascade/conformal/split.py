@@ -45,13 +45,35 @@ from cascade.conformal.arrays import (
     Levels,
     ScoreArrays,
     StepArrays,
+    as_written,
     check_arrays,
     chunks,
     fill_levels,
     passed,
 )
-from cascade.conformal.binomial import as_written, most_losses, needed_n
 from cascade.errors import UsageError
+
+
+def needed_n(alpha: float, delta: float | None = None) -> int:
+    """Return the least number of calibration questions that can certify a share alpha.
+
+    On average over calibrations ⌊alpha·(n + 1)⌋ ≥ 1 is needed: n ≥ 1/alpha − 1. With confidence 1 − delta not a single
+    loss must be enough: (1 − alpha)ⁿ ≤ delta.
+
+    Raises:
+        UsageError: alpha is not above 0, at most 1; or delta does not lie between 0 and 1.
+
+    >>> needed_n(0.1), needed_n(0.1, 0.1), needed_n(0.05, 0.05)
+    (9, 22, 59)
+    """
+    zero = ["alpha must be above 0"] if alpha == 0 else []
+    refuse([*zero, *share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
+    share = as_written(alpha)
+    if delta is None or share == 1:
+        return math.ceil(1 / share) - (delta is None)
+    from cascade.conformal.binomial import needed_without_loss  # a promise on average needs no tails
+
+    return needed_without_loss(alpha, delta)
 
 
 def allowed_rank(n: int, alpha: float) -> int:
@@ -92,6 +114,8 @@ def pac_rank(n: int, alpha: float, delta: float) -> int:
     >>> pac_rank(200, 0.1, 0.1), pac_rank(200, 0.1, 0.05), pac_rank(21, 0.1, 0.1)
     (15, 13, 0)
     """
+    from cascade.conformal.binomial import most_losses  # as in `needed_n`
+
     losses = most_losses(n, alpha, delta)
     return 0 if losses is None else losses + 1
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.episodes.schema import CHAT, chat_of, is_hashed, replay_of
-from cascade.policies.question_features import Kind, asked_numbers, kind_of
+from cascade.policies.scope import Kind, kind_of
+from cascade.policies.views import asked_numbers
 from cascade.types import ACT
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from cascade.episodes.lines import Dropped, json_lines, short_name, write_all, writing
+from cascade.episodes.lines import json_lines, short_name, write_all, writing
 from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped
 from cascade.errors import UsageError
 from cascade.safety import open_regular
 

@@ -7,86 +7,22 @@ import json
 import math
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from cascade._names import warn_renamed
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.safety import open_regular
 
 MAX_LINE_BYTES = 256 * 2**20
 """A longer line is skipped, since it would have to be in memory at once. 25 times the longest line in tests."""
-_PLACES_PER_REASON = 3
-_PLACES_SAID = 3
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # A number that may be too large for a float and would be read as infinite: 1e999.
 _HUGE = re.compile(rb"\d[eE]\+?\d{3}")
-
-
-@dataclass(slots=True)
-class Dropped:
-    """Counts of what was left out while a log was read (F54 to F57), by reason, with the first places of each.
-
-    Attributes:
-        rows: how many rows are missing, by reason.
-        notes: how often a row was kept although it had an invalid value, by reason; the value became null, never 0.
-        first: the first three places of each reason to drop a row, as "log.jsonl:17: not a JSON object".
-        noted: the first three places of each note.
-    """
-
-    rows: Counter[str] = field(default_factory=Counter)
-    notes: Counter[str] = field(default_factory=Counter)
-    first: list[str] = field(default_factory=list)
-    noted: list[str] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """How many rows were dropped."""
-        return self.rows.total()
-
-    def drop(self, reason: str, place: str, count: int = 1) -> None:
-        """Count rows that are left out."""
-        if self.rows[reason] < _PLACES_PER_REASON:
-            self.first.append(f"{place}: {reason}")
-        self.rows[reason] += count
-
-    def note(self, reason: str, place: str, count: int = 1) -> None:
-        """Count an oddity of rows that are kept."""
-        if self.notes[reason] < _PLACES_PER_REASON:
-            self.noted.append(f"{place}: {reason}")
-        self.notes[reason] += count
-
-    def describe(self) -> str:
-        """Return the counts in one line; an empty text if nothing was dropped or noted.
-
-        >>> dropped = Dropped()
-        >>> dropped.drop("not a JSON object", "log.jsonl:17")
-        >>> dropped.describe()
-        '1 row dropped: not a JSON object (1). First: log.jsonl:17: not a JSON object'
-        """
-        parts = []
-        if self.rows:
-            parts.append(f"{self.count:,} row{'s' if self.count != 1 else ''} dropped: {_counted(self.rows)}")
-        if self.notes:
-            parts.append(f"noted: {_counted(self.notes)}")
-        if not parts:
-            return ""
-        return f"{'; '.join(parts)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
-
-    def says(self) -> str:
-        """The old name of `describe`."""
-        warn_renamed("says()", "describe()")
-        return self.describe()
-
-
-def _counted(counts: Counter[str]) -> str:
-    return ", ".join([f"{reason} ({count:,})" for reason, count in counts.most_common()])
 
 
 class Numbered(NamedTuple):

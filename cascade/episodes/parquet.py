@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cascade.episodes.lines import Dropped, opened
+from cascade.episodes.lines import opened
 from cascade.episodes.rowcheck import (
     AS_JSON,
     AT_LEAST,
@@ -40,7 +40,7 @@ from cascade.episodes.rowcheck import (
     storable,
     texts_in,
 )
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped
 from cascade.errors import MissingExtraError, UsageError
 
 ROWS_A_GROUP = 16_384

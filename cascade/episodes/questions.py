@@ -24,9 +24,8 @@ from cascade.checks import did_you_mean
 from cascade.episodes.importers.chat import gold_in
 from cascade.episodes.importers.sources import Record, records, table_lines, table_suffix
 from cascade.episodes.importers.values import loaded, text
-from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import texts_in
-from cascade.episodes.schema import question_id
+from cascade.episodes.schema import Dropped, question_id
 from cascade.errors import UsageError
 from cascade.types import Question
 

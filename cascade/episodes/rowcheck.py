@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped, question_id
 from cascade.errors import UsageError, upgrade_advice
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"

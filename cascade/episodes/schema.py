@@ -20,11 +20,14 @@ import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from cascade._names import warn_renamed
 from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError, refused_for_good
 from cascade.money import PriceTable
@@ -458,3 +461,67 @@ def identity(text: str, context: str | None = None) -> str:
     (True, False)
     """
     return question_id(plain(text), None if context is None else plain(context))
+
+
+_PLACES_PER_REASON = 3
+_PLACES_SAID = 3
+
+
+@dataclass(slots=True)
+class Dropped:
+    """Counts of what was left out while a log was read (F54 to F57), by reason, with the first places of each.
+
+    Attributes:
+        rows: how many rows are missing, by reason.
+        notes: how often a row was kept although it had an invalid value, by reason; the value became null, never 0.
+        first: the first three places of each reason to drop a row, as "log.jsonl:17: not a JSON object".
+        noted: the first three places of each note.
+    """
+
+    rows: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    first: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many rows were dropped."""
+        return self.rows.total()
+
+    def drop(self, reason: str, place: str, count: int = 1) -> None:
+        """Count rows that are left out."""
+        if self.rows[reason] < _PLACES_PER_REASON:
+            self.first.append(f"{place}: {reason}")
+        self.rows[reason] += count
+
+    def note(self, reason: str, place: str, count: int = 1) -> None:
+        """Count an oddity of rows that are kept."""
+        if self.notes[reason] < _PLACES_PER_REASON:
+            self.noted.append(f"{place}: {reason}")
+        self.notes[reason] += count
+
+    def describe(self) -> str:
+        """Return the counts in one line; an empty text if nothing was dropped or noted.
+
+        >>> dropped = Dropped()
+        >>> dropped.drop("not a JSON object", "log.jsonl:17")
+        >>> dropped.describe()
+        '1 row dropped: not a JSON object (1). First: log.jsonl:17: not a JSON object'
+        """
+        parts = []
+        if self.rows:
+            parts.append(f"{self.count:,} row{'s' if self.count != 1 else ''} dropped: {_counted(self.rows)}")
+        if self.notes:
+            parts.append(f"noted: {_counted(self.notes)}")
+        if not parts:
+            return ""
+        return f"{'; '.join(parts)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
+
+    def says(self) -> str:
+        """The old name of `describe`."""
+        warn_renamed("says()", "describe()")
+        return self.describe()
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join([f"{reason} ({count:,})" for reason, count in counts.most_common()])

@@ -18,7 +18,6 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
 from cascade.episodes import asked
 from cascade.episodes.asked import Asker, by_role, by_step, is_ladder
-from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import (
     BASE_ONLY,
     EARLY,
@@ -26,6 +25,7 @@ from cascade.episodes.schema import (
     GUIDE_ONLY,
     LAST_ONLY,
     UNJUDGED,
+    Dropped,
     answers,
     chat_of,
     has_failed,
@@ -41,7 +41,7 @@ from cascade.episodes.schema import (
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.matching.same import answer_key
-from cascade.policies.question_features import Kind
+from cascade.policies.scope import Kind
 
 
 class _Made(NamedTuple):

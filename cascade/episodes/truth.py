@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 
 from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
-from cascade.episodes.lines import Dropped
 from cascade.episodes.own_difference import OwnDifference, OwnRun, own_difference
-from cascade.episodes.schema import FAILED, GUIDE_ONLY, answers, chat_of, question_id, replay_of
+from cascade.episodes.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, question_id, replay_of
 from cascade.episodes.table import AGREEMENT
 from cascade.errors import UsageError
 from cascade.guarantees.questions import Truth

@@ -8,24 +8,26 @@ policy is worth serving.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from cascade.calibration.calibrating import Calibrated
+from cascade.calibration.samples import PER_RUNG, Doubt, doubt_of, rung_doubt, why_no_doubt
 from cascade.calibration.scores import Played, play, scored
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays, hopeless
+from cascade.conformal.split import allowed_misses
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.methods import Depth, Uala, played_at
 from cascade.guarantees.base import Kind
-from cascade.guarantees.reference import MOSTLY, REFERENCES
+from cascade.guarantees.questions import MOSTLY, REFERENCES
 from cascade.policies.artifact import EVERYTHING
+from cascade.policies.artifact import Threshold as KappaRule
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.simple import PER_RUNG, doubt_of, rung_doubt, threshold_per_rung, why_no_doubt
 from cascade.training.stages import FitTarget
 
 ALL_STEPS = "all steps"
@@ -151,7 +153,11 @@ def rung_thresholds(table: EpisodeTable, kind: Kind, alpha: float) -> LearnedPol
         alpha: the share that may be lost.
     """
     doubt = rung_doubt(table)
-    return None if doubt is None else threshold_per_rung(table, doubt, FitTarget(kind.name, alpha))
+    if doubt is None:
+        return None
+    from cascade.training.simple import threshold_per_rung  # of a ladder alone
+
+    return threshold_per_rung(table, doubt, FitTarget(kind.name, alpha))
 
 
 def per_rung(table: EpisodeTable, policy: LearnedPolicy) -> Baseline:
@@ -395,3 +401,124 @@ def worth_of(done: Calibrated) -> Worth:
         within_budget=done.guarantee.rules.on_cost,
         is_reference=done.artifact.asks_reference or silent,
     )
+
+
+# --- ways to answer that need no choice: so many steps, and one threshold tuned on the judged answer ---
+
+
+def played_at(table: EpisodeTable, scores: ScoreArrays, kappa: float) -> Played:
+    """Return the outcome of a policy's scores at one threshold; it never abstains."""
+    return play(table, scores, KappaRule(kappa))
+
+
+Scorer: TypeAlias = Callable[[EpisodeTable], ScoreArrays]
+
+
+class Ready(NamedTuple):
+    """A prepared method. `scores` is set if the method has a threshold that trades cost for coverage."""
+
+    play: Callable[[EpisodeTable], Played]
+    scores: Scorer | None = None
+
+
+class Unprepared(ABC):
+    """A way to answer that needs no preparation: subclasses define only `play`."""
+
+    __slots__ = ()
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Do nothing: this method needs no preparation."""
+        return Ready(self.play)
+
+    @abstractmethod
+    def play(self, table: EpisodeTable) -> Played:
+        """Return what it does on questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth(Unprepared):
+    """Every answer of the first `depth` steps."""
+
+    depth: int
+
+    @property
+    def name(self) -> str:
+        """The name, with the depth."""
+        return f"all answers, depth {self.depth}"
+
+    def play(self, table: EpisodeTable) -> Played:
+        """Return the outcome of so many steps."""
+        onward = np.where(np.arange(table.arrays.horizon) < self.depth - 1, np.inf, -np.inf)
+        shape = table.arrays.cost.shape
+        return played_at(table, all_kept(table, np.broadcast_to(onward, shape).astype(np.float64)), 0.0)
+
+
+def all_kept(table: EpisodeTable, onward: Floats) -> ScoreArrays:
+    """Return scores that keep every answer and go on by `onward`, float64 (n, T)."""
+    return ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
+
+
+@dataclass(frozen=True, slots=True)
+class Uala:
+    """UALA: one answer, the judged one, of the first step that is not in doubt; the threshold is tuned on training.
+
+    The search is exact: it takes the cheapest threshold that covers 1 − alpha of the training questions or, if none
+        does,
+    the one that covers most.
+    """
+
+    doubt: Doubt
+
+    @property
+    def name(self) -> str:
+        """The name, with the number that it reads."""
+        return f"UALA on {self.doubt.name}, tuned"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Choose the threshold on the training questions."""
+        threshold = self._tuned(train, alpha)
+        return Ready(lambda table: played_at(table, self.scores(table, threshold), threshold))
+
+    def scores(self, table: EpisodeTable, threshold: float) -> ScoreArrays:
+        """Return the scores of `policies.threshold`."""
+        doubt = self.doubt.read(table)
+        chosen = self.doubt.chosen(table)
+        steps = table.arrays
+        stops = (doubt < threshold) | _very_last(steps)
+        keeps = stops[:, :, None] & (np.arange(steps.answer.shape[2]) == chosen[:, :, None])
+        return ScoreArrays(np.where(keeps, np.inf, -np.inf), doubt)
+
+    def _tuned(self, train: EpisodeTable, alpha: float) -> float:
+        """Return the best of all thresholds, by running sums over the steps at which a walk can stop."""
+        steps, chosen = train.arrays, self.doubt.chosen(train)
+        doubt = np.where(chosen < 0, np.inf, self.doubt.read(train))  # without an answer a walk cannot stop
+        on_record, last = np.arange(steps.horizon) < steps.steps[:, None], _very_last(steps)
+        reach = np.full(doubt.shape, np.inf)
+        np.minimum.accumulate(doubt[:, :-1], axis=1, out=reach[:, 1:])
+        right = np.take_along_axis(steps.correct, np.maximum(chosen, 0)[:, :, None], axis=2)[:, :, 0] & (chosen >= 0)
+        low = np.where(last, -np.inf, doubt)
+        stops_right = on_record & right & (low < reach)
+        finite = np.unique(doubt[on_record & np.isfinite(doubt)])
+        options = np.append(finite, np.nextafter(finite[-1], np.inf) if finite.size else 0.0)
+        covered = _at_least(reach[stops_right], options) - _at_least(low[stops_right], options)
+        covered = covered + np.count_nonzero(hopeless(steps))
+        order = np.argsort(reach[on_record])
+        price = steps.cost if train.cost_known else np.ones_like(steps.cost)
+        spent = np.append(np.cumsum(price[on_record][order][::-1])[::-1], 0)
+        cost = spent[np.searchsorted(reach[on_record][order], options, side="left")]
+        enough = covered >= steps.n - allowed_misses(steps.n, alpha)
+        if enough.any():
+            return float(options[np.where(enough, cost, np.iinfo(np.int64).max).argmin()])
+        return float(options[np.lexsort((cost, -covered))[0]])
+
+
+def _very_last(steps: StepArrays) -> Bools:
+    """Mark the steps after which none can follow, bool (n, T): the last step of each complete question."""
+    last = np.arange(steps.horizon) == steps.steps[:, None] - 1
+    return np.asarray(last & steps.complete[:, None], dtype=np.bool_)
+
+
+def _at_least(levels_: Floats, options: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Return for each option the number of levels that are at least as large."""
+    ordered = np.sort(levels_)
+    return np.asarray(ordered.size - np.searchsorted(ordered, options, side="left"), dtype=np.int64)

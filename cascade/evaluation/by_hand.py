@@ -18,8 +18,9 @@ from cascade.conformal.arrays import Bools, Floats, ScoreArrays, hopeless
 from cascade.conformal.split import allowed_misses
 from cascade.episodes.schema import BASE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.methods import Method, Ready, Unprepared, played_at
-from cascade.guarantees.reference import has_reference, reference_walk
+from cascade.evaluation.baselines import Ready, Unprepared, played_at
+from cascade.evaluation.methods import Method
+from cascade.guarantees.questions import has_reference, reference_walk
 from cascade.training.estimators import logistic, probabilities
 
 NEIGHBOURS = 25

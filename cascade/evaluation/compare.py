@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.remarks import unpriced_said
 from cascade.calibration.samples import once, tied
-from cascade.calibration.scores import Played
+from cascade.calibration.scores import Played, unpriced_said
 from cascade.conformal.arrays import Bools, Ints, hopeless, levels
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
+from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, Depth, reference_of
 from cascade.evaluation.by_hand import methods_by_hand
-from cascade.evaluation.methods import Depth, Means, Method, left_out, means, methods
+from cascade.evaluation.methods import Means, Method, left_out, means, methods
 from cascade.evaluation.proof.prices import Bill, OtherPrices, bills
 from cascade.evaluation.segments import Segments
 from cascade.evaluation.splits import Interval, OverSplits, splits

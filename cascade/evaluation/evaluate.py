@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cascade.calibration.remarks import priced_said
 from cascade.calibration.samples import among, clusters
-from cascade.calibration.scores import Played, check_fits, play, scored
+from cascade.calibration.scores import Played, check_fits, play, priced_said, scored
 from cascade.conformal.arrays import Bools, Floats, Ints, hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import walked
 from cascade.evaluation.methods import Means, means
 from cascade.evaluation.splits import CONFIDENCE, LEAST_QUESTIONS, numbered
 from cascade.guarantees.base import get
-from cascade.guarantees.reference import REFERENCES, reference_right
+from cascade.guarantees.questions import REFERENCES, reference_right
 from cascade.policies.artifact import PolicyArtifact, Threshold
 from cascade.policies.base import Policy
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cascade.checks import did_you_mean
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS
+from cascade.episodes.schema import COLUMNS, Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 

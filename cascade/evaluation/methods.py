@@ -6,31 +6,39 @@ conformal, and nothing of the test questions.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol
 from zlib import crc32
 
 import numpy as np
 
-from cascade.calibration.scores import Played, play, played_of, scored
-from cascade.conformal.arrays import Bools, Floats, ScoreArrays, StepArrays, hopeless, levels
-from cascade.conformal.split import allowed_misses, critical_kappa, split_kappa
+from cascade.calibration.samples import PER_RUNG, Doubt, doubt_of, rung_doubt, why_no_doubt
+from cascade.calibration.scores import Played, played_of, scored
+from cascade.conformal.arrays import ScoreArrays, StepArrays, hopeless, levels
+from cascade.conformal.split import critical_kappa, split_kappa
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
+from cascade.evaluation.baselines import (
+    Depth,
+    Ready,
+    Scorer,
+    Uala,
+    Unprepared,
+    all_kept,
+    played_at,
+)
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import Threshold as KappaRule
 from cascade.policies.base import Policy
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
 from cascade.training.objective import Objective
 from cascade.training.portfolio import sees_something
-from cascade.training.simple import PER_RUNG, Doubt, doubt_of, rung_doubt, threshold_per_rung, why_no_doubt
+from cascade.training.simple import threshold_per_rung
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit
 
-# --- The outcomes of the compared ways to answer on n questions, and the means that are reported ---
+# --- What the ways to answer that are compared did on n questions, and the means of it that are reported ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,6 @@ class Means:
     avg_length: float
     leaves: float
     set_size: float
-
-
-def played_at(table: EpisodeTable, scores: ScoreArrays, kappa: float) -> Played:
-    """Return the outcome of a policy's scores at one threshold; it never abstains."""
-    return play(table, scores, KappaRule(kappa))
 
 
 def played_walk(table: EpisodeTable, walk: Walk) -> Played:
@@ -76,15 +79,6 @@ def means(table: EpisodeTable, played: Played) -> Means:
 
 
 # --- methods ---
-
-Scorer: TypeAlias = Callable[[EpisodeTable], ScoreArrays]
-
-
-class Ready(NamedTuple):
-    """A prepared method. `scores` is set if the method has a threshold that trades cost for coverage."""
-
-    play: Callable[[EpisodeTable], Played]
-    scores: Scorer | None = None
 
 
 class Method(Protocol):
@@ -130,20 +124,6 @@ def left_out(table: EpisodeTable) -> Iterator[str]:
         yield "The row of net benefit is left out: the log has no signal that differs between questions."
 
 
-class Unprepared(ABC):
-    """A way to answer that needs no preparation: subclasses define only `play`."""
-
-    __slots__ = ()
-
-    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Do nothing: this method needs no preparation."""
-        return Ready(self.play)
-
-    @abstractmethod
-    def play(self, table: EpisodeTable) -> Played:
-        """Return what it does on questions."""
-
-
 @dataclass(frozen=True, slots=True)
 class Logged(Unprepared):
     """A walk that was logged beside the steps, such as the guide alone or a model that decides."""
@@ -182,28 +162,6 @@ def _chance(steps: StepArrays) -> Played:
     return Played(covered, kept_right, kept_right, cost, length, kept, kept, abstained=np.zeros(steps.n))
 
 
-@dataclass(frozen=True, slots=True)
-class Depth(Unprepared):
-    """Every answer of the first `depth` steps."""
-
-    depth: int
-
-    @property
-    def name(self) -> str:
-        """The name, with the depth."""
-        return f"all answers, depth {self.depth}"
-
-    def play(self, table: EpisodeTable) -> Played:
-        """Return the outcome of so many steps."""
-        onward = np.where(np.arange(table.arrays.horizon) < self.depth - 1, np.inf, -np.inf)
-        shape = table.arrays.cost.shape
-        return played_at(table, _all_kept(table, np.broadcast_to(onward, shape).astype(np.float64)), 0.0)
-
-
-def _all_kept(table: EpisodeTable, onward: Floats) -> ScoreArrays:
-    return ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
-
-
 def calibrated(scores: Scorer, calibration: EpisodeTable, alpha: float) -> Ready:
     """Return a method of scores whose threshold is set on the calibration questions, by split conformal."""
     critical = critical_kappa(calibration.arrays, levels(calibration.arrays, scores(calibration)))
@@ -223,7 +181,7 @@ class Mixture:
         def scores(table: EpisodeTable) -> ScoreArrays:
             # Each set of questions gets its own coins, so that the test's differ from the calibration's.
             coin = np.random.default_rng([seed, crc32("\n".join(table.ids).encode("utf-8", "replace"))]).random(table.n)
-            return _all_kept(table, -np.arange(table.arrays.horizon)[None, :] - coin[:, None])
+            return all_kept(table, -np.arange(table.arrays.horizon)[None, :] - coin[:, None])
 
         return calibrated(scores, calibration, alpha)
 
@@ -241,7 +199,7 @@ class Threshold:
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
         """Set the threshold on the calibration questions."""
-        return calibrated(lambda table: _all_kept(table, self.doubt.read(table)), calibration, alpha)
+        return calibrated(lambda table: all_kept(table, self.doubt.read(table)), calibration, alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,60 +217,6 @@ class RungThresholds:
         """Tune on the training questions, set the level on the calibration questions."""
         loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
         return _served(threshold_per_rung(train, self.doubt, FitTarget("coverage", loss)), calibration, alpha)
-
-
-@dataclass(frozen=True, slots=True)
-class Uala:
-    """UALA: one answer, the judged one, of the first step that is not in doubt; the threshold is tuned on training.
-
-    The search is exact: it takes the cheapest threshold that covers 1 − alpha of the training questions or, if none
-        does,
-    the one that covers most.
-    """
-
-    doubt: Doubt
-
-    @property
-    def name(self) -> str:
-        """The name, with the number that it reads."""
-        return f"UALA on {self.doubt.name}, tuned"
-
-    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Choose the threshold on the training questions."""
-        threshold = self._tuned(train, alpha)
-        return Ready(lambda table: played_at(table, self.scores(table, threshold), threshold))
-
-    def scores(self, table: EpisodeTable, threshold: float) -> ScoreArrays:
-        """Return the scores of `policies.threshold`."""
-        doubt = self.doubt.read(table)
-        chosen = self.doubt.chosen(table)
-        steps = table.arrays
-        stops = (doubt < threshold) | _very_last(steps)
-        keeps = stops[:, :, None] & (np.arange(steps.answer.shape[2]) == chosen[:, :, None])
-        return ScoreArrays(np.where(keeps, np.inf, -np.inf), doubt)
-
-    def _tuned(self, train: EpisodeTable, alpha: float) -> float:
-        """Return the best of all thresholds, by running sums over the steps at which a walk can stop."""
-        steps, chosen = train.arrays, self.doubt.chosen(train)
-        doubt = np.where(chosen < 0, np.inf, self.doubt.read(train))  # without an answer a walk cannot stop
-        on_record, last = np.arange(steps.horizon) < steps.steps[:, None], _very_last(steps)
-        reach = np.full(doubt.shape, np.inf)
-        np.minimum.accumulate(doubt[:, :-1], axis=1, out=reach[:, 1:])
-        right = np.take_along_axis(steps.correct, np.maximum(chosen, 0)[:, :, None], axis=2)[:, :, 0] & (chosen >= 0)
-        low = np.where(last, -np.inf, doubt)
-        stops_right = on_record & right & (low < reach)
-        finite = np.unique(doubt[on_record & np.isfinite(doubt)])
-        options = np.append(finite, np.nextafter(finite[-1], np.inf) if finite.size else 0.0)
-        covered = _at_least(reach[stops_right], options) - _at_least(low[stops_right], options)
-        covered = covered + np.count_nonzero(hopeless(steps))
-        order = np.argsort(reach[on_record])
-        price = steps.cost if train.cost_known else np.ones_like(steps.cost)
-        spent = np.append(np.cumsum(price[on_record][order][::-1])[::-1], 0)
-        cost = spent[np.searchsorted(reach[on_record][order], options, side="left")]
-        enough = covered >= steps.n - allowed_misses(steps.n, alpha)
-        if enough.any():
-            return float(options[np.where(enough, cost, np.iinfo(np.int64).max).argmin()])
-        return float(options[np.lexsort((cost, -covered))[0]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,15 +270,3 @@ class Given:
 
 def _served(policy: Policy, calibration: EpisodeTable, alpha: float) -> Ready:
     return calibrated(lambda table: scored(policy, table)[1], calibration, alpha)
-
-
-def _very_last(steps: StepArrays) -> Bools:
-    """Mark the steps after which none can follow, bool (n, T): the last step of each complete question."""
-    last = np.arange(steps.horizon) == steps.steps[:, None] - 1
-    return np.asarray(last & steps.complete[:, None], dtype=np.bool_)
-
-
-def _at_least(levels_: Floats, options: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return for each option the number of levels that are at least as large."""
-    ordered = np.sort(levels_)
-    return np.asarray(ordered.size - np.searchsorted(ordered, options, side="left"), dtype=np.int64)

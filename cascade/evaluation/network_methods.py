@@ -12,7 +12,8 @@ from typing import Literal
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.methods import Method, Ready, Scorer, calibrated, played_at
+from cascade.evaluation.baselines import Ready, Scorer, played_at
+from cascade.evaluation.methods import Method, calibrated
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss

@@ -26,7 +26,6 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.money import PICO_PER_NANO, Price
-from cascade.policies.question_features import PLAIN
 
 LOW, MEDIUM, HIGH = 0.2, 0.45, 0.7
 """Three settings of `World.informativeness`. The tables do not say which is true: state the one used."""
@@ -307,7 +306,7 @@ def simulate(world: World, n: int, seed: int) -> EpisodeTable:
     walks, known = _walks(world, draws, rounds), np.ones(n, dtype=np.bool_)
     told = _confidence(signals), signals, walks
     return EpisodeTable(
-        world.name, ids, ids, SOURCES, arrays, *told, tokens=tokens, texts_known=known, kinds=(PLAIN,) * len(ids)
+        world.name, ids, ids, SOURCES, arrays, *told, tokens=tokens, texts_known=known, kinds=({},) * len(ids)
     )
 
 

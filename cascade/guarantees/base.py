@@ -27,8 +27,7 @@ from cascade.registry import Registry, subclass_of
 from cascade.text import percent
 
 if TYPE_CHECKING:
-    from cascade.conformal.arrays import Bools, Floats
-    from cascade.conformal.frontier import StepFunctions
+    from cascade.conformal.arrays import Bools, Floats, StepFunctions
     from cascade.guarantees.laws import Told
     from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored
     from cascade.types import Answer, Certificate

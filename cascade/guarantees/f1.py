@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import Floats, StepFunctions
 from cascade.conformal.risk import calibrate_risk, loss_levels
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, Kind, many_questions

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, hopeless
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import Bools, Floats, StepFunctions, hopeless
 from cascade.conformal.split import Calibration, calibrate, calibrate_segments, critical_kappa, pac_rank, split_rank
 from cascade.guarantees.base import Guarantee, Kind
 from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored, everywhere

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, Outcomes, ScoreArrays, levels, rollout
-from cascade.conformal.binomial import as_written, lower_bound, lower_tail, misses_p_value, upper_bound
+from cascade.conformal.arrays import Floats, Outcomes, ScoreArrays, as_written, levels, rollout
+from cascade.conformal.binomial import lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.monitor import mean_below_p_value
 from cascade.guarantees.questions import Misses, Scored
 from cascade.money import dollars

@@ -15,14 +15,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Levels
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import Bools, Floats, Levels, StepFunctions
 from cascade.conformal.ltt import Forecast, chance_said, forecast, learn_then_test, order_path
 from cascade.conformal.served import PathPoint, Served, served, served_right
 from cascade.errors import UsageError
 from cascade.guarantees.base import Audit, Guarantee, Kind, one_question
-from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored, everywhere
-from cascade.guarantees.reference import check_identity, ends_in_reference, reference_known, reference_right
+from cascade.guarantees.questions import (
+    Found,
+    Misses,
+    Path,
+    Questions,
+    Scored,
+    check_identity,
+    ends_in_reference,
+    everywhere,
+    reference_known,
+    reference_right,
+)
 from cascade.text import counted, percent
 from cascade.types import Answer, Certificate
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from cascade.calibration.scores import sample_of
 from cascade.config import CascadeConfig
-from cascade.conformal.binomial import most_losses, needed_n
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.served import PathPoint
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, ECHOED, FINGERPRINT, SCHEMA_VERSION, replay_of
+from cascade.conformal.split import needed_n
+from cascade.episodes.schema import COLUMNS, ECHOED, FINGERPRINT, SCHEMA_VERSION, Dropped, replay_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference

@@ -6,42 +6,238 @@ The directory has two JSON files, a learned policy's numbers, and its hedge if i
 the single answer, the path of thresholds that was ordered before calibration. `certificate.json` holds what was asked
 for, the certificates, the questions that they were made from, and the SHA-256 of the rest. The numbers of a learned
 policy are in `model.safetensors` (`model_file`), whose SHA-256 stands in `policy.json`, so that a certificate names
-them too. Calibrating again writes the certificates anew, and the path where it orders another. Reading checks
-everything before anything is used, and names every problem; nothing in these files is ever run.
+them too. Calibrating again writes the certificates anew, and the path where it orders another. `reading` reads it back.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.conformal.served import PathPoint
-from cascade.errors import ConfigError, UsageError
+from cascade.errors import ConfigError, NewerFileError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import (
     asked_document,
-    asked_of,
     digest,
-    from_document,
     known_as,
     number,
-    number_of,
     of_segment,
     to_document,
 )
 from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
-from cascade.policies.config import HELD
-from cascade.policies.files import content, damaged, json_of, there, unwritten, versioned, write_whole
+from cascade.safety import read_bounded
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.policies.base import History
-    from cascade.policies.question_features import Embedded
+    from cascade.policies.design import Embedded
+
+
+# --- files of a policy directory, with error messages where one cannot be read or written ---
+
+MOST_BYTES = 1 << 28
+"""256 MiB: ten million questions' ids. A larger file is refused before it is read."""
+REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
+
+
+POLICY_DIRECTORY, OUTPUT = "policy directory", "--output"
+
+
+def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> None:
+    """Refuse a place where no folder can be written; called before hours of work, not after them.
+
+    It removes what it creates to find out.
+
+    Args:
+        directory: the place.
+        what: what the folder is called in errors.
+        option: the command line's option for it.
+
+    Raises:
+        UsageError: the name is empty, it is a file, or nothing can be written there; with the reason.
+    """
+    if not str(directory):
+        raise UsageError(f"Name the {what} to be written: {option} DIR")
+    folder = Path(directory)
+    made: list[Path] = []
+    try:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
+            made.append(one)
+        tempfile.TemporaryDirectory(prefix=".writing.", dir=folder).cleanup()
+    except OSError as error:
+        raise unwritten(folder, error, what, option) from None
+    finally:
+        for one in reversed(made):
+            with contextlib.suppress(OSError):  # another process has written there meanwhile
+                one.rmdir()
+
+
+def unwritten(folder: Path, error: OSError, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> UsageError:
+    """Return the message for a folder that cannot be written; `what` and `option` as in `writable`."""
+    if error.errno == errno.EEXIST or (error.errno == errno.ENOTDIR and folder.is_file()):
+        return UsageError(f"{folder} is a file, and a {what} is to be written; choose another {option}.")
+    return UsageError(f"The {what} {folder} cannot be written: {error.strerror}. Choose another one.")
+
+
+def there(file: Path) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        ConfigError: it cannot be told, as in a directory without read permission.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unread(file, error) from None
+    return True
+
+
+def content(file: Path) -> bytes:
+    """Read a file of at most `MOST_BYTES`. Raises ConfigError if it cannot be read."""
+    try:
+        size = file.stat().st_size
+        data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES)
+    except OSError as error:
+        raise _unread(file, error) from None
+    if data is None:
+        raise ConfigError([f"it has {size:,} bytes or more; more than {MOST_BYTES:,} are not read"], str(file))
+    return data
+
+
+def json_of(file: Path) -> Any:
+    """Read a JSON file: each name once, only numbers that JSON allows. Raises ConfigError if it is not such a file."""
+    return json_of_bytes(content(file), str(file))
+
+
+def json_of_bytes(data: bytes, source: str) -> Any:
+    """Read the bytes of such a file. Raises ConfigError as `json_of` does; `source` is what its message calls them."""
+    try:
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+        )
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"it is no JSON as it was written: {error}"], source) from None
+
+
+def damaged(error: ConfigError) -> ConfigError:
+    """Return the problem of a file, with advice; of one that a newer release wrote, as it is."""
+    if isinstance(error, NewerFileError):
+        return error
+    *first, last = error.problems
+    return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
+
+
+def _unread(file: Path, error: OSError) -> ConfigError:
+    return ConfigError([f"it cannot be read: {error.strerror}"], str(file))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    """Return a number; 1e999 would be read as infinite, which no file of ours holds."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is no number that a computer can hold")
+    return number
+
+
+# --- Several files of one directory, written all or not at all ---
+
+
+def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
+    """Write files in one go, and remove those whose content is None.
+
+    All files are first written beside their places and flushed to the disk. Then they are moved into place in the given
+    order, so a reader finds each file whole, old or new. If a move fails, the old files are restored. A machine that
+    stops half-way can leave some old and some new files, so the last file should name the others by their hashes.
+
+    Args:
+        folder: created if it does not exist.
+        contents: by plain file names, or by paths below the folder ("levels/low/policy.json"), whose folders are made;
+            those that are left empty go with their last file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    held = Path(tempfile.mkdtemp(prefix=".writing.", dir=folder))  # on the same disk, so that files can be moved
+    try:
+        for name, data in contents.items():
+            if data is not None:
+                _flushed(_beside(held, "new", name), data)
+            if (folder / name).exists():
+                shutil.copy2(folder / name, _beside(held, "old", name))
+        _put(folder, held, contents)
+    finally:
+        shutil.rmtree(held, ignore_errors=True)
+
+
+def _beside(held: Path, which: str, name: str) -> Path:
+    """Return where a file is kept before its move: in one flat folder, with "@" for "/"."""
+    return held / f"{which}.{name.replace('/', '@')}"
+
+
+def _put(folder: Path, held: Path, contents: Mapping[str, bytes | None]) -> None:
+    """Move the new files into place, or restore the old ones."""
+    done: list[str] = []
+    try:
+        for name, data in contents.items():
+            done.append(name)
+            if data is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                _beside(held, "new", name).replace(folder / name)
+    except BaseException:
+        for name in reversed(done):
+            with contextlib.suppress(OSError):  # report the first error
+                if _beside(held, "old", name).exists():
+                    _beside(held, "old", name).replace(folder / name)
+                else:
+                    (folder / name).unlink(missing_ok=True)
+        _tidy(folder, done)
+        raise
+    _tidy(folder, done)
+
+
+def _tidy(folder: Path, names: list[str]) -> None:
+    """Remove folders that are now empty."""
+    below = {folder / parent for name in names for parent in Path(name).parents} - {folder}
+    for one in sorted(below, key=lambda path: len(path.parts), reverse=True):
+        with contextlib.suppress(OSError):  # it is not empty, or is gone already
+            one.rmdir()
+
+
+def _flushed(file: Path, data: bytes) -> None:
+    with file.open("xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    file.chmod(0o644)
+
+
+# --- what a policy directory holds ---
 
 
 class Threshold(NamedTuple):
@@ -166,8 +362,6 @@ _OURS = (MODEL_FILE, HEDGE_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
 """The file that marks a directory with several levels, and the folder of the levels other than its own (`levels`)."""
 SCHEMA_VERSION = 1
-_POLICY_KEYS = ("schema_version", "policy", "seen", "path", "ordered_for")
-_CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,36 +510,6 @@ def _settings(folder: Path) -> Any:
     return held.get("policy", {}) if isinstance(held, dict) else {}
 
 
-def read(directory: str | Path, *, certificates: bool = True) -> PolicyArtifact:
-    """Read a policy directory.
-
-    Args:
-        directory: the policy directory.
-        certificates: whether to read the certificates too, if there are any.
-
-    Raises:
-        ConfigError: lists every problem: a file that is absent, too large or not JSON, another schema version, a field
-            that is missing, unknown or of a wrong type, a file or certificate that was changed after it was made; for a
-            learned policy also numbers that are missing or do not match `policy.json`.
-    """
-    folder = Path(directory)
-    try:
-        absent = not there(folder / POLICY_FILE)
-        if not absent:
-            return _read(folder, certificates=certificates)
-    except ConfigError as error:
-        raise damaged(error) from None
-    raise ConfigError([_absent(folder)], str(directory))
-
-
-def _read(folder: Path, *, certificates: bool) -> PolicyArtifact:
-    policy, certificate = folder / POLICY_FILE, folder / CERTIFICATE_FILE
-    artifact = _with_model(_policy_of(versioned(policy, SCHEMA_VERSION), str(policy)), folder)
-    if not certificates or not there(certificate):
-        return artifact
-    return _certified(artifact, versioned(certificate, SCHEMA_VERSION), str(certificate))
-
-
 def is_policy(folder: Path) -> bool:
     """Whether a directory's `policy.json` has the form that cascade writes, in any release, damaged or not."""
     try:
@@ -355,14 +519,6 @@ def is_policy(folder: Path) -> bool:
     return isinstance(held, dict) and "policy" in held
 
 
-def _absent(folder: Path) -> str:
-    made = "cascade calibrate EPISODES --policy … -o DIR makes one"
-    if folder.is_file():
-        return f"it is a file, not a policy directory; {made}"
-    what = f"there is no {POLICY_FILE} in this directory" if folder.is_dir() else "there is no such policy directory"
-    return f"{what}; {made}"
-
-
 def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
     """Return the problem if the file of a learned policy's numbers is not the one that the settings name."""
     found = sha256(data).hexdigest()
@@ -370,23 +526,6 @@ def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
         return []
     said = f"its SHA-256 is {found[:16]}…, and {POLICY_FILE} says {str(sha256_hex)[:16]}…"
     return [f"{MODEL_FILE}: {said}: it is another file, or it was changed after it was made"]
-
-
-def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
-    """Return the artefact with its hedge, if it has one, and with a learned policy's numbers."""
-    hedge = folder / HEDGE_FILE
-    artifact = replace(artifact, files={HEDGE_FILE: content(hedge)}) if there(hedge) else artifact
-    found = HELD.class_at(artifact.policy)
-    if found is None or found.not_by_hand is None:
-        return artifact
-    named, file = artifact.policy.get("model"), folder / MODEL_FILE
-    if not isinstance(named, dict) or named.get("file") != MODEL_FILE:
-        raise ConfigError([f"policy.model.file: a learned policy's numbers are in {MODEL_FILE}"], str(folder))
-    data = content(file)
-    problems = model_problems(data, named.get("sha256"))
-    if problems:
-        raise ConfigError(problems, str(folder))
-    return replace(artifact, files={**artifact.files, MODEL_FILE: data})
 
 
 def _certificate_document(artifact: PolicyArtifact) -> dict[str, Any]:
@@ -411,130 +550,37 @@ def _policy_document(artifact: PolicyArtifact) -> dict[str, Any]:
     }
 
 
-def _policy_of(document: Any, source: str) -> PolicyArtifact:
-    checks = {"policy": _is_object, "seen": _is_seen, "path": _is_path, "ordered_for": _is_object_or_none}
-    problems = list(_shape_problems(document, _POLICY_KEYS, checks))
-    if problems:
-        raise ConfigError(problems, source)
-    path = document["path"]
-    return PolicyArtifact(
-        policy=document["policy"],
-        seen=Seen(tuple(document["seen"]["training"]), tuple(document["seen"]["selection"])),
-        path=None if path is None else tuple([PathPoint(*map(number_of, point)) for point in path]),
-        ordered_for=document["ordered_for"],
-    )
-
-
-def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyArtifact:
-    checks = {
-        "asked": _is_object_or_none,
-        "certificates": _is_list,
-        "questions": _is_ids,
-        "sha256": lambda value: isinstance(value, str),
-        "unanswered": _is_count,
-    }
-    problems = list(_shape_problems(document, _CERTIFICATE_KEYS, checks, optional=("unanswered",)))
-    if problems:
-        raise ConfigError(problems, source)
-    rest = {name: value for name, value in document.items() if name != "sha256"}
-    found, asked = [], None
-    for place, held in enumerate(document["certificates"]):
-        try:
-            found.append(from_document(held))
-        except ConfigError as error:
-            problems += [f"certificates[{place}].{problem}" for problem in error.problems]
-    try:
-        asked = None if document["asked"] is None else asked_of(document["asked"])
-    except ConfigError as error:
-        problems += [f"asked.{problem}" for problem in error.problems]
-    if digest(rest) != document["sha256"]:
-        problems.append("sha256: it is not that of the rest: the file was changed after it was made")
-    problems += _relation_problems(artifact, found)
-    problems += [] if asked is None else _asked_problems(asked, found)
-    if problems:
-        raise ConfigError(problems, source)
-    questions, unanswered = tuple(document["questions"]), document.get("unanswered")
-    return replace(artifact, certificates=tuple(found), questions=questions, asked=asked, unanswered=unanswered)
-
-
-def _relation_problems(artifact: PolicyArtifact, certificates: Iterable[Certificate]) -> Iterator[str]:
-    wanted, names = artifact.policy_sha256, set()
-    for place, one in enumerate(certificates):
-        if one.policy_sha256 != wanted:
-            said = f"{POLICY_FILE} beside it is {wanted[:16]}…: another policy, or one that was changed since"
-            yield f"certificates[{place}].policy_sha256: it is for the policy {one.policy_sha256[:16]}…, and {said}"
-        if one.name in names:
-            yield f"certificates[{place}]: there is another certificate for the same questions"
-        names.add(one.name)
-
-
-def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> Iterator[str]:
-    """Yield where a certificate promises something other than the request."""
-    for place, one in enumerate(certificates):
-        wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha", "budget_nano_usd")}
-        wanted |= {"group": one.group if asked.by_group else None, "pool": asked.separate and one.name is None}
-        wanted |= {"segment": one.segment if asked.by_segment else None, "delta": asked.each_delta(one.together or 1)}
-        wanted |= {} if asked.abstain else {"abstain_below": None}
-        differ = [f"{name} is {getattr(one, name)}" for name, value in wanted.items() if getattr(one, name) != value]
-        most = one.made_for.get("most_nano_usd")
-        differ += [] if most == asked.most_nano_usd else [f"most_nano_usd is {most}"]
-        if differ:
-            yield f"certificates[{place}]: it is not what was asked for: {', '.join(differ)}"
-
-
-def _shape_problems(
-    document: Any, keys: Iterable[str], checks: Mapping[str, Callable[[Any], bool]], optional: Iterable[str] = ()
-) -> Iterator[str]:
-    if not isinstance(document, dict):
-        yield "it is an object with named fields"
-        return
-    yield from (f"{name}: is missing" for name in keys if name not in document)
-    yield from (f"{name}: there is no such field" for name in document if name not in {*keys, *optional})
-    version = document.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION or isinstance(version, bool):
-        yield f"schema_version: it is {version!r}, and this release reads {SCHEMA_VERSION}"
-    yield from (
-        f"{name}: is not of its form" for name, fits in checks.items() if name in document and not fits(document[name])
-    )
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_object_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, dict)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_seen(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"training", "selection"} and all(map(_is_ids, value.values()))
-
-
-def _is_path(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and bool(value) and all(map(_is_point, value)))
-
-
-def _is_point(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 2:
-        return False
-    try:
-        return all(isinstance(number_of(one), float) for one in value)
-    except (ValueError, TypeError, OverflowError):
-        return False
-
-
 def json_bytes(document: Mapping[str, Any]) -> bytes:
     """Return a document as the bytes of a file: the same values give the same bytes."""
     return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
+
+
+def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> None:
+    """Refuse a place that cannot hold a policy directory, or that holds another policy.
+
+    Args:
+        target: the directory to write.
+        same: whether the policy there is the one that is written again.
+        force: whether another policy may be overwritten.
+        otherwise: other advice, in words that end with "choose".
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    _refuse_level(target)
+    writable(target)
+    if (target / POLICY_FILE).exists() and not same and not force:
+        if not is_policy(target):
+            raise UsageError(f"{target} holds a {POLICY_FILE} that cascade did not write; choose another --output.")
+        raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")
+
+
+def _refuse_level(target: Path) -> None:
+    """Refuse to write into a level of a policy with levels, since `levels.json` has the hash of each level."""
+    within = target.resolve().parent
+    if within.name == LEVELS_FOLDER and (within.parent / LEVELS_FILE).exists():
+        shown = target.parent.parent
+        raise UsageError(
+            f"{target} is a level of the policy {shown}, whose levels are calibrated together: --policy {shown}. To "
+            "calibrate one level by itself, choose another --output."
+        )

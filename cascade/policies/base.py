@@ -14,7 +14,7 @@ from cascade.types import Question, Step
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
-    from cascade.policies.question_features import Embedded
+    from cascade.policies.design import Embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class History:
             right answers of a question as one: agreement would then leak the labels, so it is NaN.
         confidence: float64 (n, T, m), the strategy's own estimate that a candidate is right.
         signals: float64 (n, T) by name (`design/signals.md`).
-        asked: float64 (n,) by name, numbers of the question's text (`policies.question_features`).
+        asked: float64 (n,) by name, numbers of the question's text (`policies.views`).
         cost: float64 (n, T), nano-USD of each step.
         tokens: float64 (n, T), input and output tokens of each step.
         steps: int64 (n,), how many steps are on record.

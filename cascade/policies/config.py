@@ -18,7 +18,7 @@ from cascade.registry import Registry, subclass_of
 from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:  # numpy, which most configurations do without
-    from cascade.policies.question_features import Embedder
+    from cascade.policies.design import Embedder
 
 
 class StrategyFacts(NamedTuple):

@@ -22,9 +22,9 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE, History, Observation
-from cascade.policies.question_features import ALL, NUMBER, OF_REQUEST, PREFIX, AskedNumber
+from cascade.policies.design import PREFIX
 from cascade.policies.signals import SIGNALS, Signal, role_free, signal
-from cascade.policies.views import NOWHERE, LiveView, LogView, Values, View, Whole
+from cascade.policies.views import ALL, NOWHERE, NUMBER, OF_REQUEST, AskedNumber, LiveView, LogView, Values, View, Whole
 
 
 class Column(Protocol):
@@ -328,7 +328,7 @@ class FeatureSet:
 
         Args:
             observation: the question and its steps.
-            more: numbers of the question beside those of `question_features`: its embedding's (`policies.embedding`).
+            more: numbers of the question beside those of its text (`views`): its embedding's (`policies.embedding`).
         """
         seen = LiveView(observation, self.sources, more)
         return [float(one.of(seen)) for one in self._columns]

@@ -22,12 +22,11 @@ import numpy as np
 
 from cascade.errors import ConfigError, UsageError
 from cascade.guarantees.certificate import digest
-from cascade.policies.artifact import HEDGE_FILE, json_bytes
+from cascade.policies.artifact import HEDGE_FILE, json_bytes, json_of_bytes
 from cascade.policies.base import Observation
 from cascade.policies.design import Array
 from cascade.policies.estimators import Scorer, from_arrays
 from cascade.policies.features import FeatureSet
-from cascade.policies.files import json_of_bytes
 
 VERSION = 1
 """The version of the file's fields."""

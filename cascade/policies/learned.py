@@ -22,10 +22,9 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.errors import UsageError
 from cascade.policies.base import BatchScores, FittedOn, History, Observation, Policy, Scores, Takes
-from cascade.policies.design import GO_ON, Memo
+from cascade.policies.design import GO_ON, Directions, Embedded, Memo
 from cascade.policies.estimators import Best, Scorer
 from cascade.policies.features import Feature, FeatureSet, column, describe
-from cascade.policies.question_features import Directions, Embedded
 from cascade.types import Step
 
 if TYPE_CHECKING:

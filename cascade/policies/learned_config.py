@@ -15,7 +15,7 @@ from cascade.policies.config import PolicyConfig, StrategyFacts
 from cascade.section import Section
 
 if TYPE_CHECKING:  # numpy, which most configurations do without
-    from cascade.policies.question_features import Embedder
+    from cascade.policies.design import Embedder
 
 
 class FeatureConfig(Section):
@@ -117,7 +117,7 @@ class LearnedConfig(_InDirectory):
     def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:
         """Return the policy whose numbers are in the directory's file, with its sentence model."""
         from cascade.policies import model_file
-        from cascade.policies.question_features import Embedded
+        from cascade.policies.design import Embedded
 
         policy = model_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
         if policy.directions is None:

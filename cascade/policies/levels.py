@@ -26,10 +26,14 @@ from cascade.policies.artifact import (
     POLICY_FILE,
     PolicyArtifact,
     contents_of,
+    damaged,
     json_bytes,
     levels_gone,
+    there,
+    unwritten,
+    write_whole,
 )
-from cascade.policies.files import damaged, there, unwritten, versioned, write_whole
+from cascade.policies.reading import versioned
 
 SCHEMA_VERSION = 1
 MAKE = "cascade fit EPISODES --levels low=0.2,medium=0.1,high=0.05 -o DIR"

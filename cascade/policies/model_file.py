@@ -19,15 +19,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as _arrays_of
 from safetensors.numpy import save as _bytes_of
 
-from cascade.errors import ConfigError, UsageError
-from cascade.policies.artifact import MODEL_FILE, model_problems
+from cascade.errors import ConfigError, UsageError, refuse_newer
+from cascade.policies.artifact import MODEL_FILE, content, model_problems
 from cascade.policies.base import Takes
-from cascade.policies.design import Array, Reading
+from cascade.policies.design import PREFIX, Array, Directions, Reading
 from cascade.policies.estimators import SCORERS, Scorer, form_of
 from cascade.policies.features import ASKED, FeatureSet, describe
-from cascade.policies.files import content, refuse_newer
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.policies.question_features import PREFIX, Directions
 
 if TYPE_CHECKING:  # few policies are networks
     from cascade.policies.network import Network

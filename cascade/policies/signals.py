@@ -1,6 +1,6 @@
 """Signals, the numbers that a policy reads from a step: the table of all of them, and their computation from a reply.
 
-The table has each name with its unit and range. Which strategy gives a signal, `strategies.config.GIVES` says, and
+The table has each name with its unit and range. Which strategy gives a signal, `GIVES` says, and
 of a strategy of one's own its `StrategyConfig.signals`; `design/signals.md` agrees. An unknown signal is None.
 
 In JSON, structure tokens are always sure and hide doubt, so the value tokens stand by themselves (`value_tokens`):
@@ -13,9 +13,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cascade.chat import ChatRequest, arguments_of, calls_of, text_of
+from cascade.policies.base import SHARED_PLACE
 from cascade.types import Completion, Step, Token
 
 
@@ -275,3 +276,24 @@ def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
         f"{model} sent no log-probs at step {step.number}, so the policy decided without {' and '.join(missing)}"
         for model in silent
     )
+
+
+class Gives(NamedTuple):
+    """What the steps of a strategy give: `StrategyConfig.candidates` and `StrategyConfig.signals`."""
+
+    candidates: tuple[str, ...]
+    signals: frozenset[str]
+
+
+_ANY_MODEL = OF_ANSWERS | OF_MESSAGES
+GIVES: Mapping[str, Gives] = {
+    "base_guide": Gives(
+        ("base", "guide"),
+        _ANY_MODEL | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"},
+    ),
+    "ladder": Gives((SHARED_PLACE,), _ANY_MODEL),
+    "exit": Gives((SHARED_PLACE,), OF_ANSWERS | {"says_exit"}),
+    "offers": Gives((SHARED_PLACE,), _ANY_MODEL | {"p_yes", "verdict_mass", "judge_share", "answer_share"}),
+    "verified": Gives((SHARED_PLACE,), _ANY_MODEL | {"gate", "p_yes"}),
+}
+"""What the steps of each built-in strategy give. A fit reads this table and loads no strategy."""

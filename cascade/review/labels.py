@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cascade.conformal.labels import is_drawn
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError

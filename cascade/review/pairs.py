@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import CHAT, chat_of, identity, is_hashed, replay_of
+from cascade.episodes.schema import CHAT, Dropped, chat_of, identity, is_hashed, replay_of
 from cascade.episodes.truth import Relabelled, Row, labelled_by_reference, same
 from cascade.errors import UsageError
 from cascade.matching import Comparator, get_comparator

@@ -9,7 +9,7 @@ from typing import Self, TypeAlias
 
 from cascade.budget.database import Database
 from cascade.episodes.files import is_url
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.episodes.store import StoreError, parse
 from cascade.errors import UsageError, quote
 from cascade.review.reviews import (

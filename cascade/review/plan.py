@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cascade.conformal.binomial import needed_n, upper_bound
+from cascade.conformal.binomial import upper_bound
 from cascade.conformal.labels import most_labelled_losses, sampled
+from cascade.conformal.split import needed_n
 from cascade.guarantees.base import Guarantee
 from cascade.review.path import Along
 from cascade.review.reviews import Reviews

@@ -34,7 +34,8 @@ from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple, Self, get_args
 
 from cascade.conformal.labels import check_rate
-from cascade.episodes.lines import Dropped, json_lines, write_all, writing
+from cascade.episodes.lines import json_lines, write_all, writing
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.review.pairs import PairId
 

@@ -44,7 +44,7 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
     Raises:
         Refused: (409) it could not look; with its message.
     """
-    command = [sys.executable, "-m", "cascade.cli.main", "promote", "/dev/stdin", "--json", *arguments]
+    command = [sys.executable, "-m", "cascade", "promote", "/dev/stdin", "--json", *arguments]
     pipe = asyncio.subprocess.PIPE
     read_end, write_end = os.pipe()  # with uvloop a pipe of asyncio's is a socket, and /dev/stdin cannot be opened
     try:

@@ -24,8 +24,7 @@ from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.question_features import kind_of, unlike
-from cascade.policies.scope import Scope, failures
+from cascade.policies.scope import Scope, failures, kind_of, unlike
 from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk, unpromised

@@ -23,12 +23,12 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Policy, Takes
-from cascade.policies.signals import logprob_signals
+from cascade.policies.signals import GIVES, logprob_signals
 from cascade.safety import taken_out
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.config import GIVES, StrategyConfig
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import ChatForm, Reading
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text

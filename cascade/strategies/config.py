@@ -9,11 +9,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.registry import Registry, file_of, subclass_of
 from cascade.section import ByKind, KindSection
 
@@ -140,25 +139,6 @@ class StrategyConfig(KindSection):
         return None
 
 
-class Gives(NamedTuple):
-    """What the steps of a strategy give: `StrategyConfig.candidates` and `StrategyConfig.signals`."""
-
-    candidates: tuple[str, ...]
-    signals: frozenset[str]
-
-
-_ANY_MODEL = OF_ANSWERS | OF_MESSAGES
-GIVES: Mapping[str, Gives] = {
-    "base_guide": Gives(
-        ("base", "guide"),
-        _ANY_MODEL | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"},
-    ),
-    "ladder": Gives((SHARED_PLACE,), _ANY_MODEL),
-    "exit": Gives((SHARED_PLACE,), OF_ANSWERS | {"says_exit"}),
-    "offers": Gives((SHARED_PLACE,), _ANY_MODEL | {"p_yes", "verdict_mass", "judge_share", "answer_share"}),
-    "verified": Gives((SHARED_PLACE,), _ANY_MODEL | {"gate", "p_yes"}),
-}
-"""What the steps of each built-in strategy give. A fit reads this table and loads no strategy."""
 STRATEGIES: Registry[type[StrategyConfig]] = Registry(
     "strategy",
     "cascade.strategies",
@@ -174,14 +154,3 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
 )
 WRITTEN = ByKind(STRATEGIES, "base_guide")
 """Reads a strategy's settings."""
-
-
-def gives_for(sources: Sequence[str]) -> dict[str, Gives]:
-    """Return what steps give, by kind, for strategies with candidates in these places, else in any model's."""
-    others = STRATEGIES.usable([kind for kind in STRATEGIES.names if kind not in GIVES])
-    every = {**GIVES, **{kind: Gives(one.candidates, one.signals) for kind, one in others.items()}}
-
-    def having(places: Sequence[str]) -> dict[str, Gives]:
-        return {kind: one for kind, one in every.items() if sorted(one.candidates) == sorted(places)}
-
-    return having(sources) or having((SHARED_PLACE,))

@@ -17,10 +17,10 @@ from pydantic import Field
 
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
-from cascade.policies.signals import logprob_signals
+from cascade.policies.signals import GIVES, logprob_signals
 from cascade.strategies import reply
 from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.config import GIVES, StrategyConfig
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.text import data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step

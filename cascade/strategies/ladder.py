@@ -14,8 +14,9 @@ from pydantic import Field, field_validator
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
+from cascade.policies.signals import GIVES
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
-from cascade.strategies.config import GIVES, StrategyConfig
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import Form, form_of
 from cascade.strategies.prompts import Prompts, load
 from cascade.types import SKIP, Completion, Question, Request, Step

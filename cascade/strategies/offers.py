@@ -18,11 +18,12 @@ from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
+from cascade.policies.signals import GIVES
 from cascade.section import Section
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
-from cascade.strategies.config import GIVES, StrategyConfig
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import Form, form_of
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.policies.base import Takes
+from cascade.policies.signals import GIVES
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Command, Schema, Verifier, read_verdict, sent_output
 from cascade.registry import file_of
@@ -26,7 +27,6 @@ from cascade.section import Section
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
 from cascade.strategies.base_guide import judged_fields
-from cascade.strategies.config import GIVES
 from cascade.strategies.form import form_of
 from cascade.strategies.ladder import Ladder, RungsConfig
 from cascade.strategies.prompts import Prompts

@@ -27,7 +27,7 @@ from cascade.calibration.scores import Sample, sample_of, taken
 from cascade.conformal.arrays import Floats, Ints, ScoreArrays, levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, UsageError
-from cascade.guarantees.reference import check_identity
+from cascade.guarantees.questions import check_identity
 from cascade.policies.base import Policy
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.objective import (

@@ -30,10 +30,9 @@ from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choosing import Choice
-from cascade.training.dividing import allowed_loss, questions_of
+from cascade.training.dividing import LEAST_TRAINING, allowed_loss, questions_of
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import choice_on
-from cascade.training.notes import LEAST_TRAINING
 from cascade.training.objective import Objective
 from cascade.training.portfolio import AUTO
 

@@ -24,50 +24,50 @@ import numpy as np
 
 from cascade.calibration.calibrating import Calibrated, Draw, calibrate_policy, order_terms
 from cascade.calibration.fingerprint import differences, made_for
-from cascade.calibration.remarks import reference_cost
 from cascade.calibration.samples import FOLDS, folds, one_a_group
-from cascade.calibration.scores import play_found, realised, sample_of
+from cascade.calibration.scores import play_found, realised, reference_cost, sample_of
 from cascade.checks import refuse
 from cascade.conformal.served import PathPoint
-from cascade.episodes.embeddings import embedded
-from cascade.episodes.table import EpisodeTable
+from cascade.episodes.table import EpisodeTable, embedded
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import has_reference
+from cascade.guarantees.questions import has_reference
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
+from cascade.policies.design import Directions
 from cascade.policies.learned import CERTIFIABLE, LearnedPolicy
-from cascade.policies.question_features import Directions
 from cascade.text import counted
 from cascade.training.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.dividing import (
+    LEAST_TRAINING,
     ROWS_EACH,
     SHARE,
     Divided,
     Embedding,
+    Init,
+    about_training,
     allowed_budget,
     allowed_by,
     divided,
+    in_logged,
+    lacks_judgements,
     needed_of,
+    notes,
     questions_of,
 )
 from cascade.training.estimators import one_thread
-from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, lacks_judgements, notes
 from cascade.training.objective import Objective
 from cascade.training.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_leave_out, on_steps, portfolio
-from cascade.training.simple import reference_alone
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.training.networks.progress import Training
     from cascade.training.networks.trainer import Networks
 
-
 BESIDE = "purchases"
 """The method that is tested beside a named score. It reads every number and decides before each call. It is not chosen
 among several, since on a few hundred questions a choice costs more than it gains (`design/purchases.md`).
 """
-
 
 _CHEAPER = "it is the cheaper of two that were tested"
 
@@ -399,6 +399,8 @@ def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Ce
 
 def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, said: str) -> _Certified:
     """Return the reference alone, certified, instead of the chosen policy."""
+    from cascade.training.simple import reference_alone  # seldom served
+
     policy = reference_alone(parts.calibration)
     taken = Candidate(REFERENCE, "reference", 0, reference_alone)
     alone = Judged(REFERENCE, "reference", 0, None, None, None, 0.0, chosen=True, why="nothing cheaper is certified")

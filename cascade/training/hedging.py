@@ -29,7 +29,7 @@ from cascade.calibration.samples import places
 from cascade.calibration.scores import history_of, scored
 from cascade.conformal.arrays import Bools, Floats, Ints, levels, passed
 from cascade.episodes.table import EpisodeTable
-from cascade.guarantees.reference import ends_in_reference
+from cascade.guarantees.questions import ends_in_reference
 from cascade.policies.base import History, Policy
 from cascade.policies.estimators import Constant, Linear, Scorer
 from cascade.policies.features import FeatureSet

@@ -19,10 +19,9 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
 from cascade.training.choosing import Candidate
-from cascade.training.dividing import SHARE, Divided, Embedding, divided, needed_of
+from cascade.training.dividing import SHARE, Divided, Embedding, Init, divided, in_logged, needed_of
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
-from cascade.training.notes import Init, in_logged
 from cascade.training.objective import Objective
 from cascade.training.portfolio import AUTO, asked_of, sees_something
 

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.calibration.scores import Sample
-from cascade.conformal.arrays import Bools, Floats, Ints
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import Bools, Floats, Ints, StepFunctions
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee

@@ -5,7 +5,7 @@
 | `fixed depth` | 0 | always |
 | `the reference alone` | 0 | for regret, if the log has a reference |
 | `threshold on …` | 1 | for each signal and confidence that is known and varies; the verdict also by its doubt |
-| `one threshold per rung` | 2 | a ladder of three steps or more has a signal of a known kind (`calibration.doubt`) |
+| `one threshold per rung` | 2 | a ladder of three steps or more has a signal of a known kind (`samples.KNOWN`) |
 | `net benefit` | 3 | a number is known and varies before the last step |
 | `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 5 | as `net benefit` |
@@ -24,31 +24,20 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cascade.calibration.samples import PER_RUNG, only_unknown, rung_doubt
 from cascade.calibration.scores import history_of
 from cascade.checks import did_you_mean
 from cascade.conformal.arrays import Ints, Parents
-from cascade.episodes.embeddings import without_embeddings
-from cascade.episodes.table import EpisodeTable
+from cascade.episodes.table import EpisodeTable, without_embeddings
 from cascade.errors import UsageError
-from cascade.guarantees.reference import has_reference
+from cascade.guarantees.base import Kind
+from cascade.guarantees.questions import has_reference
 from cascade.policies import learned
 from cascade.policies.base import Takes
 from cascade.policies.features import offered
 from cascade.policies.learned import BARE, CERTIFIABLE, LearnedPolicy
 from cascade.training.choosing import Candidate, cost_of, out_of_fold
 from cascade.training.objective import Objective
-from cascade.training.simple import (
-    PER_RUNG,
-    VERDICT,
-    doubtful_verdict,
-    fixed_depth,
-    one_threshold,
-    only_unknown,
-    reference_alone,
-    rung_doubt,
-    signals_of,
-    threshold_per_rung,
-)
 from cascade.training.stages import FitTarget, multiplies
 from cascade.training.stopping import Problem, SharedProblem, build, fit_net_benefit
 
@@ -190,9 +179,9 @@ def _all(
 ) -> Iterator[Candidate]:
     """Yield the candidates of the methods that are tried, and cheap ones of other methods."""
     kind = objective.guarantee.rules
-    yield Candidate(DEPTH, "depth", 0, lambda table: fixed_depth(table, kind))
+    yield Candidate(DEPTH, "depth", 0, partial(_depth, kind=kind))
     if kind.reference_keeps_it and not objective.guarantee.abstain and has_reference(table):
-        yield Candidate(REFERENCE, "reference", 0, reference_alone)
+        yield Candidate(REFERENCE, "reference", 0, _reference)
     if table.n and table.arrays.horizon > 1:
         if "threshold" in tried:
             yield from _thresholds(table, objective)
@@ -213,7 +202,21 @@ def _without_embeddings(one: Candidate) -> Candidate:
     )
 
 
+def _depth(table: EpisodeTable, kind: Kind) -> LearnedPolicy:
+    from cascade.training.simple import fixed_depth  # here and below: loaded when one is fitted
+
+    return fixed_depth(table, kind)
+
+
+def _reference(table: EpisodeTable) -> LearnedPolicy:
+    from cascade.training.simple import reference_alone
+
+    return reference_alone(table)
+
+
 def _thresholds(table: EpisodeTable, objective: Objective) -> Iterator[Candidate]:
+    from cascade.training.simple import VERDICT, doubtful_verdict, one_threshold, signals_of, threshold_per_rung
+
     kind = objective.guarantee.rules
     for signal in signals_of(table):
         yield Candidate(f"threshold on {signal}", "threshold", 1, partial(one_threshold, signal=signal, kind=kind))

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cascade.calibration.samples import FOLDS, folds
+from cascade.calibration.samples import FOLDS, doubt_of, folds, only_unknown
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
 from cascade.training.choosing import Candidate, Choice, cost_of, out_of_fold
 from cascade.training.dividing import Divided, allowed_loss, needed_of
-from cascade.training.simple import doubt_of, only_unknown, plain_threshold
+from cascade.training.simple import plain_threshold
 
 SHARES = (0.25, 0.4, 0.55, 0.7)
 """The shares of certifying questions to choose from. The rest after the largest always trains."""
@@ -40,7 +40,7 @@ two figures suggest more."""
 def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     """Return the threshold that needs no learning, if learning would cost more than it gains; else None.
 
-    Score, sign and order are named before the log is read: the first signal of `calibration.doubt.KNOWN` that the log
+    Score, sign and order are named before the log is read: the first signal of `calibration.samples.KNOWN` that the log
     has, or the tokens of an answer if it has none. The function reads which signals the log has and how many questions;
     it reads no answer and no outcome.
 

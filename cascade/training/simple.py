@@ -1,17 +1,20 @@
 """Policies that learn almost nothing: a fixed depth, and a threshold on one number. Learned policies must beat them.
 
-The one number is the doubt about a step (`doubt_of`): a signal, and how to read it.
+The one number is the doubt about a step (`calibration.samples.doubt_of`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from cascade.calibration.samples import (
+    Doubt,
+)
 from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
@@ -23,115 +26,6 @@ from cascade.policies.features import CONFIDENCE, FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.objective import prices_of
 from cascade.training.stages import FitTarget, allowed, decides, newest_answers
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """A signal, and how to convert it to doubt: higher means more doubt, +inf means unknown."""
-
-    signal: str
-    name: str
-    convert: Callable[[Floats], Floats]
-
-    @property
-    def sign(self) -> float:
-        """1 if a higher signal means more doubt about the answer, −1 if it means less.
-
-        A verdict is read as P(the answer is right). It may also be sure that the answer is wrong: `read` then returns
-        no doubt, while this sign does not account for that.
-        """
-        less, more = self.convert(np.array([0.6, 0.9])).tolist()
-        return 1.0 if more > less else -1.0
-
-    def read(self, table: EpisodeTable) -> Floats:
-        """Return the doubt at each step, float64 (n, T)."""
-        values = table.signals.get(self.signal)
-        if values is None:
-            return np.full(table.arrays.cost.shape, np.inf)
-        doubt = self.convert(values)
-        return np.where(np.isnan(doubt), np.inf, doubt)
-
-    def chosen(self, table: EpisodeTable) -> Ints:
-        """Return the candidate that a step's verdict favours, int64 (n, T), −1 if there is none.
-
-        After a no it is the last one, the guide's; after a yes, or without a verdict in a step of several candidates,
-        the first; in a step of one candidate that candidate.
-        """
-        present = table.arrays.present
-        first = np.where(present.any(axis=2), present.argmax(axis=2), -1)
-        last = np.where(present.any(axis=2), present.shape[2] - 1 - present[:, :, ::-1].argmax(axis=2), -1)
-        p_yes = table.signals.get("p_yes")
-        says_no = np.zeros(first.shape, dtype=np.bool_) if p_yes is None else p_yes < 0.5
-        return np.asarray(np.where(says_no, last, first), dtype=np.int64)
-
-
-def _judged(p_yes: Floats) -> Floats:
-    """Return −ln max(p, 1 − p), to the last bit `policies.threshold.uncertainty`: numpy's own logarithm may differ."""
-    sure = np.maximum(p_yes, 1.0 - p_yes)
-    return -np.fromiter(map(math.log, sure.ravel().tolist()), np.float64, count=sure.size).reshape(sure.shape)
-
-
-def _negative(values: Floats) -> Floats:
-    return -values
-
-
-def _complement(values: Floats) -> Floats:
-    return 1.0 - values
-
-
-def _same(values: Floats) -> Floats:
-    return values
-
-
-KNOWN = (
-    Doubt("p_yes", "verdict", _judged),
-    Doubt("reply_mean_logprob", "log-prob", _negative),
-    Doubt("self_check", "self-check", _complement),
-    Doubt("answer_min_logprob", "answer log-prob", _negative),
-    Doubt("gate", "gate", _complement),
-    Doubt("judge_share", "judge's votes", _complement),
-    Doubt("answer_share", "share of this answer", _complement),
-)
-"""The kinds, in the order of preference; each also as the base's own, "base_…", if both models have one."""
-
-
-def doubt_of(table: EpisodeTable) -> Doubt | None:
-    """Return the first known kind of doubt for which a log has numbers; None if it has none."""
-    there = _there(table)
-    for doubt in KNOWN:
-        for signal in (doubt.signal, f"base_{doubt.signal}"):
-            if signal in there:
-                return replace(doubt, signal=signal)
-    others = [name for name in there if name.endswith(("uncertainty", "entropy"))]
-    return Doubt(others[0], others[0].replace("_", " "), _same) if others else None
-
-
-def only_unknown(table: EpisodeTable) -> bool:
-    """Whether some numbers of the first step vary (tools offered, calls made), but none is known to mean doubt."""
-    first = [values[:, 0] for values in table.signals.values()]
-    known = [values[~np.isnan(values)] for values in first]
-    return doubt_of(table) is None and any(values.size and values.min() < values.max() for values in known)
-
-
-def why_no_doubt(table: EpisodeTable) -> str | None:
-    """Return why `doubt_of` finds no doubt in a log, with the log's signals named; None if it finds one."""
-    if doubt_of(table) is not None:
-        return None
-    there = _there(table)
-    if not there:
-        return "the log has no signals"
-    known = ", ".join(doubt.signal for doubt in KNOWN)
-    listed = f"the signal {there[0]} is" if len(there) == 1 else f"the signals {', '.join(there)} are"
-    return (
-        f"{listed} of no known kind, so it is unknown whether more of it means more doubt; known are {known}, and any "
-        "name that ends with uncertainty or entropy, where more means more doubt"
-    )
-
-
-def _there(table: EpisodeTable) -> list[str]:
-    """Return the signals that a log has numbers of, sorted."""
-    return [name for name, values in sorted(table.signals.items()) if not np.isnan(values).all()]
-
 
 VERDICT = "p_yes"
 _SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "verdict_mass", "agree", "agrees", "agreement")
@@ -265,19 +159,17 @@ def policy_of(
     return LearnedPolicy(method, tuple(rules), kappa)
 
 
-# --- One threshold per rung: for each model, how sure it must be for the ladder to stop ---
-# The scales of doubt differ between the models of a ladder, so one threshold for all stops too early at some and too
-# late at others. Here the thresholds are tuned together on training questions, at the loss that will be allowed and at
-# a series of smaller and larger losses. Each vector of thresholds stops wherever the stricter ones do (they are
+# --- One threshold per rung: how sure a model has to be for the ladder to stop, for each model its own ---
+# The models of a ladder are sure on different scales, so that one threshold for all of them stops too early at some and
+# too late at others. Here the thresholds are tuned together on training questions, at the loss that will be allowed and
+# at a series of smaller and larger ones. Each vector of thresholds stops wherever the stricter ones do (they are
 # nested). So all of them are one policy: a step's score is the level at which its doubt is first low enough to stop,
 # piecewise linear between the tuned thresholds, and calibration sets the level.
 #
-# The search is exhaustive over a grid of quantiles, and is repeated on finer grids around the best point. With two
-# thresholds the first grid is already the finest. The losses and costs of all combinations of a grid are running sums
-# of a histogram.
+# The search is exhaustive over a grid of quantiles, and is repeated on finer grids around what it found. With two
+# thresholds to set the first grid is the finest. What all combinations of a grid lose and cost are running sums of a
+# histogram.
 
-PER_RUNG = "one threshold per rung"
-"""The name of the candidate and of the baseline."""
 QUANTILES = 100
 """How many thresholds are tried for each rung: quantiles of its doubt."""
 CELLS = 10_201
@@ -288,12 +180,6 @@ _TARGET = LEVELS.index(1.0)
 
 Vector: TypeAlias = tuple[int, ...]
 """For each rung, how many of its grid's thresholds apply; 0: none, so no question stops there."""
-
-
-def rung_doubt(table: EpisodeTable) -> Doubt | None:
-    """Return the doubt on which a ladder of three steps or more sets its thresholds; None if the log has none."""
-    arrays = table.arrays
-    return doubt_of(table) if table.n and arrays.horizon > 2 and arrays.answer.shape[2] == 1 else None
 
 
 def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> LearnedPolicy:

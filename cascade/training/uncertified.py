@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.calibration.remarks import reference_cost
-from cascade.calibration.scores import Realised, Sample, play, realised, sample_of
+from cascade.calibration.scores import Realised, Sample, play, realised, reference_cost, sample_of
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.episodes.table import EpisodeTable
@@ -22,12 +21,11 @@ from cascade.guarantees.base import Guarantee, Kind
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen, Threshold
 from cascade.policies.learned import BARE, LearnedPolicy
-from cascade.training.dividing import SHARE, Embedding, divided
+from cascade.training.dividing import SHARE, Embedding, about_training, divided
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import How, Sizes, prepared
 from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import Networks
-from cascade.training.notes import about_training
 from cascade.training.portfolio import asked_of, sees_something
 
 if TYPE_CHECKING:

@@ -247,7 +247,7 @@ class _CommandLine:
         (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
         words = ("collect", "questions.jsonl", "-o", "log.jsonl", "--walk", "all", "--resume", "--json")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cascade.cli.main", *words, "--concurrency", str(THREADS)],
+            [sys.executable, "-m", "cascade", *words, "--concurrency", str(THREADS)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,

@@ -103,7 +103,7 @@ def test_killed_at_random_a_fit_goes_on_to_the_same_bytes(tmp_path: Path, aims: 
 
 @pytest.mark.long  # three processes that load torch and matplotlib: 28 s on two busy cores
 def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cascade.cli.main", "fit", "simulated:hotpotqa/llama-2-7b,150", "--policy", "ccpo"]
+    command = [sys.executable, "-m", "cascade", "fit", "simulated:hotpotqa/llama-2-7b,150", "--policy", "ccpo"]
     command += ["--steps", str(STEPS), "--checkpoint-every", "2", "--resume", "--json"]
 
     def run(name: str) -> Any:

@@ -24,8 +24,8 @@ from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import BASE_ONLY, request_digest
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
+from cascade.evaluation.baselines import played_at
 from cascade.evaluation.compare import compare
-from cascade.evaluation.methods import played_at
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import uncertainty

@@ -31,10 +31,11 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
-from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
+from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, write
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.model_file import dumps
 from cascade.policies.model_file import settings as settings_of
+from cascade.policies.reading import read
 from cascade.providers.replay import Replay
 from cascade.text import normalize_answer
 from cascade.types import Answer, Question

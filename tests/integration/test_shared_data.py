@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import cascade
+from cascade.calibration.samples import doubt_of
 from cascade.conformal.arrays import hopeless, levels
 from cascade.conformal.frontier import frontier
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
@@ -18,7 +19,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.methods import Threshold
 from cascade.evaluation.simulate import WORLDS
-from cascade.training.simple import doubt_of
 
 pytest.importorskip("pyarrow")
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"

@@ -27,7 +27,7 @@ from cascade.evaluation.logs import open_log
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import reference_right
+from cascade.guarantees.questions import reference_right
 from cascade.training.fitting import fit_policy
 from cascade.training.portfolio import AUTO
 

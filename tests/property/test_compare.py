@@ -9,13 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from unit.evaluation.plain import Asked, Shown, by_chance, each, table_of
 
+from cascade.calibration.samples import KNOWN
 from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.baselines import CLAIRVOYANT
+from cascade.evaluation.baselines import CLAIRVOYANT, Depth, Uala, played_at
 from cascade.evaluation.compare import Comparison, compare
-from cascade.evaluation.methods import Chance, Depth, Threshold, Uala, means, played_at
+from cascade.evaluation.methods import Chance, Threshold, means
 from cascade.evaluation.splits import splits
-from cascade.training.simple import KNOWN
 from property.examples import times
 
 WIDTH, HORIZON = 2, 3

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.conformal.brute import Case, pack
 
-from cascade.conformal.arrays import Floats, Levels, levels
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import Floats, Levels, StepFunctions, levels
 from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_log_e_value, mean_below_p_value
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from property.test_rollout_arrays import HORIZON, LOG, WIDTH

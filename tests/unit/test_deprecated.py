@@ -11,7 +11,7 @@ import pytest
 
 from cascade import Orchestrator
 from cascade._names import GONE_WITH
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.serving.audits import Outcome
 

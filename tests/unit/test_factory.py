@@ -10,7 +10,7 @@ import pytest
 from cascade.config import load, policy_section
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy, certified_policy, policy_of, read_policy
-from cascade.policies.artifact import MODEL_FILE, CalibratedPolicy, PolicyArtifact, read, write
+from cascade.policies.artifact import MODEL_FILE, CalibratedPolicy, PolicyArtifact, write
 from cascade.policies.config import POLICIES
 from cascade.policies.estimators import Signal
 from cascade.policies.features import FeatureSet
@@ -18,6 +18,7 @@ from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, settings
 from cascade.policies.prompted import PromptedPolicy
+from cascade.policies.reading import read
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from cascade import forks
 from cascade.forks import after_fork, no_fork
-from cascade.resilience import forks
 from cascade.resilience.background import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

@@ -23,7 +23,8 @@ from cascade.errors import (
 )
 from cascade.guarantees.certificate import make
 from cascade.orchestrator import Orchestrator
-from cascade.policies.artifact import read, write
+from cascade.policies.artifact import write
+from cascade.policies.reading import read
 from cascade.policies.scope import Scope
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Request

@@ -14,8 +14,7 @@ from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.fingerprint import outside, shown
 from cascade.calibration.monitoring import logged, watch
 from cascade.config import policy_section
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import rows
+from cascade.episodes.schema import Dropped, rows
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ProviderUnavailableError, UsageError
 from cascade.factory import policy_of

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean
 from cascade.episodes.files import OWN, is_url, looks_parquet, read_rows
-from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import checked_where, matches
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 
 

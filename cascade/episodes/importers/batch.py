@@ -23,8 +23,7 @@ from cascade.episodes.importers.chat import (
 )
 from cascade.episodes.importers.sources import RESULT_NAMES, Record, records
 from cascade.episodes.importers.values import mapping, moment, text, whole
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import ECHOED
+from cascade.episodes.schema import ECHOED, Dropped
 from cascade.errors import UsageError
 from cascade.money import PriceTable
 

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, Protocol
 from cascade.checks import did_you_mean
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import ALSO, SIGNALS, cast
-from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import OddValueError, odd
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, identity
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped, identity
 from cascade.errors import UsageError
 
 ROLES = ("base", "guide", "judge")

@@ -11,9 +11,8 @@ from cascade.chat import ChatRequest, output_text
 from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.episodes.importers.values import loaded, number, text, whole
-from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import shown
-from cascade.episodes.schema import CHAT, COLUMNS, SCHEMA_VERSION, token_row
+from cascade.episodes.schema import CHAT, COLUMNS, SCHEMA_VERSION, Dropped, token_row
 from cascade.errors import UsageError
 from cascade.policies.signals import logprob_signals, message_signals
 from cascade.types import Completion, Question, Token, Usage

@@ -15,7 +15,7 @@ from typing import Any
 from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, mapped
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import number, text, truth
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 
 _QUESTIONS = ("question", "query", "problem", "goal", "prompt", "input", "text", "sentence")

@@ -26,7 +26,7 @@ from cascade.episodes.importers.values import (
     truth,
     whole,
 )
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 
 _CALLS = frozenset({"GENERATION"})
 

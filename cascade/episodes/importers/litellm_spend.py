@@ -29,7 +29,7 @@ from cascade.episodes.importers.values import (
     text,
     whole,
 )
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 
 _CHAT = ("completion", "responses", "anthropic_messages", "generate_content")
 _CUT = "litellm_truncated"

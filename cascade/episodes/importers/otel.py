@@ -26,7 +26,7 @@ from cascade.episodes.importers.values import (
     text,
     whole,
 )
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 
 _OPERATIONS = frozenset({"chat", "text_completion", "completion", "generate_content"})
 _INPUTS = ("gen_ai.input.messages", "gen_ai.prompt", "gen_ai.request.messages")

@@ -21,8 +21,7 @@ from typing import Any
 
 from cascade.episodes.importers.sources import ANSWER_NAMES, PAIR_NAMES, Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import CARRIED_OVER, COLUMNS, GUIDE_ONLY, SCHEMA_VERSION, TOLD
+from cascade.episodes.schema import CARRIED_OVER, COLUMNS, GUIDE_ONLY, SCHEMA_VERSION, TOLD, Dropped
 from cascade.errors import UsageError
 
 

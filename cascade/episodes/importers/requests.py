@@ -18,7 +18,7 @@ from cascade.episodes.importers.calls import checked_columns, mapped
 from cascade.episodes.importers.chat import LoggedAnswer, answered, asked, gold_in, ladder_rows
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import loaded, nano_usd, number, text, truth, whole
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.types import Usage
 

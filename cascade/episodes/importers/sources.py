@@ -13,7 +13,8 @@ from typing import IO, Any, NamedTuple
 
 from cascade.episodes.files import OWN, looks_parquet
 from cascade.episodes.importers.values import attributes, snake
-from cascade.episodes.lines import MAX_LINE_BYTES, Dropped, decoder, json_lines, numbered_lines, opened, text_of
+from cascade.episodes.lines import MAX_LINE_BYTES, decoder, json_lines, numbered_lines, opened, text_of
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 
 _CHUNK_BYTES = 1 << 20

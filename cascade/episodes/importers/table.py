@@ -24,8 +24,7 @@ from cascade.episodes.importers.calls import (
 )
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import ALSO, SIGNALS, moment
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, question_id
+from cascade.episodes.schema import COLUMNS, Dropped, question_id
 from cascade.errors import UsageError
 
 _LOOKED_AT = 100

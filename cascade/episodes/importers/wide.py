@@ -16,8 +16,7 @@ from cascade.episodes.importers.calls import LoggedCall, Runs, field_of, mapped
 from cascade.episodes.importers.chat import asked, chat_columns, is_short, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import SIGNALS, nano_usd, number, question_in, reply_in
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import question_id
+from cascade.episodes.schema import Dropped, question_id
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 ANSWER, CORRECT, COST, NANO, SECONDS = "answer", "correct", "cost_usd", "cost_nano_usd", "latency_s"

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.remarks import unpriced
+from cascade.calibration.samples import why_no_doubt
+from cascade.calibration.scores import unpriced
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import ALL_STEPS, first_step, reference_of
 from cascade.evaluation.splits import CONFIDENCE, Interval, numbered, student_t_quantile
 from cascade.guarantees import base
-from cascade.guarantees.reference import at_every_depth, untold
-from cascade.training.simple import why_no_doubt
+from cascade.guarantees.questions import at_every_depth, untold
 
 _MOST = 0.5
 _ONE_KIND = 2

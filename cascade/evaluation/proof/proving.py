@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from cascade.calibration.remarks import unpriced_said
-from cascade.calibration.samples import once, tied
+from cascade.calibration.samples import PER_RUNG, once, tied
+from cascade.calibration.scores import unpriced_said
 from cascade.conformal.arrays import hopeless
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
@@ -49,12 +49,11 @@ from cascade.evaluation.proof.split_results import (
 from cascade.evaluation.segments import SegmentFigures, Segments
 from cascade.evaluation.splits import OverSplits, splits
 from cascade.guarantees.base import Guarantee, Kind, kinds_that
-from cascade.guarantees.questions import Truth
-from cascade.guarantees.reference import at_every_depth, check_identity
+from cascade.guarantees.questions import Truth, at_every_depth, check_identity
 from cascade.policies.base import Policy
 from cascade.text import counted
 from cascade.training.portfolio import REFERENCE
-from cascade.training.simple import LEVELS, PER_RUNG
+from cascade.training.simple import LEVELS
 
 # --- One threshold per rung in a proof: its saving at the level that breaks the promise as often as the policy does ---
 

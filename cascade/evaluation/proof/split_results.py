@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.calibration.samples import PER_RUNG
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -17,7 +18,6 @@ from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.splits import Interval, OverSplits, corrected_interval
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
-from cascade.training.simple import PER_RUNG
 
 POLICY = "certified policy"
 

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from cascade._names import __version__
 from cascade.errors import ConfigError, UsageError
-from cascade.policies.artifact import CURVES_FILE, json_bytes
-from cascade.policies.files import content, json_of, there, unwritten, write_whole
+from cascade.policies.artifact import CURVES_FILE, content, json_bytes, json_of, there, unwritten, write_whole
 from cascade.training.networks.problem import Row, State, TrainingProblem, start
 from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, OPTION, Checkpoints, csv_of, rows_of
 from cascade.training.networks.training import Trained, lost, train

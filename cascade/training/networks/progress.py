@@ -70,7 +70,7 @@ class Following:
 
 CHECKPOINT_FILE = "checkpoint.json"
 CALLED, OPTION = "folder of checkpoints", "--checkpoint"
-"""The folder's name in errors, and the option that sets it (`policies.files.writable`)."""
+"""The folder's name in errors, and the option that sets it (`policies.artifact.writable`)."""
 EVERY = 500
 """Steps between checkpoints; at most half of a run of the default length can be lost."""
 

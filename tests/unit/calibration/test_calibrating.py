@@ -23,9 +23,10 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import PolicyArtifact, Seen, read, write
+from cascade.policies.artifact import PolicyArtifact, Seen, write
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.reading import read
 from cascade.policies.threshold import ThresholdPolicy
 from unit.calibration.logs import POLICY, SECTION, config, log, some
 

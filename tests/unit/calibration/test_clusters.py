@@ -18,7 +18,8 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import from_document, make, statement, to_document
-from cascade.policies.artifact import PolicyArtifact, Seen, read, write
+from cascade.policies.artifact import PolicyArtifact, Seen, write
+from cascade.policies.reading import read
 from cascade.training.fitting import fit_policy
 from unit.calibration.logs import POLICY, SECTION, log
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from cases import each
 
+from cascade.calibration.samples import KNOWN, Doubt, doubt_of
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.threshold import uncertainty
-from cascade.training.simple import KNOWN, Doubt, doubt_of
 from unit.evaluation.plain import draw, table_of
 
 

@@ -16,7 +16,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import at_every_depth, check_identity, reference_right
+from cascade.guarantees.questions import at_every_depth, check_identity, reference_right
 from unit.calibration.logs import POLICY, log
 from unit.evaluation.plain import row
 

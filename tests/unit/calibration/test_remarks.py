@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cascade.calibration.remarks import about_gaps, about_parents, about_questions, about_reference
+from cascade.calibration.scores import about_gaps, about_parents, about_questions, about_reference
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from unit.evaluation.plain import row

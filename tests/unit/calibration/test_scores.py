@@ -10,7 +10,7 @@ import pytest
 
 from cascade.calibration.scores import table_scores
 from cascade.conformal.arrays import Bools, StepArrays
-from cascade.evaluation.methods import played_at
+from cascade.evaluation.baselines import played_at
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy

@@ -20,7 +20,8 @@ from cascade.config import load
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import digest, make, to_document
-from cascade.policies.artifact import CERTIFICATE_FILE, PolicyArtifact, Seen, read, write
+from cascade.policies.artifact import CERTIFICATE_FILE, PolicyArtifact, Seen, write
+from cascade.policies.reading import read
 from cascade.types import Certificate
 from unit.calibration.logs import POLICY, SECTION, config, log
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
+from cascade.api.promises import GuaranteeOptions, wanted_guarantee
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import read, write
+from cascade.policies.artifact import write
+from cascade.policies.reading import read
 from unit.cli.certified import LADDER_POLICY, POLICY, Row, hard_rows, ladder_rows
 
 Cli = Callable[..., Any]

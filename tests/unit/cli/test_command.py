@@ -20,7 +20,7 @@ from cascade.api.monitoring import monitor
 from cascade.api.output import Result
 from cascade.api.proving import prove
 from cascade.api.verifying import verify
-from cascade.cli.command import command, flag
+from cascade.cli.main import command, flag
 
 
 class Echo(Result):

@@ -16,7 +16,7 @@ from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.logs import open_log
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import read
+from cascade.policies.reading import read
 from cascade.strategies.embedding import SentenceModel
 from cascade.training.fitting import fit_policy
 from unit.cli.certified import POLICY, Row, hard_rows, ladder_rows

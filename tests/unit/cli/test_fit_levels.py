@@ -16,7 +16,7 @@ from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.evaluation import plots
 from cascade.factory import read_levels
-from cascade.policies.artifact import read
+from cascade.policies.reading import read
 from unit.cli.certified import hard_rows
 from unit.embedder import Embedder, logged
 

@@ -16,13 +16,13 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from cascade.cli import fit as fitting
-from cascade.cli import output
+from cascade.cli import main as output
 from cascade.cli.fit import ended_gently, show_training
-from cascade.cli.output import Shown
+from cascade.cli.main import Shown
 from cascade.episodes.files import write_rows
 from cascade.evaluation import plots
 from cascade.factory import read_levels, read_policy
-from cascade.policies.artifact import read
+from cascade.policies.reading import read
 from cascade.training.networks import mlp as devices
 from cascade.training.networks import trainer as networks
 from cascade.training.networks import training

@@ -110,7 +110,7 @@ def test_an_errors_text_cannot_write_markup_or_escapes(cli: Cli, raising: Callab
 
 def test_it_runs_as_a_module_and_as_a_process(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cascade.cli.main", "ask", "x"],
+        [sys.executable, "-m", "cascade", "ask", "x"],
         capture_output=True,
         text=True,
         check=False,

@@ -13,8 +13,7 @@ import pytest
 from cascade.calibration.fingerprint import made_for
 from cascade.chat import ChatRequest, output_text
 from cascade.config import load
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import CHAT, COLUMNS, question_id
+from cascade.episodes.schema import CHAT, COLUMNS, Dropped, question_id
 from cascade.episodes.truth import labelled_by_reference
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from stores import postgres_url
 
-from cascade.calibration.fingerprint import made_for
+from cascade.calibration.fingerprint import made_for, seen
 from cascade.cli import doctor, models
 from cascade.config import load
 from cascade.demo.questions import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
-from cascade.policies.question_features import PLAIN, seen
+from cascade.policies.scope import PLAIN
 from cascade.policies.threshold import ThresholdConfig
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.output import dollars, plain
-from cascade.cli.output import LogFormatter, console, notes, print_json
+from cascade.cli.main import LogFormatter, console, notes, print_json
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from cascade import registry
 from cascade.episodes.files import read_rows, write_rows
 from cascade.guarantees.base import get
 from cascade.orchestrator import Orchestrator
-from cascade.policies.artifact import read
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.reading import read
 from cascade.providers.fake import FakeProvider
 from cascade.serving.certified import fallback_of
 from cascade.strategies.ladder import Ladder

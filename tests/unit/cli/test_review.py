@@ -140,7 +140,7 @@ def terminal(folder: Path, *arguments: str, rows: int = 50) -> Iterator[tuple[su
     """Run the command in a pseudo-terminal of its own."""
     main, other = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": str(rows)}
-    command = [sys.executable, "-m", "cascade.cli.main", "review", *arguments]
+    command = [sys.executable, "-m", "cascade", "review", *arguments]
     process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, cwd=folder, env=environment)
     os.close(other)
     try:

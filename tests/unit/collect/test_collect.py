@@ -38,7 +38,7 @@ from cascade.errors import (
     RefusedError,
     UsageError,
 )
-from cascade.guarantees.reference import reference_known, reference_right
+from cascade.guarantees.questions import reference_known, reference_right
 from cascade.matching import Verdict, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy

@@ -11,7 +11,8 @@ from cases import each
 from scipy import stats
 
 from cascade.conformal import binomial
-from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, needed_n, rejects, unspent, upper_bound
+from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, rejects, unspent, upper_bound
+from cascade.conformal.split import needed_n
 from cascade.errors import UsageError
 
 SHARES = ["0.001", "0.05", "0.1", "0.25", "0.3333333333333333", "0.5", "0.77", "0.9", "0.999"]

@@ -17,8 +17,7 @@ from scipy import stats
 
 import cascade.conformal
 from cascade.conformal.arrays import ScoreArrays, StepArrays, levels
-from cascade.conformal.binomial import needed_n
-from cascade.conformal.split import Calibration, calibrate, critical_kappa, critical_values
+from cascade.conformal.split import Calibration, calibrate, critical_kappa, critical_values, needed_n
 from cascade.errors import UsageError
 
 INF = math.inf

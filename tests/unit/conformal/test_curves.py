@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cases import each
 
-from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.arrays import StepFunctions
 from cascade.errors import UsageError
 
 INF = math.inf

@@ -12,8 +12,7 @@ import pytest
 from cases import each
 from mapie.risk_control.methods import find_best_predict_param, get_r_hat_plus
 
-from cascade.conformal.arrays import levels, rollout
-from cascade.conformal.frontier import UNITS, StepFunctions
+from cascade.conformal.arrays import UNITS, StepFunctions, levels, rollout
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from cascade.conformal.split import calibrate, critical_kappa
 from cascade.errors import UsageError

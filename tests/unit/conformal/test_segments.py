@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from crepes import ConformalClassifier
 
-from cascade.conformal.binomial import needed_n
-from cascade.conformal.split import SegmentCalibration, calibrate, calibrate_segments
+from cascade.conformal.split import SegmentCalibration, calibrate, calibrate_segments, needed_n
 from cascade.errors import UsageError
 
 INF = math.inf

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cascade.episodes.embeddings import embedded, stacked, vectors_of, without_embeddings
 from cascade.episodes.schema import question_id
+from cascade.episodes.table import embedded, stacked, vectors_of, without_embeddings
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.policies.question_features import Directions
+from cascade.policies.design import Directions
 from unit.embedder import WIDTH, Embedder, logged, text
 
 DIRECTIONS = Directions("fake:1", np.zeros(WIDTH), np.eye(WIDTH)[:2])

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.lines import Dropped
 from cascade.episodes.questions import AskedQuestion, read_questions
-from cascade.episodes.schema import question_id
+from cascade.episodes.schema import Dropped, question_id
 from cascade.errors import UsageError
 from cascade.matching import get_matcher
 from cascade.types import Question

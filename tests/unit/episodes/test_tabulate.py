@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from cascade.engine import rank
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import BASE_ONLY, COLUMNS, LAST_ONLY, identity, question_id
+from cascade.episodes.schema import BASE_ONLY, COLUMNS, LAST_ONLY, Dropped, identity, question_id
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY
+from cascade.episodes.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, Dropped
 from cascade.episodes.truth import labelled_by_reference, ladder_of_models
 from cascade.errors import UsageError
 from cascade.evaluation.logs import open_log

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from cases import each
 
+from cascade.calibration.samples import doubt_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, baseline_figures
-from cascade.evaluation.methods import Uala
+from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, Uala, baseline_figures
 from cascade.guarantees import get
-from cascade.training.simple import doubt_of
 from unit.cli.certified import hard_rows
 from unit.scaled import ladder
 

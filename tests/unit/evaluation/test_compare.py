@@ -14,20 +14,20 @@ import pytest
 
 from cascade.api.comparing import comparison_document
 from cascade.api.tables import compare_table, legend
+from cascade.calibration.samples import KNOWN
 from cascade.calibration.scores import Played
 from cascade.conformal.arrays import levels
 from cascade.conformal.frontier import frontier
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.evaluation import baselines, methods
 from cascade.evaluation import compare as module
-from cascade.evaluation import methods
-from cascade.evaluation.baselines import CLAIRVOYANT, reference_of
+from cascade.evaluation.baselines import CLAIRVOYANT, Depth, Ready, reference_of
 from cascade.evaluation.compare import Comparison, compare
-from cascade.evaluation.methods import Depth, Ready, Threshold
+from cascade.evaluation.methods import Threshold
 from cascade.evaluation.splits import corrected_interval, splits
 from cascade.policies.fixed import FixedPolicy
-from cascade.training.simple import KNOWN
 from unit.evaluation.plain import Asked, Did, Shown, draw, each, live, table_of
 from unit.evaluation.plain import row as logged_row
 
@@ -213,7 +213,8 @@ def test_the_truth_of_the_test_questions_moves_no_threshold(monkeypatch: pytest.
     (split,) = splits(table.groups, 1, 0)
     kappas: list[float] = []
     real = methods.played_at
-    monkeypatch.setattr(methods, "played_at", lambda t, s, k: (kappas.append(k), real(t, s, k))[1])
+    for place in (methods, baselines):
+        monkeypatch.setattr(place, "played_at", lambda t, s, k: (kappas.append(k), real(t, s, k))[1])
 
     def thresholds(changed: EpisodeTable) -> tuple[list[float], Comparison]:
         kappas.clear()

@@ -11,28 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.calibration.samples import KNOWN, Doubt
 from cascade.calibration.scores import table_scores
 from cascade.conformal.arrays import levels, passed
 from cascade.conformal.frontier import frontier
 from cascade.conformal.split import critical_kappa, split_kappa
 from cascade.episodes.table import EpisodeTable, Walk
+from cascade.evaluation import baselines
 from cascade.evaluation import methods as module
-from cascade.evaluation.methods import (
-    Chance,
-    Depth,
-    Logged,
-    Mixture,
-    NetBenefit,
-    Portfolio,
-    Threshold,
-    Uala,
-    methods,
-    played_at,
-)
+from cascade.evaluation.baselines import Depth, Uala, played_at
+from cascade.evaluation.methods import Chance, Logged, Mixture, NetBenefit, Portfolio, Threshold, methods
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.training.simple import KNOWN, Doubt
 from unit.evaluation.plain import Asked, Shown, batches, by_chance, draw, each, live, table_of
 from unit.scaled import ladder
 
@@ -295,7 +286,8 @@ def test_nothing_but_the_split_that_it_is_given_is_looked_at(monkeypatch: pytest
     one, other, third = (table_of([draw(rng, 3, 2) for _ in range(40)], 3, 2) for _ in range(3))
     kappas: list[float] = []
     real = module.played_at
-    monkeypatch.setattr(module, "played_at", lambda t, s, k: (kappas.append(k), real(t, s, k))[1])
+    for place in (module, baselines):
+        monkeypatch.setattr(place, "played_at", lambda t, s, k: (kappas.append(k), real(t, s, k))[1])
     for method, train, calibration in (
         (Uala(VERDICT), one, other),
         (Uala(VERDICT), one, third),

@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 from cascade.calibration.scores import scored
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
+from cascade.evaluation.baselines import played_at
 from cascade.evaluation.compare import compare
-from cascade.evaluation.methods import played_at
 from cascade.evaluation.network_methods import (
     CCPO,
     CPO,

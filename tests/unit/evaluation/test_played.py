@@ -11,7 +11,8 @@ from cascade.calibration.scores import Played
 from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
-from cascade.evaluation.methods import Means, means, played_at, played_walk
+from cascade.evaluation.baselines import played_at
+from cascade.evaluation.methods import Means, means, played_walk
 from unit.evaluation.plain import Asked, Shown, batches, each, table_of
 
 RIGHT, WRONG = Shown(0, 0, True, None), Shown(1, 1, False, None)

@@ -8,7 +8,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.policies.features import place_names
-from cascade.policies.question_features import ASKED
+from cascade.policies.views import ASKED
 
 VIEWS = ("", ".first", ".previous", ".change", ".least", ".most", ".at1", ".at2", ".at3", ".at4")
 

@@ -14,8 +14,8 @@ from cascade.policies.base import History, Observation
 from cascade.policies.estimators import Constant, Design, Gain, Linear, Logistic, Mean, Piecewise, Scorer, Signal
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.policies.question_features import asked_numbers
 from cascade.policies.trees import Trees
+from cascade.policies.views import asked_numbers
 from cascade.types import Call, Candidate, Question, Step, Usage
 from unit.made import completion, request
 

@@ -17,7 +17,7 @@ from cascade.engine import decide
 from cascade.errors import ConfigError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import digest, make, to_document
-from cascade.policies import files as file_module
+from cascade.policies import artifact as file_module
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     POLICY_FILE,
@@ -25,10 +25,10 @@ from cascade.policies.artifact import (
     PolicyArtifact,
     Seen,
     Threshold,
-    read,
     write,
 )
 from cascade.policies.base import Observation, Policy
+from cascade.policies.reading import read
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.safety import read_bounded
 from cascade.types import Certificate

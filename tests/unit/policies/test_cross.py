@@ -17,8 +17,9 @@ from safetensors.numpy import save as bytes_of
 from cascade.config import load, policy_section
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_policy, policy_of, read_policy
-from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, read, write
+from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, write
 from cascade.policies.cross import CrossPolicy, dumps, loads, ranks, settings
+from cascade.policies.reading import read
 from unit.policies import cross_made, learned_made
 
 POLICY = cross_made.policy(np.random.default_rng(3))

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import check_fits, scored
-from cascade.episodes.embeddings import embedded, vectors_of
+from cascade.episodes.table import embedded, vectors_of
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ConfigError, UsageError
 from cascade.policies import model_file
 from cascade.policies.base import Observation
+from cascade.policies.design import Directions, Embedded
 from cascade.policies.estimators import Constant, Signal
 from cascade.policies.features import FeatureSet, describe
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.policies.question_features import Directions, Embedded
 from cascade.types import Candidate, Question, Step
 from unit.embedder import WIDTH, Embedder, logged, text
 

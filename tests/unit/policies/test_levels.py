@@ -15,7 +15,7 @@ from cascade.errors import ConfigError, UsageError
 from cascade.factory import read_levels
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import make
-from cascade.policies import artifact, levels
+from cascade.policies import artifact, levels, reading
 from cascade.policies.artifact import CERTIFICATE_FILE, LEVELS_FILE, POLICY_FILE, PolicyArtifact
 from cascade.policies.levels import Level, Levels
 from unit.certified import certificate
@@ -63,8 +63,8 @@ def test_levels_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_the_directory_itself_is_the_default_level_and_the_others_are_policy_directories(tmp_path: Path) -> None:
     artifacts = three()
     levels.write(tmp_path, artifacts, "medium", files={"medium": {CARD: b"m"}, "low": {CARD: b"l"}})
-    assert artifact.read(tmp_path).certificates == artifacts["medium"].certificates
-    assert artifact.read(tmp_path / "levels" / "low").certificates == artifacts["low"].certificates
+    assert reading.read(tmp_path).certificates == artifacts["medium"].certificates
+    assert reading.read(tmp_path / "levels" / "low").certificates == artifacts["low"].certificates
     assert set(contents(tmp_path)) == {
         LEVELS_FILE,
         *(POLICY_FILE, CERTIFICATE_FILE, CARD),
@@ -126,7 +126,7 @@ def test_only_our_own_files_are_taken_away(tmp_path: Path) -> None:
 def test_a_folder_levels_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     artifact.write(tmp_path / "levels" / "mine", made(0.1))
     artifact.write(tmp_path, made(0.2))
-    assert artifact.read(tmp_path / "levels" / "mine").certificates
+    assert reading.read(tmp_path / "levels" / "mine").certificates
 
 
 @pytest.mark.parametrize("failing", range(1, 8))
@@ -370,7 +370,7 @@ def served(folder: Path) -> dict[str, Any] | None:
     try:
         held = read_levels(folder)
         if held is None:
-            found = artifact.read(folder).certificates
+            found = reading.read(folder).certificates
             return {"": found} if found else None
     except ConfigError:
         return None

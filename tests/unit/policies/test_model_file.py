@@ -18,12 +18,13 @@ from safetensors.numpy import save as bytes_of
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation import card
 from cascade.factory import read_policy
-from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, read, write
+from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, write
 from cascade.policies.estimators import Constant, Design, Linear, Logistic, Signal
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import METHODS, LearnedPolicy, StepRule
 from cascade.policies.learned_config import LearnedConfig
 from cascade.policies.model_file import dumps, load, loads, save, settings
+from cascade.policies.reading import read
 from cascade.training import portfolio
 from unit.policies import learned_made as made
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from cascade.calibration.fingerprint import MOST_TEXTS, seen
 from cascade.chat import ChatRequest
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.traces import rows_of
 from cascade.orchestrator import Orchestrator
-from cascade.policies.question_features import MOST_TEXTS, PLAIN, kind_of, seen, unlike
+from cascade.policies.scope import PLAIN, kind_of, unlike
 
 HI = {"role": "user", "content": "Hi"}
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -11,8 +11,8 @@ import pytest
 
 from cascade.config import load
 from cascade.errors import ConfigError
-from cascade.policies import files
-from cascade.policies.artifact import read
+from cascade.policies import artifact as files
+from cascade.policies.reading import read
 from cascade.safety import read_bounded
 
 Cli = Callable[..., Any]

@@ -211,7 +211,7 @@ def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch:
 def test_it_says_that_it_serves_once_it_does_and_where(tmp_path: Path) -> None:
     path = tmp_path / "cascade.yaml"
     path.write_text(json.dumps({**CONFIG, "server": {"port": 0}}), "utf-8")
-    command = [sys.executable, "-m", "cascade.cli.main", "serve", "-c", str(path)]
+    command = [sys.executable, "-m", "cascade", "serve", "-c", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.fingerprint import made_for
+from cascade.calibration.fingerprint import made_for, seen
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_policy, build_strategy, certified_policy
 from cascade.orchestrator import Orchestrator
-from cascade.policies.artifact import read
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.question_features import PLAIN, seen
+from cascade.policies.reading import read
+from cascade.policies.scope import PLAIN
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy, fallback_of
 from cascade.strategies.base import ModelUse

@@ -25,8 +25,9 @@ from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import digest, make, statement, to_document
 from cascade.policies import cross as cross_file
-from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, PolicyArtifact, Threshold, read, write
+from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, PolicyArtifact, Threshold, write
 from cascade.policies.cross import CrossPolicy, ranks
+from cascade.policies.reading import read
 from cascade.text import percent
 from cascade.training.crossing import Crossed, check_crossable, fit_crossed
 from unit.calibration.logs import config, log

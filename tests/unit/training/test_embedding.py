@@ -12,8 +12,7 @@ import pytest
 
 from cascade import factory
 from cascade.calibration.scores import scored
-from cascade.episodes.embeddings import embedded, vectors_of
-from cascade.episodes.table import EpisodeTable
+from cascade.episodes.table import EpisodeTable, embedded, vectors_of
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ConfigError
 from cascade.factory import read_policy
@@ -22,12 +21,11 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen, write
 from cascade.policies.config import DirectoryConfig
-from cascade.policies.question_features import Embedded
+from cascade.policies.design import Embedded
 from cascade.providers.fake import FakeProvider
 from cascade.strategies import embedding as strategy
-from cascade.training.dividing import MOST_DIRECTIONS, ROWS_EACH, Embedding, directions
+from cascade.training.dividing import MOST_DIRECTIONS, ROWS_EACH, Embedding, Init, directions
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.notes import Init
 from cascade.types import Question
 from unit.embedder import Embedder, answers, config, logged, text
 

@@ -18,10 +18,11 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import MODEL_FILE, Seen, read, write
+from cascade.policies.artifact import MODEL_FILE, Seen, write
 from cascade.policies.learned import METHODS
+from cascade.policies.reading import read
+from cascade.training.dividing import LEAST_TRAINING, Init
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.notes import LEAST_TRAINING, Init
 from unit.calibration.logs import config, log
 
 COVERAGE = Guarantee("coverage", 0.1)

@@ -16,11 +16,12 @@ from cascade.calibration.scores import _steps
 from cascade.episodes.seconds import clocked, seconds_of
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.logs import open_log
-from cascade.policies.artifact import HEDGE_FILE, PolicyArtifact, read, write
+from cascade.policies.artifact import HEDGE_FILE, PolicyArtifact, write
 from cascade.policies.base import History, Observation
 from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
 from cascade.policies.hedging import Hedge, HedgeRule, loads
+from cascade.policies.reading import read
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import NOTHING_BOUGHT
 from cascade.training.hedging import NEVER, Walks, always, decided, figures, fit_hedge, held_out, played, walks_of

@@ -16,10 +16,9 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.dividing import Embedding
+from cascade.training.dividing import Embedding, Init
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.levels import fit_levels, level_notes, middle
-from cascade.training.notes import Init
 from cascade.training.objective import Objective
 from cascade.training.simple import fixed_depth
 from unit.calibration.logs import config, log

@@ -11,8 +11,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
+from cascade.training.dividing import Init, logged_for
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.notes import Init, logged_for
 from unit.calibration.logs import log
 
 COVERAGE = Guarantee("coverage", 0.1)

@@ -22,7 +22,7 @@ from cascade.errors import ConfigError
 from cascade.evaluation.evaluate import play_policy
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.reference import ends_in_reference, reference_right
+from cascade.guarantees.questions import ends_in_reference, reference_right
 from cascade.guarantees.served_answer import Regret, every_threshold
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write

@@ -14,8 +14,7 @@ from cascade.episodes.importers.calls import (
     field_of,
     mapped,
 )
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, identity
+from cascade.episodes.schema import COLUMNS, Dropped, identity
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 

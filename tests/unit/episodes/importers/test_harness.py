@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade.episodes.importers import detect, import_rows
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cascade.episodes.importers import detect, rows_from_langfuse
 from cascade.episodes.importers.langfuse import snake
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which river?"}]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade.episodes.importers import detect, rows_from_litellm
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 
 
 def spent(number: int, **fields: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from cascade.episodes.importers import detect, rows_from_otel
 from cascade.episodes.importers.otel import attributes
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 
 TRACE = "5b8efff798038103d269b633813fc60c"
 START_NS = 1795255200 * 10**9  # 2026-11-21T10:00:00Z

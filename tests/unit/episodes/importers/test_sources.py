@@ -11,7 +11,7 @@ import pytest
 
 from cascade.episodes.importers import sources
 from cascade.episodes.importers.sources import AROUND, records
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 
 ROWS = [{"a": "1", "b": "x, y"}, {"a": "2", "b": 'a "quoted"\nline'}, {"a": None, "b": "ü"}]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cascade.episodes.importers import rows_from_table
-from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import question_id
+from cascade.episodes.schema import Dropped, question_id
 from cascade.errors import UsageError
 
 TABLE = """prompt,reply,right,usd,seconds,p,who,when

@@ -15,7 +15,7 @@ from cases import each
 
 from cascade.episodes.importers import import_rows, read_log, rows_from_table
 from cascade.episodes.importers.wide import layout, said_of_model
-from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 
 ROWS: list[dict[str, Any]] = [

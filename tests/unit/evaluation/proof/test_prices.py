@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cascade.api.page import markdown
+from cascade.api.output import markdown
 from cascade.api.prove_page import Cascade, cascade_document, page
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import compare

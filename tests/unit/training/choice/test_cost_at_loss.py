@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from cases import each
 
-from cascade.conformal.arrays import ScoreArrays, levels
-from cascade.conformal.frontier import StepFunctions, frontier
+from cascade.conformal.arrays import ScoreArrays, StepFunctions, levels
+from cascade.conformal.frontier import frontier
 from cascade.conformal.split import critical_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError

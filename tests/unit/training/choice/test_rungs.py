@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.samples import folds
+from cascade.calibration.samples import PER_RUNG, doubt_of, folds, rung_doubt
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import rollout
 from cascade.guarantees import get
@@ -19,18 +19,7 @@ from cascade.policies.estimators import Constant, Piecewise
 from cascade.training.choosing import choose
 from cascade.training.objective import Objective
 from cascade.training.portfolio import portfolio
-from cascade.training.simple import (
-    LEVELS,
-    PER_RUNG,
-    Problem,
-    Vector,
-    doubt_of,
-    rung_doubt,
-    search,
-    summed,
-    threshold_per_rung,
-    tuned,
-)
+from cascade.training.simple import LEVELS, Problem, Vector, search, summed, threshold_per_rung, tuned
 from cascade.training.stages import FitTarget
 from unit.scaled import ladder
 

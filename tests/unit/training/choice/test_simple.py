@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.calibration.samples import doubt_of
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import rollout
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.training.objective import Objective, prices_of
-from cascade.training.simple import _meant, doubt_of, doubtful_verdict, fixed_depth, one_threshold, signals_of
+from cascade.training.simple import _meant, doubtful_verdict, fixed_depth, one_threshold, signals_of
 from unit.calibration.logs import log
 
 TABLE = log(300)

@@ -24,7 +24,7 @@ from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, Threshold, write
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
-from cascade.training.dividing import Embedding, divided
+from cascade.training.dividing import Embedding, Init, about_training, divided, ended_early
 from cascade.training.fitting import Fitted, fit_policy, objective_of
 from cascade.training.levels import conditioned, fit_levels
 from cascade.training.networks import mlp as devices
@@ -33,7 +33,6 @@ from cascade.training.networks import training
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import Progress, rows_of
 from cascade.training.networks.trainer import Networks, require_torch
-from cascade.training.notes import Init, about_training, ended_early
 from cascade.training.portfolio import asked_of, portfolio
 from cascade.training.uncertified import fit_uncertified, kept_at
 from unit.calibration.logs import log
