@@ -5,6 +5,8 @@ And whether it can serve: a policy that reads a signal that no strategy gives ca
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -118,14 +120,21 @@ def written(output: str | None, what: str, *, warning: str | None = None, follow
         output: the policy directory; None where none was written.
         what: what its README.md says.
         warning: why it should not be served; printed instead of `following`.
-        following: the next step.
+        following: the next step; its lines but the first are those of a configuration.
     """
     if output is None:
         yield Text("not written yet: save(DIRECTORY) writes the policy directory")
         return
     shown = plain_text(output)
     yield Text(f"written: {shown}, {what}")
-    yield Text(plain_text(following)) if warning is None else Text(plain_text(warning), style="bold yellow")
+    if warning is not None:
+        yield Text(plain_text(warning), style="bold yellow")
+        return
+    first, *lines = following.split("\n")
+    yield Text(plain_text(first))
+    for line in lines:  # of a file, to be copied
+        indent = " " * (len(line) - len(line.lstrip()))
+        yield Text(indent + plain_text(line), no_wrap=True, overflow="ignore")
 
 
 def path_of(output: str) -> str:
@@ -176,7 +185,7 @@ def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
         found.output,
         f"what it is and how it was chosen in {plain_text(output)}/README.md.{undrawn}",
         warning=_not_worth(found),
-        following=next_step(fitted.policy.reads, fitted.policy.sources, path_of(output)),
+        following=next_step(fitted.policy.reads, fitted.policy.sources, path_of(output), fitted.training),
     )
 
 
@@ -478,8 +487,14 @@ def tell_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None, 
             )
 
 
-def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
-    """Return a line that says how to serve a fitted policy, with which strategies, or why it cannot be served.
+def next_step(reads: Iterable[str], sources: Sequence[str], path: str, table: EpisodeTable | None = None) -> str:
+    """Return what to write into cascade.yaml to serve a fitted policy, or why it cannot be served.
+
+    Args:
+        reads: the signals that the policy looks at.
+        sources: the places of the candidates.
+        path: the policy directory, as a configuration names it.
+        table: the questions that it was fitted on, which may tell the strategy.
 
     >>> next_step(["p_yes"], ("answer",), "./policy")
     'next: policy: ./policy in cascade.yaml serves it, with a strategy of kind offers or verified'
@@ -498,7 +513,42 @@ def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
     if not kinds:
         return f"It cannot be served: it looks at {', '.join(sorted(names))}, and no strategy gives all of them."
     served = f"next: policy: {path} in cascade.yaml serves it"
+    last = None if table is None or table.parents is None or not table.calls else table.calls[-1]
+    if table is not None and last is not None and last.role != last.model:
+        logged = f"with the offers of the log as its strategy: {', '.join(table.step_names)}"
+        return _offers(table, path) or f"{served}, {logged}"
     return served if len(kinds) == len(there) else f"{served}, with a strategy of kind {' or '.join(kinds)}"
+
+
+def _offers(table: EpisodeTable, path: str) -> str | None:
+    """Return the lines of a configuration with the offers of a log; None where it does not say what each is for."""
+    calls = [one for one in table.calls if one is not None and one.purpose is not None]
+    if len(calls) < len(table.calls) or calls[-1].purpose != "outright":  # a log of `collect` has other purposes
+        return None
+    names = {number: one.role for number, one in enumerate(calls, 1)}
+    parents = table.parents or ((),) * len(calls)
+    models = dict.fromkeys(one.model for one in calls)
+    lines = ["next: serve it with this cascade.yaml (add provider, and price where it is not known):", "models:"]
+    lines += [f"  {_scalar(name)}: {{model: {_scalar(name)}}}" for name in models]
+    lines += ["strategy:", "  kind: offers", "  offers:"]
+    for one, reads in zip(calls, parents, strict=True):
+        said = [f"name: {_scalar(one.role)}", f"model: {_scalar(one.model)}", f"purpose: {one.purpose}"]
+        said += [f"parents: [{', '.join(_scalar(names[parent]) for parent in reads)}]"] if reads else []
+        lines.append(f"    - {{{', '.join(said)}}}")
+    return "\n".join([*lines, f"policy: {path}"])
+
+
+def _scalar(text: str) -> str:
+    """Return a text as a YAML scalar.
+
+    >>> _scalar("gpt-4o"), _scalar("a: b"), _scalar("no")
+    ('gpt-4o', '"a: b"', '"no"')
+    """
+    plain = re.fullmatch(r"[A-Za-z][\w./ -]*[\w]", text) and text.lower() not in _YAML_WORDS
+    return text if plain else json.dumps(text)
+
+
+_YAML_WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null"})
 
 
 def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cascade.episodes.schema import GUIDE_ONLY, chat_of
+from cascade.episodes.schema import GUIDE_ONLY, chat_of, replay_of
 from cascade.matching.same import agreement
 from cascade.policies.signals import OF_MESSAGES
 
@@ -72,7 +72,8 @@ def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, An
 
 OFFERS = ("base", "judge", "guide")
 """The names of a base-guide log's calls as offers: `base` answers, `judge` verifies, `guide` answers outright."""
-_VERDICT = ("p_yes", "verdict_mass", "replay")
+_PURPOSES = ("answer", "verify", "outright")
+_VERDICT = ("p_yes", "verdict_mass")
 
 
 def as_offers(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -108,7 +109,10 @@ def _offer(row: Mapping[str, Any], step: int, told: Iterable[str]) -> dict[str, 
         "source": OFFERS[step - 1],
         "candidate": None if row["candidate"] is None else 0,
         "confidence": row["confidence"] if step == 2 else None,
-        "signals": {name: held[name] for name in (*told, "replay") if name in held},
+        "signals": {
+            **{name: held[name] for name in told if name in held},
+            "replay": {**replay_of(row), "purpose": _PURPOSES[step - 1]},
+        },
         "kept": None,
     }
     return {**row, **changed}

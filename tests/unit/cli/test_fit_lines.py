@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from cascade.api.fit_report import PolicyFit, fitted_report
+from cascade.api.fit_report import PolicyFit, fitted_report, next_step, written
+from cascade.config import load
 from cascade.evaluation.card import facts_of
+from cascade.evaluation.logs import open_log
+from cascade.factory import build_strategy
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PLOT_FILE
+from cascade.strategies.offers import Offers
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
 
@@ -44,3 +49,32 @@ def test_a_page_without_a_dash_does_not_explain_it(fitted: Fitted) -> None:
 @pytest.mark.parametrize(("many", "begins"), [(1, "1 question of"), (1299, "1,299 questions of")])
 def test_one_is_one_and_thousands_have_a_comma(fitted: Fitted, many: int, begins: str) -> None:
     assert said(replace(fitted, sizes=fitted.sizes._replace(questions=many))).startswith(begins)
+
+
+def test_what_is_printed_of_a_log_call_by_call_is_a_configuration_that_serves(tmp_path: Path) -> None:
+    """0.6: "with a strategy of kind offers or verified", from which nobody could write the strategy."""
+    (table,) = open_log("offers:demo").tables
+    out = Console(width=60)
+    with out.capture() as page:
+        for part in written("policy", "what it is", following=next_step(["p_yes"], table.sources, "./policy", table)):
+            out.print(part, crop=False)
+    printed = page.get()
+    lines = printed[printed.index("models:") :].replace("policy: ./policy", "provider: fake")
+    (tmp_path / "cascade.yaml").write_text(lines, "utf-8")
+    strategy = build_strategy(load(tmp_path / "cascade.yaml"))
+    assert isinstance(strategy, Offers)
+    assert [(one.name, one.use.name, one.purpose, one.parents) for one in strategy.offers] == [
+        ("base", "qwen2.5-coder-0.5b", "answer", ()),
+        ("judge", "qwen2.5-coder-1.5b", "verify", (1,)),
+        ("guide", "qwen2.5-coder-1.5b", "outright", ()),
+    ]
+    assert strategy.step_names == table.step_names
+
+
+def test_of_a_log_of_offers_its_offers_are_named() -> None:
+    (table,) = open_log("offers:demo").tables
+    calls = tuple([None if one is None else one._replace(purpose="answer") for one in table.calls])
+    printed = next_step(["p_yes"], table.sources, "./policy", replace(table, calls=calls))
+    assert printed == (
+        "next: policy: ./policy in cascade.yaml serves it, with the offers of the log as its strategy: base, judge, guide"
+    )
