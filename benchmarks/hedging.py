@@ -3,6 +3,7 @@
     python benchmarks/hedging.py FOLDER                     every log with latencies, three prices of a second, 5 splits
     python benchmarks/hedging.py FOLDER --only "calls/" --splits 3
     python benchmarks/hedging.py FOLDER --money             the policy is fitted on money alone, and only then hedged
+    python benchmarks/hedging.py --live                     the shipped log's replies, each after the seconds it took
 
 FOLDER holds the logs of `simple_ways.py`, and in `requests/` those of `agreement.py`. A split draws seven of ten
 groups. On these a policy is fitted as `cascade fit --guarantee regret --alpha 0.05 --delta 0.1 --seconds-price PRICE`
@@ -21,9 +22,12 @@ count with a total of 1 for the first three ways.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 from chat_pairs import runs
@@ -38,8 +42,15 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError
 from cascade.evaluation.logs import open_log
 from cascade.guarantees.base import Guarantee
+from cascade.orchestrator import Orchestrator
+from cascade.policies.artifact import HEDGE_FILE, PolicyArtifact, write
+from cascade.policies.hedging import Hedge
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers.base import Payload
+from cascade.providers.fake import FakeProvider, reply
 from cascade.training.fitting import fit_policy
-from cascade.training.hedging import HeldOut, Walks, Way, decided, figures, fit_hedge, walks_of
+from cascade.training.hedging import HeldOut, Walks, Way, decided, figures, fit_hedge, played, walks_of
+from cascade.types import Answer, Question, Request, TextDelta
 
 ALPHA, DELTA, SPLITS = 0.05, 0.1, 5
 PRICES = (0.0001, 0.001, 0.01)
@@ -122,14 +133,175 @@ def rows_of(log: Timed, price: float, splits: int, *, money: bool) -> list[str]:
     return [*name, *ways, begun, *[total(one) for one in ("hedged", "always", "reference")]]
 
 
+# --- live: the shipped log's replies, each after the seconds that it took, on a clock that jumps ---
+
+LIVE_PRICES, FIRST_WORD = (0.00003, 0.0001, 0.0003), 0.3
+"""USD a second; and the share of a call's seconds after which its first word comes, which is made up."""
+THRESHOLD = 0.15
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next thing to do."""
+
+    now_s = 0.0
+
+    def time(self) -> float:
+        """Return the seconds since its start."""
+        return self.now_s
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self.now_s = max(self.now_s, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+
+class Taking:
+    """A provider that says what a log says, after as many seconds."""
+
+    def __init__(self, said: Mapping[tuple[str, str], tuple[Payload, float]]) -> None:
+        self.said = said
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Refuse: all is asked without blocking."""
+        raise NotImplementedError
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - the Protocol's
+        """Return the reply when its time is over."""
+        payload, seconds = self.said[request.model, request.question.text]
+        await asyncio.sleep(seconds)
+        return payload
+
+    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+        """Refuse, as `complete`."""
+        raise NotImplementedError
+
+    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
+        """Yield the reply; the rest comes when its time is over."""
+        payload, seconds = self.said[request.model, request.question.text]
+        first, *rest = FakeProvider(lambda _: payload).stream(request, timeout_s)
+        await asyncio.sleep(FIRST_WORD * seconds)
+        yield first
+        await asyncio.sleep((1 - FIRST_WORD) * seconds)
+        for chunk in rest:
+            yield chunk
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class Asked(NamedTuple):
+    """One question live: seconds to the first byte of the text served, and to the answer, and the answer."""
+
+    first_s: float
+    seconds: float
+    answer: Answer
+
+
+async def asked(orchestrator: Orchestrator, question: Question) -> Asked:
+    """Ask, and read the clock."""
+    clock, first = asyncio.get_running_loop().time, dict[str, float]()
+    began = clock()
+    async for event in orchestrator.astream(question):
+        if isinstance(event, TextDelta):
+            first.setdefault(event.role, clock() - began)
+        elif isinstance(event, Answer):
+            served = event.served
+            role = "" if served is None else served[0].source
+            return Asked(first.get(role, clock() - began), clock() - began, event)
+    raise AssertionError("a stream ends with its answer")
+
+
+def live() -> Iterator[str]:
+    """Yield the lines of the live table: the hedge is fitted on every second question, the others are asked."""
+    log = open_log("demo-ladder")
+    (found,) = log.tables
+    rows = [row for row in log.rows() if row["walk"] is None]
+    models = [next(row["model"] for row in rows if row["step"] == step) for step in (1, 2)]
+    usd = [float(found.arrays.cost[:, at].mean()) / 1e9 for at in range(2)]
+    said = {(row["model"], row["question"]): (_reply(row), row["latency_ms"] / 1_000) for row in rows}
+    asked_of = {row["episode_id"]: Question(row["question"], row["context"]) for row in rows}
+    policy = ThresholdPolicy(THRESHOLD, when="reply_logprob")
+    walks = walks_of(found, clocked(found, seconds_of(log.rows())), policy, {None: THRESHOLD})
+    if walks is None:
+        raise SystemExit("The shipped log has no walks.")
+    walks = replace(walks, money=np.tile(np.rint(np.array(usd) * 1e9).astype(np.int64), (walks.n, 1)))
+    fit, test = walks.take(np.arange(walks.n) % 2 == 0), walks.take(np.arange(walks.n) % 2 == 1)
+    questions = [asked_of[found.ids[row]] for row in test.rows]
+    for price in LIVE_PRICES:
+        hedge = fit_hedge(fit, price)
+        plain, hedged = (_asked_all(said, models, usd, hedge, questions, on=on) for on in (False, True))
+        same = sum(one.answer.text == other.answer.text for one, other in zip(plain, hedged, strict=True))
+        took = played(test, decided(hedge, test))
+        off = np.abs(took.seconds - [one.seconds for one in hedged]).max()
+        begun = [sum(call.begun is not None for call in one.answer.calls) for one in hedged]
+        unused = [sum(call.begun is not None for call in one.answer.loose_calls) for one in hedged]
+        costs = [1_000 * float(np.mean([one.answer.cost_bound or 0 for one in some])) for some in (plain, hedged)]
+        shown = [f"{price:g}", *(_live_figures(some) for some in (plain, hedged))]
+        shown += [
+            f"{sum(begun)} ({sum(unused)})",
+            *[f"{one:.3f}" for one in costs],
+            f"{same} of {len(plain)}",
+            f"{off:.3f} s",
+        ]
+        yield "| " + " | ".join(shown) + " |"
+
+
+def _live_figures(some: Sequence[Asked]) -> str:
+    first, whole = (np.array([getattr(one, name) for one in some]) for name in ("first_s", "seconds"))
+    return f"{first.mean():.2f} · {whole.mean():.2f} · {np.quantile(whole, 0.95):.2f}"
+
+
+def _reply(row: Mapping[str, Any]) -> Payload:
+    text = f"Reasoning: so.\nAnswer: {row['answer']}"
+    sure = row["signals"].get("reply_mean_logprob")
+    return reply(text, logprobs=None if sure is None else [sure] * len(text.split(" ")))
+
+
+def _asked_all(
+    said: Mapping[tuple[str, str], tuple[Payload, float]],
+    models: Sequence[str],
+    usd: Sequence[float],
+    hedge: Hedge,
+    questions: Sequence[Question],
+    *,
+    on: bool,
+) -> list[Asked]:
+    """Ask the questions one by one, with the hedge or without it."""
+    with TemporaryDirectory() as folder:
+        policy = {"kind": "threshold", "when": "reply_logprob", "threshold": THRESHOLD}
+        write(folder, PolicyArtifact(policy, files={HEDGE_FILE: hedge.dumps()}))
+        prices = [{"input": 0.0, "output": 0.0, "request": one} for one in usd]
+        config = {
+            "models": {name: {"model": name, "price": price} for name, price in zip(models, prices, strict=True)},
+            "strategy": {"kind": "ladder", "models": list(models)},
+            "policy": {"kind": "directory", "path": folder, "hedge": on},
+            "provider": "fake",
+            "traces": "off",
+        }
+
+        async def every() -> list[Asked]:
+            async with Orchestrator.from_config(config, providers={"fake": Taking(said)}) as orchestrator:
+                return [await asked(orchestrator, one) for one in questions]
+
+        with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+            return runner.run(every())
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--live", action="store_true")
     parser.add_argument("--only", nargs="*", default=())
     parser.add_argument("--money", action="store_true")
     parser.add_argument("--splits", type=int, default=SPLITS)
     given = parser.parse_args()
+    if given.live or given.folder is None:
+        names = ["USD a second", "one after the other", "hedged", "begun (unused)", "cost", "cost hedged, at most"]
+        names += ["same answer", "off"]
+        print("Each way: mean seconds to the first byte · to the answer · 95th percentile", flush=True)
+        print("| " + " | ".join(names) + " |\n|" + "---|" * len(names), *live(), sep="\n", flush=True)
+        return
     names = ["log", "USD a second", "splits", "one after the other", "hedged", "always early", "reference alone"]
     names += ["begun (unused)", "total: hedged", "always early", "reference alone"]
     print("Each way: USD per 1,000 questions · mean seconds · 95th percentile of seconds", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,22 +11,24 @@ from typing import Any
 
 import pytest
 
-from cascade.budget.charges import QuestionBudget
+from cascade.budget.charges import QuestionBudget, most_nano_usd
 from cascade.chat import ChatRequest
 from cascade.engine import run
 from cascade.episodes.files import read_rows
 from cascade.episodes.schema import EARLY
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.errors import ProviderError, ProviderUnavailableError
+from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Policy, Scores
+from cascade.providers.fake import FakeProvider
+from cascade.serving.hedging import Purse
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers
 from cascade.strategies.prompts import load
 from cascade.strategies.verified import Local, Verified
 from cascade.types import Answer, Call, Question, Request, TextDelta
-from unit.made import completion
+from unit.made import CHEAP, completion, request
 from unit.serving.hedged import GUIDE, SURE, UNSURE, InOrder, alike, hedge, in_order, wired
 
 QUESTION = "Which river runs through Vienna?"
@@ -364,3 +367,45 @@ def test_a_model_that_cannot_be_asked_is_not_begun() -> None:
     image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
     asked = Question.of_chat(ChatRequest([{"role": "user", "content": image}]))
     assert [one.purpose for one in Ladder((SMALL, CANNOT)).ahead(asked)] == ["answer", "skip"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_answers_decisions_and_reasons_are_the_same_with_and_without_a_hedge(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    script = {name: [draw.choice([SURE, UNSURE, GUIDE, ProviderError("odd")])] for name in ("small", "middle")}
+    script["large"] = [draw.choice([SURE, UNSURE, GUIDE, GUIDE])]
+    price = {"input": 1.0, "output": 4.0}
+    settings: dict[str, Any] = {
+        "models": {name: {"model": name, "price": price} for name in ("small", "middle", "large")},
+        "strategy": {"kind": "ladder", "models": ["small", "middle", "large"]},
+        "budget": {"per_question": draw.choice([None, 0.002, 0.0035, 0.005, 0.01]), "on_exhausted": "answer"},
+    }
+    states = draw.choice([[()], [(1,)], [(), (1,)]])
+
+    def asked(made: Any, way: Way) -> Any:
+        try:
+            return way(wired(tmp_path, FakeProvider(script), made, **settings))
+        except (BudgetExceededError, ProviderError) as error:
+            return type(error), str(error)
+
+    plain = asked(None, ask)
+    for way in (ask, aask, stream, astream):
+        found = asked(hedge(*states, horizon=3), way)
+        if isinstance(plain, Answer):
+            assert isinstance(found, Answer)
+            assert alike(found, plain)
+            known = [call.cost_nano_usd for call in found.calls]
+            assert found.cost_nano_usd == (None if None in known else sum(cost or 0 for cost in known))
+        else:
+            assert found == plain
+
+
+def test_a_purse_gives_the_money_of_an_early_call_to_its_own_step() -> None:
+    price, early = CHEAP, request(model="large", step=2)
+    most = most_nano_usd(early, price).nano_usd or 0
+    purse = Purse(most + 10)
+    purse.begin(early, most)
+    with pytest.raises(BudgetExceededError):
+        purse.hold(request(), price)
+    assert purse.hold(early._replace(at_most_once=True), price) == most
+    assert (purse.spent_nano_usd, purse.held_nano_usd) == (0, 0)
