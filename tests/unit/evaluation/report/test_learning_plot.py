@@ -33,10 +33,12 @@ def training(steps: int = 100, **more: Any) -> Training:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the figure of a run as matplotlib has it."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     def draw(one: Training) -> Any:
         held: list[Any] = []
-        with monkeypatch.context() as patch:  # to write it takes longer than to draw it
+        with monkeypatch.context() as patch:  # to lay it out and to write it take longer than to draw it
+            patch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
             patch.setattr(Figure, "savefig", lambda self, *_, **__: held.append(self))
             plot_learning(one)
         return held[0]
