@@ -9,14 +9,17 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cascade._names import warn_renamed
-from cascade.chat import Chat, chat_request
 from cascade.errors import UsageError
 from cascade.safety import holds_key, taken_out
 from cascade.types import Question
+
+if TYPE_CHECKING:
+    from cascade.chat import Chat
+
 
 MAX_QUESTION_CHARS = 1_000_000
 
@@ -190,6 +193,8 @@ def refuse_chat(given: object) -> None:
 
 def chat_question(given: Chat, fields: Mapping[str, Any]) -> Question:
     """Return the question that a chat request asks. Raises UsageError where it is none."""
+    from cascade.chat import chat_request  # of a chat request alone
+
     return Question.of_chat(chat_request(given, fields))
 
 

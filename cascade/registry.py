@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
-from cascade.forks import no_fork
 
 T = TypeVar("T")
 
@@ -136,8 +135,12 @@ def imported(place: str) -> Any:
     if not module or not attribute:
         raise ValueError('must be "module:attribute", such as my_module:MyClass')
     try:
-        with no_fork():
-            return reduce(getattr, attribute.split("."), import_module(module))
+        if module not in sys.modules:
+            from cascade.forks import no_fork  # what is loaded needs no lock
+
+            with no_fork():
+                import_module(module)
+        return reduce(getattr, attribute.split("."), import_module(module))
     except ModuleNotFoundError as error:
         raise ValueError(f"cannot be found: there is no module {error.name}") from None
     except AttributeError as error:

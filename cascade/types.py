@@ -15,12 +15,15 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cascade.chat import ChatRequest, calls_of, parsed
 from cascade.errors import UsageError
 from cascade.money import Usage as Usage  # noqa: PLC0414 - a price is for a usage, and all values are found here
 from cascade.money import total_nano_usd, usd_or_none
+
+if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
+
 
 Role = Literal["system", "user", "assistant"]
 
@@ -400,6 +403,8 @@ class Answer:
     @property
     def tool_calls(self) -> tuple[Mapping[str, Any], ...]:
         """The tool calls of the message served."""
+        from cascade.chat import calls_of  # of a chat request alone
+
         return () if self.message is None else calls_of(self.message)
 
     @property
@@ -409,6 +414,8 @@ class Answer:
         >>> Answer(Question("?"), '{"intent": "card_lost"}', (), (), "policy", 0.0).parsed
         {'intent': 'card_lost'}
         """
+        from cascade.chat import parsed
+
         message = self.message
         try:
             return parsed((self.text if message is None else message.get("content")) or "")

@@ -25,13 +25,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cascade._names import warn_renamed
-from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError, refused_for_good
 from cascade.money import PriceTable
 from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
+
+if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
+
 
 SCHEMA_VERSION = 5
 """2 added `walk` and `confidence`, 3 `segment`, 4 `parents`, 5 `user`. A row of an earlier version has null there."""
@@ -157,6 +160,8 @@ def chat_of(row: Mapping[str, Any]) -> ChatRequest | None:
 @lru_cache(maxsize=256)  # the rows of a request are mostly consecutive
 def request_of(context: str) -> ChatRequest | None:
     """Return the chat request in a context, as JSON; None if it has none."""
+    from cascade.chat import ChatRequest  # of a chat request alone
+
     try:
         body = json.loads(context)
         return ChatRequest.from_openai(body) if isinstance(body, dict) else None
@@ -350,6 +355,8 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
     Raises:
         KeyError, TypeError, ValueError: the row is not of this form.
     """
+    from cascade.chat import output_text
+
     replay = row["signals"]["replay"]
     tokens = replay.get("tokens")
     message = json.loads(row["text"]) if replay.get(CHAT) else None

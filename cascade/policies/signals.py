@@ -13,11 +13,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cascade.chat import ChatRequest, arguments_of, calls_of, text_of
 from cascade.policies.base import SHARED_PLACE
 from cascade.types import Completion, Step, Token
+
+if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ def message_signals(request: ChatRequest, completion: Completion) -> dict[str, f
         request: what it answers.
         completion: the reply, with its message.
     """
+    from cascade.chat import calls_of  # of a chat request alone
+
     numbers = logprob_signals(completion, "")
     tokens = completion.tokens or ()
     calls = calls_of(completion.message or {})
@@ -180,6 +184,8 @@ def message_signals(request: ChatRequest, completion: Completion) -> dict[str, f
 
 def _arguments(request: ChatRequest, calls: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return how many arguments the calls give, and the share of their values that the request's messages spell."""
+    from cascade.chat import arguments_of, text_of
+
     values = list(_leaves([arguments_of(call) for call in calls]))
     if not values:
         return {"arguments": 0.0, "arguments_quoted": None}

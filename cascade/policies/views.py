@@ -16,14 +16,17 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cascade.chat import ChatRequest, function_of, text_of
 from cascade.conformal.arrays import Bools, Floats
 from cascade.policies.base import SHARED_PLACE, History, Observation
 from cascade.types import Candidate, Step
+
+if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
+
 
 HEAD_CHARS = 2_000
 """What is counted beside the length is counted in so many characters at the start: a bound on the time it takes."""
@@ -108,6 +111,8 @@ def asked_numbers(text: str, context: str | None, chat: ChatRequest | None = Non
 
 @lru_cache(maxsize=256)
 def _of_request(request: ChatRequest) -> dict[str, float]:
+    from cascade.chat import function_of, text_of  # of a chat request alone
+
     instructed = [text_of(one.get("content")) for one in request.messages if one.get("role") in {"system", "developer"}]
     schemas = [function_of(tool).get("parameters") for tool in request.tools]
     known = [schema for schema in schemas if isinstance(schema, Mapping)]
