@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
 from cascade._names import renamed
-from cascade.budget.charges import QuestionBudget, paid_call
+from cascade.budget.charges import QuestionBudget
 from cascade.chat import Chat, ChatRequest
 from cascade.checks import (
     above_zero,
@@ -38,7 +38,7 @@ from cascade.resilience.retry import Deadline
 from cascade.serving import at_level, caches_of, caps_of, hedged_of, service_of
 from cascade.serving.plan import Calls, RunPlan, outright, unpromised
 from cascade.strategies.base import Strategy
-from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
+from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded where a configuration or a caller asks for them: promises, shared caps, spans, streams
     from cascade.episodes.traces import TraceWriter
@@ -553,7 +553,7 @@ class Orchestrator:
         serving = self._serves(level, alpha) if only is None else None
         stays = self._caches is not None and only is None and self._caches.stays(asked, self._plain)
         plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
-        trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._paid, plan.walk, trace_id, key)
+        trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
         calls = Calls(self._guard, deadline, halt or self._halt, key)
         hedged = None if audit else hedged_of(calls, asked, plan, self.config, self._prices)
         walk = run(
@@ -583,9 +583,6 @@ class Orchestrator:
         if level is not None or alpha is not None:
             return at_level(self._service, level, alpha)
         return None if self._service is None else self._service.default
-
-    def _paid(self, request: Request, completion: Completion) -> Call:
-        return paid_call(request, completion, self._prices.get(request.model))
 
     def _guard(self, request: Request, key: str | None = None, beside: Beside | None = None) -> Guards:
         guard: Guard | TracedGuard = self._guards[request.model]

@@ -178,6 +178,11 @@ class Call(NamedTuple):
         return self.completion.tokens is None and bool(self.completion.text)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the question ended while the call was under way, so that its reply is not known."""
+        return self.completion is None and self.error is None and self.begun is None
+
+    @property
     def failed_with(self) -> str:
         """The name of the error that it failed with; "" where it did not."""
         return (self.error or "").partition(":")[0]

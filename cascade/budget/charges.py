@@ -154,6 +154,11 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
     return Call(request, completion, None, _sum(cost, _tries(completion.maybe_billed, request, price)))
 
 
+def cut_call(request: Request, price: Price | None) -> Call:
+    """Return the record of a call that was under way when its question ended: it may be billed."""
+    return Call(request, None, None, most_nano_usd(request, price).nano_usd, "maybe")
+
+
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
     """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
     said = f"{type(error).__name__}: {error}"

@@ -184,7 +184,8 @@ def request_digest(request: Request) -> str:
 def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:
     """Yield an answer's rows, one per call that returned, in the order of the calls.
 
-    A call that was begun early and not used has one in any case, so that what it may have cost is on record (`EARLY`).
+    A call that was begun early and not used has one in any case, and so has one that was cut off, so that what it may
+    have cost is on record (`EARLY`).
 
     Args:
         answer: the answer, with its steps.
@@ -201,11 +202,11 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
             if failed:
                 row["signals"]["replay"][FAILED] = failed
             yield row
-    yield from (head | _unused_columns(call) for call in answer.loose_calls if call.begun is not None)
+    yield from (head | _unused_columns(call) for call in answer.loose_calls if call.begun is not None or call.is_cut)
 
 
 def _unused_columns(call: Call) -> dict[str, Any]:
-    """Return the columns of a call that was begun early and not used; a null cost where it was cancelled."""
+    """Return the columns of a call that was not used, begun early or cut off; a null cost where it was cancelled."""
     nothing = Completion("", (call.failed_with or "cancelled").lower(), Usage(None, None))
     row = _call_columns(_unfinished(call), call, call.completion or nothing) | {"walk": EARLY}
     return row if call.completion is not None else row | {"text": None, "latency_ms": None}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from logging import getLogger
 from typing import TYPE_CHECKING, TypeAlias
 
+from cascade.budget.charges import cut_call, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, UsageError
 from cascade.types import Answer, Call, Completion, Question, Request, Step
 
 if TYPE_CHECKING:  # not loaded if traces are off
     from cascade.episodes.traces import TraceWriter
+    from cascade.money import Price
 
 logger = getLogger("cascade")
 Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
@@ -23,26 +25,26 @@ class Trace:
     Args:
         writer: writes the answer.
         horizon: T, how many steps the strategy can take.
-        paid: makes the record of an answered call; needed for a walk that ends in the middle of a step.
+        prices: of the models by name; needed for a walk that ends in the middle of a step.
         walk: its name, if it is not the configured strategy's own.
         episode_id: the id of the record; a new one by default.
         key: the name of the server's key, which is recorded as the user if the request names none.
     """
 
-    __slots__ = ("_done", "_episode_id", "_horizon", "_key", "_paid", "_walk", "_writer")
+    __slots__ = ("_done", "_episode_id", "_horizon", "_key", "_prices", "_walk", "_writer")
 
     def __init__(
         self,
         writer: TraceWriter | None,
         horizon: int,
-        paid: Callable[[Request, Completion], Call],
+        prices: Mapping[str, Price | None],
         walk: str | None = None,
         episode_id: str | None = None,
         key: str | None = None,
     ) -> None:
         self._writer = writer
         self._horizon = horizon
-        self._paid = paid
+        self._prices = prices
         self._walk = walk
         self._episode_id = episode_id
         self._key = key
@@ -55,6 +57,7 @@ class Trace:
     def _followed(self, question: Question, walk: Walk) -> Walk:
         steps: list[Step] = []
         loose: list[tuple[Request, Completion]] = []  # since the last step
+        item: Request | Step | None = None
         try:
             item = next(walk)
             while True:
@@ -80,13 +83,16 @@ class Trace:
             raise
         except BaseException as error:  # not an Exception: the driver was cancelled or interrupted
             stopped = "error" if isinstance(error, Exception) else "cancelled"
-            self._submit(_broken_off(question, steps, [self._paid(*call) for call in loose], stopped))
+            calls = [paid_call(asked, reply, self._prices.get(asked.model)) for asked, reply in loose]
+            if isinstance(item, Request):
+                calls.append(cut_call(item, self._prices.get(item.model)))
+            self._submit(_broken_off(question, steps, calls, stopped))
             raise
         finally:
             walk.close()
 
     def _submit(self, answer: Answer) -> None:
-        if self._writer is None or not any(call.completion is not None for call in answer.calls):
+        if self._writer is None or not any(call.completion is not None or call.is_cut for call in answer.calls):
             return
         try:
             columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}

@@ -281,9 +281,10 @@ class Made(NamedTuple):
 
 
 class Told(NamedTuple):
-    """One of the latest requests."""
+    """One of the latest requests. `at_most` is the most that it can have cost, where its cost is unknown."""
 
     seen: Seen
+    at_most: int | None
     asked: str | None
     segment: str | None
     stopped: str | None
@@ -321,7 +322,17 @@ def _told(one: Seen, rows: Sequence[Mapping[str, Any]], *, texts: bool) -> Told:
         for row in ordered
     ]
     asked = _text(ordered[0]["question"]) if texts else None
-    return Told(one, asked, ordered[0]["segment"], stopped if isinstance(stopped, str) else None, calls)
+    most = [_bound(row) for row in ordered] if one.cost is None else [None]
+    at_most = None if None in most else sum(bound for bound in most if bound is not None)
+    return Told(one, at_most, asked, ordered[0]["segment"], stopped if isinstance(stopped, str) else None, calls)
+
+
+def _bound(row: Mapping[str, Any]) -> int | None:
+    """Return the most that a call can have cost; None where that is unknown, as without a price."""
+    if row["cost_nano_usd"] is not None:
+        return int(row["cost_nano_usd"])
+    bound = replay_of({"signals": _parsed(row["signals"])}).get("cost_bound_nano_usd")
+    return bound if isinstance(bound, int) else None
 
 
 def _tokens(row: Mapping[str, Any]) -> str:

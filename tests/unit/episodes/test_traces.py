@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from cascade.chat import ChatRequest
 from cascade.episodes import trace_queue
-from cascade.episodes.schema import COLUMNS, hashed, identity
+from cascade.episodes.schema import COLUMNS, EARLY, hashed, identity
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
+from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.trace_queue import Counts
 from cascade.episodes.traces import TraceWriter, texts_of
 from cascade.errors import (
@@ -580,13 +581,15 @@ def test_steps_that_were_finished_before_a_cancellation_keep_their_candidates(fi
                 break
         events.close()
     found = rows_in(file_url)
-    assert [(row["step"], row["source"], row["candidate"]) for row in found] == [
+    assert [(row["step"], row["source"], row["candidate"]) for row in found if row["walk"] is None] == [
         (1, "base", 0),
         (1, "guide", 1),
         (2, "base", 0),
         (2, "guide", 1),
     ]
     assert {row["signals"]["replay"]["stopped"] for row in found} == {"cancelled"}
+    (cut,) = [row for row in found if row["walk"] == EARLY]  # what the client read of it may be billed
+    assert (cut["step"], cut["text"], cut["cost_nano_usd"]) == (3, None, None)
 
 
 async def test_f47_an_ask_that_is_cancelled_is_on_record(file_url: str) -> None:
@@ -606,8 +609,9 @@ async def test_f47_an_ask_that_is_cancelled_is_on_record(file_url: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
     await cascade.aclose()
-    (row,) = rows_in(file_url)
+    row, cut = rows_in(file_url)
     assert (row["text"], row["signals"]["replay"]["stopped"]) == ("Answer: Danube", "cancelled")
+    assert (cut["source"], cut["walk"], cut["cost_nano_usd"]) == ("guide", EARLY, None)
 
 
 def test_a_stream_that_is_left_is_on_record_with_what_was_paid(file_url: str) -> None:
@@ -617,12 +621,14 @@ def test_a_stream_that_is_left_is_on_record_with_what_was_paid(file_url: str) ->
             if getattr(event, "role", "") == "guide":
                 break
         events.close()
-    assert [row["source"] for row in rows_in(file_url)] == ["base"]
+    assert [(row["source"], row["walk"]) for row in rows_in(file_url)] == [("base", None), ("guide", EARLY)]
     with wired(file_url) as cascade:
         untouched: Any = cascade.stream("what?", raw=True)
         next(untouched)
-        untouched.close()  # nothing came back
-    assert len(rows_in(file_url)) == 1
+        untouched.close()  # a call was under way, which may be billed
+    assert [(row["source"], row["walk"]) for row in rows_in(file_url)[2:]] == [("base", EARLY)]
+    with pytest.raises(UsageError):  # it is money, and no part of an episode
+        tables_from_rows(rows_in(file_url)[2:])
 
 
 def test_a_stream_that_is_read_after_the_end_makes_no_further_call(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -34,6 +35,7 @@ MODELS = {
     "guide": {"model": GUIDE, "price": {"input": 10.0, "output": 20.0}},
 }
 SCRIPT = {BASE: [reply(EVIL, logprobs=[-0.01])], GUIDE: [reply(f"other {EVIL}", logprobs=[-0.01] * 2)]}
+PRICE = {"input": 1.0, "output": 2.0}
 AUDITED = {"kind": "agreement", "alpha": 0.1, "audit": {"probability": 1.0}}
 
 
@@ -211,6 +213,30 @@ async def test_unknown_prices_are_no_saving_of_nothing(tmp_path: Path) -> None:
         page = Tags((await client.get("/ui")).text).text
     assert "No request has a known cost" in page
     assert "exact" not in page
+
+
+@pytest.mark.parametrize("priced", [True, False])
+async def test_a_stream_that_its_client_cuts_off_cost_at_most_its_bound(tmp_path: Path, priced: bool) -> None:
+    """0.6: the page showed what the calls before had cost, as if the call that was cut off were free."""
+    models = {name: {"model": name, **({"price": PRICE} if priced else {})} for name in ("small", "large")}
+    doubtful = {"small": [reply("Answer: Inn", logprobs=[-3.0] * 2, input_tokens=10, output_tokens=2)]}
+    traces = {"store": f"sqlite:///{tmp_path}/t.db"}
+    strategy = {"kind": "ladder", "models": ["small", "large"]}
+    served = orchestrator(
+        FakeProvider(doubtful | {"large": ["Answer: Danube"]}), models=models, strategy=strategy, traces=traces
+    )
+    async with living(served) as client:
+        events = served.astream_chat([{"role": "user", "content": "Which river?"}])
+        async for event in events:
+            if getattr(event, "role", None) == "large":
+                break
+        await events.aclose()
+        served.flush_traces()
+        page = (await client.get("/ui")).text
+    told = re.search(r'<span class="cost">([^<]*)</span>', page)
+    assert told is not None
+    assert told[1].startswith("at most $") if priced else told[1] == "unknown"
+    assert "$0.000014" not in told[1]  # of the small model alone
 
 
 async def test_hashed_texts_are_not_shown(tmp_path: Path) -> None:
