@@ -555,7 +555,7 @@ class Orchestrator:
         plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
         trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
         calls = Calls(self._guard, deadline, halt or self._halt, key)
-        hedged = None if audit else hedged_of(calls, asked, plan, self.config, self._prices)
+        hedged = None if audit or not traced else hedged_of(calls, asked, plan, self.config, self._prices)
         walk = run(
             asked,
             strategy=plan.strategy,

@@ -53,6 +53,8 @@ def _timed(
     if walks is None:
         return fit
     found, shown = walks
+    if not shown.any():
+        return fit
     fold = folds(joined(tables), FOLDS, seed)[found.rows]
     brings = held_out(found, fold, price, shown)
     pays = brings.hedged.priced(price) < brings.sequential.priced(price)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from cascade.episodes.schema import EARLY
 from cascade.money import Price, Usage
 from cascade.types import ALONE
 
@@ -108,12 +109,13 @@ def _seen(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bo
     until = [one for one in calls if one["step"] <= calls[last]["step"]] if audited else list(calls)
     if observed:
         until = [one for one in calls if one["model"] == guide]
+    used = [one for one in until if one["walk"] != EARLY]
     costs = [one["cost_nano_usd"] for one in calls]
     of_guide = [one["cost_nano_usd"] for one in calls if one["model"] == guide and one["candidate"] is not None]
     return Seen(
         calls[0]["episode_id"],
         calls[0]["created_at"] or "",
-        tuple(dict.fromkeys(one["model"] for one in until)),
+        tuple(dict.fromkeys(one["model"] for one in used)),
         calls[last]["model"] if kept else None,
         calls[0]["walk"],
         audited,
@@ -122,7 +124,7 @@ def _seen(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bo
         sum(one["cost_nano_usd"] or 0 for one in calls) - sum(one["cost_nano_usd"] or 0 for one in until),
         of_guide[-1] if of_guide else None,
         None if price is None or not kept else price.cost_nano_usd(_usage(calls[last])),
-        sum(one["latency_ms"] or 0.0 for one in until),
+        sum(one["latency_ms"] or 0.0 for one in used),
     )
 
 
