@@ -1,7 +1,7 @@
 """One question as a generator: it yields requests and finished steps, is sent completions, and returns the answer.
 
-Everything is decided here and nothing is done: no clock is waited for, no provider is known. Two drivers at the end of
-the file run the generator, one blocking and one not, for whole answers and for streams alike.
+The generator makes all decisions and performs no action: it does not wait and calls no provider. Two drivers at the end
+of the file run it, one blocking and one not, for whole answers and for streams alike.
 """
 
 from __future__ import annotations
@@ -37,64 +37,64 @@ from cascade.types import (
     Usage,
 )
 
-if TYPE_CHECKING:  # of certificates, which most questions have none of
+if TYPE_CHECKING:  # only questions with a certificate need it
     from cascade.policies.scope import Scope
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
-"""Why a walk ended that neither the policy nor the plan ended."""
+"""Reasons for the end of a walk other than the policy and the plan."""
 UNCERTIFIED = BROKEN_OFF | {"forced"}
-"""Why a walk ended that is no walk of the policy at its threshold, so that no certificate speaks of it."""
+"""Reasons for the end of a walk that did not follow the policy at its threshold, so that no certificate covers it."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """What has happened so far, and what a certificate speaks of (`scope`), where there is one."""
+    """The record of the walk so far, and the scope of the certificate, if there is one."""
 
     scope: Scope | None = None
-    outside: list[str] = field(default_factory=list)  # why the certificate does not speak of this question
+    outside: list[str] = field(default_factory=list)  # why the certificate does not cover this question
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # of the step in the making
     warnings: list[str] = field(default_factory=list)
-    may_finish: bool = False  # where the money ends, the plan may still make a step of what it has paid for
+    may_finish: bool = False  # when the money ends, the plan may still make a step of the calls it has paid for
     exhausted: BudgetExceededError | None = None
     late: ProviderTimeoutError | None = None  # the deadline is over
     deadline: Deadline = field(default_factory=Deadline)
     standins: Standins = field(default_factory=Standins)
 
     def seen(self, step: Step) -> tuple[Step, ...]:
-        """Return the steps so far and the one to decide on, with the calls that made it: what it cost may count."""
+        """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
         return (*self.steps, step._replace(calls=tuple(self.calls)))
 
     def finish(self, step: Step) -> Step:
-        """Put a decided step on record; the next one's calls begin."""
+        """Record a decided step and begin the calls of the next one."""
         self.calls.clear()
         self.steps.append(step)
         self.warnings += step.warnings
         return step
 
     def check(self) -> None:
-        """Raise what ends the walk although the policy may want to go on."""
+        """Raise the error that ends the walk even if the policy wants to go on, if there is one."""
         if self.exhausted is not None:
             raise self.exhausted
         if self.late is not None:
             raise self.late
 
     def ask(self, request: Request) -> None:
-        """Raise ProviderTimeoutError where the deadline is over before a call."""
+        """Raise ProviderTimeoutError if the deadline is over before a call."""
         if self.deadline.over:
             says = f"the deadline was over before {request.model} was asked."
             self.late = self.late or ProviderTimeoutError(says, model=request.model, billed="no")
             raise self.late
 
     def exhaust(self, error: BudgetExceededError) -> None:
-        """Note that the money has ended; raise the error where nothing was paid that the plan could make a step of."""
+        """Note that the money has ended; raise the error if no paid call is left that the plan could make a step of."""
         if not (self.may_finish and self.calls) or self.exhausted is not None:
             raise error
         self.exhausted = error
 
     def cheaper(self, asked: Request, error: BudgetExceededError) -> Request | None:
-        """Return the call of the model that answers where a budget has no room for another's and nothing is there."""
+        """Return the call of the stand-in for a model that the budget cannot pay, if there is no answer yet."""
         use = self.standins.poor
         begun = self.exhausted is not None or self.calls or any(step.candidates for step in self.steps)
         if use is None or begun or use.name == asked.model or use.lacks(asked) is not None:
@@ -103,7 +103,7 @@ class _Record:
         return asked._replace(model=use.name, instead_of=asked.model)
 
     def other(self, asked: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
-        """Return the call of the next model that stands in for one that is down, taken from those that wait."""
+        """Return the call of the next stand-in for a model that is down, taken from `waiting`."""
         while waiting and error.another_may_answer and not self.deadline.over:
             use = waiting.pop(0)
             if use.lacks(asked) is None:
@@ -136,36 +136,36 @@ def run(
     """Answer one question.
 
     Args:
-        question: what is asked.
+        question: the question.
         strategy: plans the calls and makes steps of them.
-        policy: scores what each step brought.
-        prices: of the strategy's models, None where unknown.
+        policy: scores each step.
+        prices: the prices of the strategy's models, None if unknown.
         budget: what this question may cost; no limit by default.
         on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
-            Where there is none yet, `standins.poor` is asked.
-        certificate: what is guaranteed about the answer; left out where the walk is broken off or forced, or has a
-            step that is outside of what the certificate speaks of.
-        abstain_below: nothing is served where the cascade is less sure of the best answer than this (`sure_of`), or it
-            is not known how sure.
-        audit: run the steps after the decision to stop too. They keep nothing, and the answer is the same; they show
+            Without an answer so far, `standins.poor` is asked.
+        certificate: the guarantee about the answer; left out if the walk is broken off or forced, or has a step outside
+            the certificate's scope.
+        abstain_below: nothing is served if the confidence in the best answer (`sure_of`) is lower than this, or
+            unknown.
+        audit: also run the steps after the decision to stop. They keep nothing and do not change the answer; they show
             what was missed.
-        warnings: what the answer's warnings begin with.
-        level: the level of the policy, where it has some.
-        scope: what the certificate speaks of; without one, of every walk that is neither broken off nor forced.
-        deadline: when the best answer so far is returned, whatever the policy wants.
-        standins: who is asked in the place of a model that is down, or too dear for what is left.
+        warnings: the first of the answer's warnings.
+        level: the level of the policy, if it has levels.
+        scope: the scope of the certificate; by default every walk that is neither broken off nor forced.
+        deadline: the time at which the best answer so far is returned, even if the policy wants to go on.
+        standins: the models asked in place of one that is down, or too expensive for the rest of the budget.
 
     Yields:
-        Requests, to be answered by sending a `Completion` or throwing a `ProviderError` in; and decided `Step`s, to be
-        looked at and resumed with None.
+        Requests, to which the driver sends a `Completion` or throws a `ProviderError`; and decided `Step`s, after which
+        the driver resumes with None.
 
     Returns:
         The answer, as the generator's value.
 
     Raises:
-        BudgetExceededError: as `on_exhausted` says; `calls` holds what was paid.
-        ProviderError: every model that could have answered failed, or the deadline came before any answer; `calls`
-            holds what was paid.
+        BudgetExceededError: as `on_exhausted` says; `calls` has the paid calls.
+        ProviderError: every model that could have answered failed, or the deadline came before any answer; `calls` has
+            the paid calls.
     """
     started = time.monotonic()
     record = _Record(
@@ -254,7 +254,7 @@ def _walk(
 
 
 def _within(observation: Observation, record: _Record) -> Observation:
-    """Put down why the latest step is outside of what the certificate speaks of, and go on where one is required."""
+    """Record why the latest step is outside the certificate's scope, and go on if a certificate is required."""
     step, scope = observation.step, record.scope
     if scope is None or not step.number:
         return observation
@@ -264,7 +264,7 @@ def _within(observation: Observation, record: _Record) -> Observation:
     record.outside += outside
     if not scope.insists or step.forced is not None or observation.last:
         return observation
-    reason = f"{outside[0]}: no certificate speaks of that, one is required, and so the walk goes on"
+    reason = f"{outside[0]}: no certificate covers that, and one is required, so the walk goes on"
     return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
 
 
@@ -279,7 +279,7 @@ def _run_on(
 ) -> Generator[Request | Step, Completion | None, None]:
     """Follow the plan to its end after the walk, for an audit. The steps keep nothing.
 
-    What goes wrong here costs the audit its end and the answer nothing.
+    An error here cuts the audit short and does not affect the answer.
     """
     record.may_finish = False
     try:
@@ -304,7 +304,7 @@ def _pay(
     purse: QuestionBudget,
     record: _Record,
 ) -> Generator[Request, Completion | None, Request | Step | Conclusion | None]:
-    """Make a call, or that of the model that stands in for it, and resume the plan with what came of it."""
+    """Make a call, or that of a stand-in, and resume the plan with its result."""
     try:
         completion = yield from _answered(request, prices, purse, record)
     except ProviderError as error:
@@ -315,7 +315,7 @@ def _pay(
 def _answered(
     request: Request | Conclusion, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
 ) -> Generator[Request, Completion | None, Completion]:
-    """Make a call, or where its model is down or too dear, that of the next model that stands in for it."""
+    """Make a call or, if its model is down or too expensive, that of the next stand-in."""
     if isinstance(request, Conclusion):
         record.calls.append(Call(*request, 0, 0, "no"))
         return request.completion
@@ -330,7 +330,7 @@ def _answered(
     while asked is not None:
         try:
             return (yield from _call(asked, prices, purse, record))
-        except BudgetExceededError as error:  # of the question's cap, or thrown in: of one that is shared
+        except BudgetExceededError as error:  # from the question's cap, or thrown in from a shared cap
             asked = record.cheaper(asked, error)
             if asked is None:
                 record.exhaust(error)
@@ -344,12 +344,12 @@ def _answered(
 def _call(
     request: Request, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
 ) -> Generator[Request, Completion | None, Completion]:
-    """Hold the money, make the call, settle, and write it down."""
+    """Hold the money, make the call, settle, and record it."""
     price = prices.get(request.model)
     hold = purse.hold(request, price)
     try:
         completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
-    except BudgetExceededError:  # of a cap that is shared: the call was not made
+    except BudgetExceededError:  # from a shared cap: the call was not made
         raise
     except ProviderError as error:
         call = failed_call(request, error, price)
@@ -368,12 +368,12 @@ def _call(
         hold, call.cost_nano_usd if call.cost_nano_usd is not None else max(hold, call.cost_bound_nano_usd or 0)
     )
     if request.instead_of is not None:
-        record.warnings.append(f"{request.model} answered in the place of {request.instead_of}")
+        record.warnings.append(f"{request.model} answered in place of {request.instead_of}")
     return completion
 
 
 def _resumed(plan: Plan, told: Completion | int | None) -> Request | Step | Conclusion | None:
-    """Go on with a plan: with a reply, or with the offer that is bought next where the policy says which."""
+    """Resume a plan with a reply, or with the number of the offer to buy next if the policy chose one."""
     try:
         return plan.send(told)
     except StopIteration:
@@ -388,7 +388,7 @@ def _resume(plan: Plan, error: ProviderError) -> Request | Step | Conclusion | N
 
 
 def _failed_calls(steps: Sequence[Step]) -> list[str]:
-    """Return which calls of the walk failed, and at which steps: one sentence for what failed alike several times."""
+    """Return which calls of the walk failed, and at which steps: one sentence for each error."""
     found: dict[tuple[str, str], list[int]] = {}
     for step in steps:
         for call in () if step.audited else step.calls:
@@ -401,19 +401,19 @@ def _failed_calls(steps: Sequence[Step]) -> list[str]:
 
 
 def _unkept(steps: Sequence[Step], answers: Sequence[str], stopped: str) -> list[str]:
-    """Return why the answer is none that the policy kept, or why there is none; nothing where all is as it should be.
+    """Return why the answer is not one that the policy kept, or why there is none; empty if it kept the answer.
 
-    Where the walk was broken off, forced or abstained, that is said already.
+    Walks that were broken off, forced or abstained have another warning.
     """
     if stopped in UNCERTIFIED or stopped == "abstained" or any(step.decision and step.decision.keep for step in steps):
         return []
     if answers:
-        return ["the policy kept no answer, and the last step brought none: the best answer is served"]
-    return ["no step brought an answer"]
+        return ["the policy kept no answer, and the last step gave none: the best answer is served"]
+    return ["no step gave an answer"]
 
 
 def _say_first(error: ProviderError | BudgetExceededError) -> None:
-    """Put the first failure before the last one in an error's message: what came after it was tried instead."""
+    """Put the first failure before the last one in an error's message, since the later calls replaced the first."""
     failed = [call for call in error.calls if call.error is not None]
     first = failed[0] if failed else None
     if first is not None and str(error) not in str(first.error):
@@ -435,10 +435,10 @@ def decide(policy: Policy, observation: Observation) -> Decision:
 def _served(
     steps: Sequence[Step], stopped: str, abstain_below: float | None, chat: ChatRequest | None = None
 ) -> tuple[tuple[str, ...], str]:
-    """Return the answers that are served, best first, and why the walk ended, "abstained" being a reason.
+    """Return the answers to serve, best first, and why the walk ended; "abstained" is a possible reason.
 
     If no answer was kept, the best one is served, unless the configuration or an abstention leaves none: a
-    policy always keeps one of the last step's, so that a walk without one lacks what its last step was to bring.
+    policy always keeps one of the last step's answers, so a walk without one lacks the answer of its last step.
     """
     any_will_do = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))
     ranked = _ranked(steps, chat, at_any_cost=any_will_do)
@@ -448,7 +448,7 @@ def _served(
 
 
 class _Ranked(NamedTuple):
-    """A distinct answer, and how sure any step was of it at most (`sure_of`)."""
+    """A distinct answer, and the highest confidence of any step in it (`sure_of`)."""
 
     text: str
     sure: float | None
@@ -457,7 +457,7 @@ class _Ranked(NamedTuple):
 def rank(steps: Sequence[Step], chat: ChatRequest | None = None, *, at_any_cost: bool = False) -> tuple[str, ...]:
     """Return the distinct kept answers, best first: by the highest confidence, then votes, then the later step.
 
-    `at_any_cost` takes every candidate where the walk was broken off before anything was kept.
+    `at_any_cost` takes every candidate if the walk was broken off before anything was kept.
     """
     return tuple([one.text for one in _ranked(steps, chat, at_any_cost=at_any_cost)])
 
@@ -479,7 +479,7 @@ def _ranked(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: boo
 
 
 def _surest(group: Sequence[tuple[Step, int]]) -> str:
-    """Return the text that is served of an answer: its surest candidate's, of equals that of the one kept first."""
+    """Return the text to serve for an answer: that of its surest candidate; of equal ones, the one kept first."""
 
     def sure(one: tuple[Step, int]) -> float:
         known = one[0].confidence(one[1])
@@ -495,10 +495,10 @@ def _most_sure(group: Sequence[tuple[Step, int]]) -> float | None:
 
 
 def sure_of(step: Step, index: int) -> float | None:
-    """Return how sure the cascade is of a candidate, in [0, 1], for abstaining; None if that is not known.
+    """Return the confidence in a candidate, in [0, 1], for abstaining; None if unknown.
 
-    It is the candidate's confidence. Where nothing judges, as in a ladder, it is the mean probability of the reply's
-    tokens, exp(mean log-prob): it says nothing about which of two models' answers is better, so it ranks none.
+    It is the candidate's confidence. If nothing judges, as in a ladder, it is the mean probability of the reply's
+    tokens, exp(mean log-prob), which cannot compare the answers of two models and so does not rank them.
     `EpisodeTable.sure` is the same on a log.
     """
     sure = step.confidence(index)
@@ -524,7 +524,7 @@ def abstains(sure: float | None, abstain_below: float | None) -> bool:
 def play(
     walk: Run, answer: Callable[[Request], Iterable[TextDelta | Completion]]
 ) -> Generator[TextDelta | Step | Answer, None, None]:
-    """Run a question to its end, blocking; yield text as `answer` brings it, each finished step and, last, the answer.
+    """Run a question to its end, blocking; yield text from `answer` as it arrives, each finished step, and the answer.
 
     `answer` gives the pieces of a reply, if it streams, and the completion.
     """

@@ -20,7 +20,7 @@ _WAIT_S = 10.0
 """How long a fork waits at most for an import: after this time the two may be waiting for each other."""
 _PRUNED_EVERY = 256
 _renewals: list[tuple[weakref.ref[Any] | None, Callable[..., None]]] = []
-"""Pairs of owner and function: of a bound method its object and its function, of a plain function None and itself."""
+"""Pairs of owner and function: a bound method's object and function; for a plain function None and itself."""
 _inherited: list[Any] = []
 _quiet = threading.RLock()
 
@@ -68,7 +68,7 @@ def _before() -> None:
 def _in_parent() -> None:
     try:
         _quiet.release()
-    except RuntimeError:  # the wait before the fork was in vain
+    except RuntimeError:  # the wait before the fork timed out
         return
 
 

@@ -1,4 +1,4 @@
-"""`Orchestrator`: the configuration wired together. `engine` decides. Truths of audits come in by `record_outcome`."""
+"""`Orchestrator`: the configuration wired together. `engine` decides; `record_outcome` takes the truth of audits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from cascade.serving.plan import Calls, RunPlan, outright, unpromised
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
-if TYPE_CHECKING:  # loaded where a configuration or a caller asks for them: promises, shared caps, spans, streams
+if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: promises, shared caps, spans, streams
     from cascade.episodes.traces import TraceWriter
     from cascade.policies.levels import Level
     from cascade.serving.audits import Outcome
@@ -67,7 +67,7 @@ class Orchestrator:
 
     Args:
         base, guide: model names, as LiteLLM spells them ("openai/gpt-4o-mini").
-        settings: anything else that a configuration may hold (`provider`, `policy`, `strategy`, `budget`, `timeouts`,
+        settings: any other section of a configuration (`provider`, `policy`, `strategy`, `budget`, `timeouts`,
             `traces`).
     """
 
@@ -138,18 +138,19 @@ class Orchestrator:
         """Answer one question.
 
         Args:
-            question: what is asked.
-            level: the level to ask at, by its name ("low" is the cheapest), where the policy has levels (`levels`).
-            alpha: the same by the share of questions that may be missed: the cheapest level that promises so much.
-            segment: what the question belongs to (a tenant, a task, a language), where the policy has a certificate for
-                each; in place of the question's own.
-            deadline_s: seconds after which the best answer so far is returned, in place of `timeouts.per_question_s`.
+            question: the question.
+            level: the level to ask at, by its name ("low" is the cheapest), if the policy has levels (`levels`).
+            alpha: the level by the share of questions that may be missed: the cheapest level that promises this.
+            segment: the question's segment (a tenant, a task, a language), if the policy has a certificate for each;
+                overrides the question's own.
+            deadline_s: seconds after which the best answer so far is returned; overrides `timeouts.per_question_s`.
             budget: the old name of `level`.
 
         Raises:
             ProviderError: every model that could have answered failed, or the deadline came before any answer.
             BudgetExceededError: the cap would have been passed.
-            UsageError: closed, called inside a running event loop (use `aask`), nothing was asked, or no such level.
+            UsageError: the orchestrator is closed, it is called inside a running event loop (use `aask`), the question
+            is empty, or the level does not exist.
         """
         refuse_in_event_loop("ask", "aask")
         return self._ask(question, level_of(level, budget), alpha, segment, self._halt, deadline_s)
@@ -197,8 +198,8 @@ class Orchestrator:
     ) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer.
 
-        The text is that of the models' answers. With `raw` it is everything that the models write: the reasoning before
-        an answer, verdicts and decisions too.
+        The text is that of the models' answers. With `raw` it is everything that the models write, including the
+        reasoning before an answer, verdicts and decisions.
         """
         refuse_in_event_loop("stream", "astream")
         calls, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
@@ -237,11 +238,11 @@ class Orchestrator:
     ) -> list[Answer]:
         """Answer questions, at most `concurrency` at a time, in the order they were asked, all at one level.
 
-        Ctrl-C stops at once: calls under way are cancelled and no other is made. What was answered is in the traces.
+        Ctrl-C stops at once: running calls are cancelled and no other is made. Finished answers are in the traces.
 
         Raises:
-            BatchError: some failed; `results` holds every answer and every error.
-            UsageError: it cannot be asked so.
+            BatchError: some failed; `results` has every answer and every error.
+            UsageError: an argument is not valid.
         """
         refuse_in_event_loop("ask_many", "aask_many")
         from cascade import batches
@@ -272,20 +273,20 @@ class Orchestrator:
         )
 
     def chat(self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any) -> Answer:
-        """Answer one chat request: send it to the models as it is, and serve one model's whole message.
+        """Answer one chat request: send it to the models unchanged, and serve one model's whole message.
 
         Args:
             messages: the conversation in OpenAI's form, the body of a chat completion request, or a `ChatRequest`.
-            level: the level to ask at, by its name, where the policy has levels (`levels`).
-            alpha: the same by the share of questions that may be missed.
+            level: the level to ask at, by its name, if the policy has levels (`levels`).
+            alpha: the level by the share of questions that may be missed.
             **fields: other fields of the request's body (`tools`, `response_format`, `temperature`, …), and `group`,
                 `segment` and `deadline_s`.
 
         Returns:
-            The answer: `message`, `tool_calls`, `parsed` and `to_openai()` hold what is served.
+            The answer: `message`, `tool_calls`, `parsed` and `to_openai()` have the served message.
 
         Raises:
-            UsageError: it is not a request that can be sent, or the strategy answers no chat requests.
+            UsageError: the request cannot be sent, or the strategy does not answer chat requests.
             ProviderError, BudgetExceededError: as `ask` does.
 
         >>> ladder = {"kind": "ladder", "models": ["base", "guide"]}
@@ -336,16 +337,16 @@ class Orchestrator:
         deadline_s: float | None = None,
         traced: bool = True,
     ) -> AsyncGenerator[TextDelta | Answer, None]:
-        """Answer one chat request as a server does: yield text that is served and no other, then the answer.
+        """Answer one chat request as a server does: yield only text that is served, then the answer.
 
         Args:
-            request: what is asked.
-            stream: whether to yield the last model's text as it is written, once nothing else can be served in its
-                place; otherwise only the answer is yielded.
-            level: the level to ask at, by its name, where the policy has levels.
-            model: the name of one of the configured models: it alone is asked, and no policy decides.
+            request: the chat request.
+            stream: whether to yield the last model's text as it is written, once nothing else can be served instead;
+                otherwise only the answer is yielded.
+            level: the level to ask at, by its name, if the policy has levels.
+            model: the name of one of the configured models: only it is asked, and no policy decides.
             trace_id: the id of the episode in the traces.
-            traced: whether it goes there.
+            traced: whether to write a trace.
             key: the name of the server's key: its budget counts (`budget.per_key`), and traces name it as the user.
             deadline_s: as in `ask`.
 
@@ -391,27 +392,27 @@ class Orchestrator:
 
     @property
     def status(self) -> ServiceStatus | None:
-        """How many answers had a certificate, and why the others had none; None where nothing is promised."""
+        """How many answers had a certificate, and why the others had none; None if nothing is promised."""
         return None if self._service is None else self._service.status
 
     @property
     def policy(self) -> Policy:
-        """The policy in service; at the default level, where there are some."""
+        """The policy in service; at the default level, if there are levels."""
         return self._bare if self._service is None else self._service.default.policy
 
     @property
     def alarm(self) -> str | None:
-        """What audits found that withdrew a certificate, in words; None while all is well."""
+        """The audit result that withdrew a certificate, in words; None without an alarm."""
         return None if self._service is None else self._service.alarm
 
     @property
     def service(self) -> ServingState | None:
-        """What serves, with its certificates and what audits told of them; None where nothing is promised."""
+        """The policies in service, their certificates and the audits of these; None if nothing is promised."""
         return self._service
 
     @property
     def levels(self) -> Mapping[str, Level]:
-        """The levels that a question can be asked at, the cheapest first; none where the policy has none."""
+        """The levels at which a question can be asked, the cheapest first; empty if the policy has none."""
         return {} if self._service is None or self._service.levels is None else self._service.levels.by_name
 
     def record_outcome(
@@ -422,22 +423,22 @@ class Orchestrator:
         matcher: str = "exact",
         reference_right: bool | None = None,
     ) -> Outcome:
-        """Say what was right, once for each answer whose truth becomes known. Monitors learn from the audited ones.
+        """Record whether an answer was right, once for each answer whose truth becomes known.
 
-        Audits are counted in the order of these calls. The alarm's level holds if neither whether nor when a truth
-        becomes known depends on whether the answer was right: judging wrong ones sooner raises false alarms. Where that
-        cannot be helped, use `cascade monitor` on the log instead, which counts in the order of asking.
+        Monitors use audited answers, in the order of these calls. The alarm's level holds if neither whether nor when
+        a truth becomes known depends on whether the answer was right: judging wrong ones sooner raises false alarms. If
+        that cannot be avoided, use `cascade monitor` on the log instead, which counts in the order of asking.
 
         Args:
-            answer: as it was returned, `audited` or not; late if need be.
-            right: whether a text is right (None: it cannot be told), or the accepted answers.
+            answer: the returned answer, `audited` or not; any time later.
+            right: whether a text is right (None: unknown), or the accepted answers.
             matcher: the rule by which an answer is one of the accepted ones.
-            reference_right: whether the reference alone would have been right; a certificate on regret needs it, but
+            reference_right: whether the reference alone would have been right; a certificate on regret needs it, except
                 for a ladder, whose last model is the reference.
 
         Returns:
-            Whether the question was missed, and whether that was counted; not of an answer that was not audited or
-            came without a certificate.
+            Whether the question was missed, and whether that was counted; an answer without an audit or a certificate
+            is not counted.
 
         Raises:
             UsageError: `reference_right` is needed.
@@ -449,14 +450,14 @@ class Orchestrator:
         return self._service.of(answer).record(answer, judge(right, matcher), reference_right)
 
     def reload_policy(self, directory: str | Path | None = None) -> None:
-        """Serve with the policy directory as it is now, or with another one, from the next question on.
+        """Serve with the current contents of the policy directory, or with another one, from the next question on.
 
-        The strategy is built anew, with the prompts that are on the disk now: a certificate that was made with them
-        speaks of no others. A question that is being answered ends with what it began with, prompts and certificate.
+        The strategy is built again, with the prompts now on the disk, since a certificate covers only the prompts that
+        it was made with. A question in progress ends with the prompts and the certificate that it began with.
 
         Raises:
             ConfigError, NotCertifiedError: as when an orchestrator is made.
-            UsageError: no directory is known, or a certificate is one that audits once raised an alarm about.
+            UsageError: no directory is known, or audits once raised an alarm about one of the certificates.
         """
         before = self.config.policy
         configured, hedge = (before.path, before.hedge) if isinstance(before, DirectoryConfig) else (None, True)
@@ -470,11 +471,11 @@ class Orchestrator:
     recalibrated = renamed("recalibrated", reload_policy)
 
     def complete(self, request: Request) -> Completion:
-        """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
+        """Make one call to one of the models, guarded like any other. Raises as `ask` does."""
         return self._guard(request).complete(request, self._deadline(), self._halt)
 
     def break_circuits(self) -> None:
-        """From now on, fail calls to a model at once while it fails again and again, and hold back what is too much."""
+        """From now on, fail calls to a model at once while it keeps failing, and delay calls to an overloaded one."""
         for guard in self._guards.values():
             guard.breakers, guard.turns = guard.breakers or {}, guard.turns or {}
 
@@ -483,10 +484,10 @@ class Orchestrator:
         return self._traces is None or self._traces.flush(timeout_s)
 
     def close(self) -> None:
-        """Give back connections and memory, and write what traces wait. May be called twice.
+        """Release connections and memory, and write queued traces. May be called twice.
 
-        Questions that other threads are asking end at once with `ClosedError`; no further call is made. Inside an event
-        loop use `aclose`, which also waits for the questions of that loop to end.
+        Questions in other threads end at once with `ClosedError`; no further call is made. Inside an event loop use
+        `aclose`, which also waits for the questions of that loop to end.
         """
         self._closed = True
         self._halt.stop()
@@ -573,13 +574,13 @@ class Orchestrator:
             standins=self._standins,
         )
         walk = walk if hedged is None else hedged.follow(walk)
-        if serving is not None and not audit:  # of an audit that comes later the modes keep count
+        if serving is not None and not audit:  # later audits are counted by the modes
             walk = serving.counted(walk, odd=plan.scope is not None)
         walk = walk if self._caches is None else self._caches.followed(walk)
         return hedged or calls, trace.follow(asked, walk), trace, plan
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:
-        """Return what serves at a level; at the default one where none is asked for."""
+        """Return the policy that serves at a level, by default at the default level."""
         if level is not None or alpha is not None:
             return at_level(self._service, level, alpha)
         return None if self._service is None else self._service.default

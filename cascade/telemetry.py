@@ -1,7 +1,7 @@
-"""OpenTelemetry spans of model calls, by the semantic conventions for generative AI. Off unless the configuration asks.
+"""OpenTelemetry spans of model calls, by the semantic conventions for generative AI. Off unless configured.
 
-A span is a child of whatever span is current where the question is asked: an application's own, or that of an
-instrumented server. It holds no text of a prompt or a reply, unless `telemetry.content` says so.
+A span is a child of the current span when the question is asked: an application's own, or that of an instrumented
+server. It has no text of a prompt or a reply, unless `telemetry.content` enables it.
 
 Reference: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/ (attribute names of version 1.41).
 """
@@ -37,12 +37,12 @@ def tracer() -> Tracer:
 
 
 class TracedGuard:
-    """A guard each of whose calls is a span.
+    """A guard that makes a span for each call.
 
     Args:
-        guard: who makes the calls.
-        tracer: who makes the spans.
-        content: whether a span holds the prompt and the reply.
+        guard: makes the calls.
+        tracer: makes the spans.
+        content: whether a span has the prompt and the reply.
     """
 
     def __init__(self, guard: Guard, tracer: Tracer, *, content: bool) -> None:
@@ -75,7 +75,7 @@ class TracedGuard:
 
     @contextmanager
     def _span(self, request: Request) -> Iterator[Span]:
-        """Make a span that is not the current one: a stream's caller runs in between its pieces."""
+        """Make a span without making it current, since a stream's caller runs between its pieces."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         asked = _asked(request, content=self._content)
@@ -132,7 +132,7 @@ def _answered(completion: Completion, *, content: bool) -> Attributes:
 
 
 def _messages(said: Iterable[Mapping[str, Any]]) -> str:
-    """Return messages in the form of the conventions. Tool calls are parts, too."""
+    """Return messages in the form of the conventions. Tool calls are also parts."""
     found = []
     for one in said:
         parts: list[Attributes] = [{"type": "text", "content": text_of(one.get("content"))}]

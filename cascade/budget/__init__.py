@@ -1,1 +1,1 @@
-"""What may be spent, and what a call can cost at most before it is made."""
+"""Caps on spending, and the upper bound on a call's cost before it is made."""

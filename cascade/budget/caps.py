@@ -1,6 +1,6 @@
-"""What many requests may spend together: a ledger of accounts, each with money spent and money held.
+"""Caps on many requests together: a ledger of accounts, each with money spent and money held.
 
-Before a call its worst price is held on every account that has a cap; after it the real cost is booked and the hold
+Before a call its highest price is held on every account that has a cap; after it the real cost is booked and the hold
 ends. `MemoryLedger` serves one process, `sql_ledger` any number of them. Amounts are integer nano-dollars.
 """
 
@@ -21,7 +21,7 @@ from cascade.forks import after_fork
 
 
 class Account(NamedTuple):
-    """What stands on one account, in nano-dollars. `spent + held` never passes a cap that a hold was made under."""
+    """The balance of one account, in nano-dollars. `spent + held` never exceeds a cap under which a hold was made."""
 
     spent: int = 0
     held: int = 0
@@ -31,11 +31,11 @@ class Hold(NamedTuple):
     """Money that is set aside for a call.
 
     Attributes:
-        id: its own.
+        id: its id.
         amount: nano-dollars, the most that the call can cost.
-        accounts: where it is held.
+        accounts: the accounts on which it is held.
         owner: the process that made it.
-        expires_s: when it is taken for lost, in seconds since 1970.
+        expires_s: when it counts as lost, in seconds since 1970.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Hold(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Why nothing was held: the account whose cap would be passed, and what stands on it."""
+    """Why nothing was held: the account whose cap would be exceeded, and its balance."""
 
     account: str
     cap: int
@@ -54,7 +54,7 @@ class Refused(NamedTuple):
 
     @property
     def may_fit_later(self) -> bool:
-        """Whether it could fit once what others hold has been settled."""
+        """Whether the call could fit once other holds are settled."""
         return self.stands.held > 0
 
 
@@ -65,7 +65,7 @@ class LedgerDownError(Exception):
 class Ledger(Protocol):
     """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes.
 
-    Each raises LedgerDownError where its database cannot be reached.
+    Each raises LedgerDownError if its database cannot be reached.
     """
 
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
@@ -73,30 +73,30 @@ class Ledger(Protocol):
 
         Args:
             amount: nano-dollars, at least 0.
-            caps: by account, what it may spend at most.
-            owner: who holds it.
+            caps: the cap of each account.
+            owner: the holder.
             expires_s: seconds since 1970. A hold that is not settled by then is booked in full by `recover`.
         """
         ...
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
-        """End a hold and book its cost, None for an unknown one, which is booked in full.
+        """End a hold and book its cost; None: unknown, and booked in full.
 
         Returns:
-            Whether the hold was there; if not, it was settled or recovered before, and nothing changes.
+            Whether the hold existed; if not, it was settled or recovered before, and nothing changes.
         """
         ...
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book in full what was not settled in time, and all that an owner who is gone still holds; return how many."""
+        """Book expired holds in full, and all holds of `owner`, which no longer runs; return how many."""
         ...
 
     def account(self, name: str) -> Account:
-        """Return what stands on an account."""
+        """Return the balance of an account."""
         ...
 
     def close(self) -> None:
-        """Give back connections."""
+        """Release connections."""
         ...
 
 
@@ -106,7 +106,7 @@ def new_id() -> str:
 
 
 class MemoryLedger:
-    """A ledger of this process. It forgets when the process ends.
+    """A ledger in this process's memory, which ends with it.
 
     >>> ledger = MemoryLedger()
     >>> hold = ledger.reserve(70, {"total": 100}, "me", expires_s=1e12)
@@ -155,17 +155,17 @@ class MemoryLedger:
         return True
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book in full what was not settled in time."""
+        """Book expired holds in full."""
         with self._lock:
             lost = [one.id for one in self._holds.values() if one.expires_s <= now_s or one.owner == owner]
             return sum(self._settle(one, None) for one in lost)
 
     def account(self, name: str) -> Account:
-        """Return what stands on an account."""
+        """Return the balance of an account."""
         return self._accounts.get(name, _EMPTY)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 _EMPTY = Account()
@@ -177,11 +177,11 @@ class Caps:
     """The caps of a configuration, in nano-dollars; None is no cap.
 
     Args:
-        per_key: of each key of the server.
-        per_user: of each user that requests name.
-        per_day: of all, each day (UTC).
-        per_month: of all, each month (UTC).
-        total: of all, ever.
+        per_key: for each key of the server.
+        per_user: for each user named in requests.
+        per_day: for all together, each day (UTC).
+        per_month: for all together, each month (UTC).
+        total: for all together, without a period.
     """
 
     per_key: int | None = None
@@ -191,7 +191,7 @@ class Caps:
     total: int | None = None
 
     def of(self, key: str | None, user: str | None, now_s: float) -> dict[str, int]:
-        """Return by account what a request may spend on it at most.
+        """Return the cap of each account that a request spends from.
 
         A request without a key, or one that names no user, shares an account with all others like it.
 
@@ -225,7 +225,7 @@ def ends_s(account: str) -> float | None:
 
 
 def _plain(name: str | None) -> str:
-    """Return a name that any database takes; of one that a client made odd or long, its hash."""
+    """Return a name that any database accepts: its hash if a client's name is too long or has odd characters."""
     if name is None or _PLAIN.fullmatch(name):
         return name or ""
     return "sha256:" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()

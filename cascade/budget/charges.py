@@ -1,13 +1,14 @@
-"""What a call costs, the most that it can cost, and whether a question can pay for it: its purse (`QuestionBudget`).
+"""The cost of a call, its upper bound, and whether a question can pay for it (`QuestionBudget`).
 
-Tokens, service tier, web search and audio have prices. Every call is held at its worst price before it is made and
-settled at its real one after: checking the money already spent before the next call overshoots the cap by a whole call;
-holding the maximum first cannot (`design/money.md`).
+Tokens, service tier, web search and audio have prices. The highest price of a call is held before the call is made, and
+the real cost is settled afterwards. Checking the money already spent could exceed the cap by a whole call; holding the
+maximum first cannot (`design/money.md`).
 
-Unknown is None. A provider may have billed more than it said; the record of such a call has a bound in place of a cost.
+Unknown is None. A provider may have billed more than it reported; the record of such a call has a bound instead of a
+cost.
 
 A reply may name the tier that served it; otherwise the tier that the request asks for counts. Before the reply, the
-dearer of that tier and the plain one counts, since a provider may serve at its plain tier.
+more expensive of that tier and the plain one counts, since a provider may serve at its plain tier.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from cascade.money import PICO_PER_NANO, Price, usd
 from cascade.types import Call, Completion, Request, Usage
 
 _PLAIN_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
-"""Tiers at the plain rate, as OpenAI, Anthropic and Groq call them."""
+"""The names of tiers at the plain rate, from OpenAI, Anthropic and Groq."""
 _MEDIUM = "medium"
-"""How much a search reads where the request does not say, as OpenAI documents."""
+"""The default search context size in OpenAI's documentation."""
 
 
 class Charged(NamedTuple):
-    """An amount in nano-dollars, or None and what has no known price."""
+    """An amount in nano-dollars, or None and the item without a known price."""
 
     nano_usd: int | None
     unpriced: str | None = None
@@ -40,7 +41,7 @@ _FREE = Charged(0)
 
 
 def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
-    """Return what an answered call costs by the usage that its reply told."""
+    """Return the cost of an answered call by the usage in its reply."""
     tier, usage = completion.tier if completion.tier is not None else _asked_tier(request.chat), completion.usage
     at_tier, more = _at(price, tier), _searched(request.chat, price)
     if at_tier is None:
@@ -56,11 +57,11 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
 
 
 def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
-    """Return what a call costs more, or less, because some of its tokens are audio."""
+    """Return the difference in a call's cost because some of its tokens are audio."""
     heard, spoken = (_audio_tokens(details, name) for name in ("prompt_tokens_details", "completion_tokens_details"))
     unknown = _audio_unknown(rate, heard=bool(heard), spoken=bool(spoken))
     if heard and cached:
-        unknown = "audio where part of the prompt was read from a cache: which part is not told"
+        unknown = "audio in a prompt of which an unknown part was read from a cache"
     if unknown is not None:
         return Charged(None, unknown)
     pico = heard * ((rate.audio_input or 0) - rate.input) + spoken * ((rate.audio_output or 0) - rate.output)
@@ -88,7 +89,7 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
 
 
 def most_nano_usd(request: Request, price: Price | None) -> Charged:
-    """Return the most that a call can cost: its prompt counted high, its answer as long as it may be."""
+    """Return the most that a call can cost: a high count of the prompt, and the longest allowed answer."""
     return Charged(None) if price is None else bound_of(request, price, bound_tokens(request))
 
 
@@ -97,7 +98,7 @@ def _tier_unknown(tier: str | None) -> Charged:
 
 
 def _audio_unknown(rate: Price, *, heard: bool, spoken: bool) -> str | None:
-    """Return which price of audio is needed and not known; None where all are."""
+    """Return the audio prices that are needed but unknown; None if all are known."""
     needed = {"audio_input": heard and rate.audio_input is None, "audio_output": spoken and rate.audio_output is None}
     lacking = [f"price.{name}" for name, lacks in needed.items() if lacks]
     return f"audio ({', '.join(lacking)})" if lacking else None
@@ -109,12 +110,12 @@ def _asked_tier(chat: ChatRequest | None) -> str | None:
 
 
 def _at(price: Price, tier: str | None) -> Price | None:
-    """Return the price at a service tier; None where it is not known."""
+    """Return the price at a service tier; None if it is unknown."""
     return price if tier is None or tier in _PLAIN_TIERS else dict(price.tiers).get(tier)
 
 
 def _searched(chat: ChatRequest | None, price: Price) -> Charged:
-    """Return what searching the web costs: once for each request of a model that always does."""
+    """Return the cost of web search: once for each request of a model that always searches."""
     wanted = None if chat is None else chat.options.get("web_search_options")
     if not price.search:
         return _FREE if wanted is None else Charged(None, "web_search_options (price.search)")
@@ -125,13 +126,13 @@ def _searched(chat: ChatRequest | None, price: Price) -> Charged:
 
 
 def _hears(chat: ChatRequest) -> bool:
-    """Whether audio goes in."""
+    """Whether the request has audio input."""
     parts = [part for one in chat.messages if isinstance(content := one.get("content"), list) for part in content]
     return any(isinstance(part, Mapping) and "audio" in str(part.get("type")) for part in parts)
 
 
 def _speaks(chat: ChatRequest) -> bool:
-    """Whether audio is to come out."""
+    """Whether the request asks for audio output."""
     return "audio" in (chat.options.get("modalities") or ()) or chat.options.get("audio") is not None
 
 
@@ -141,10 +142,10 @@ def _audio_tokens(details: Mapping[str, Any], name: str) -> int:
 
 
 def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
-    """Return the record of a call that was answered.
+    """Return the record of an answered call.
 
-    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost. Where
-    something is priced apart and its price is not known, there is neither, and `unpriced` names it.
+    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost. If an extra
+    item has an unknown price, there is neither, and `unpriced` names it.
     """
     if price is None:
         return Call(request, completion, None, None)
@@ -174,7 +175,7 @@ def failed_call(request: Request, error: ProviderError, price: Price | None) -> 
 
 
 def _tries(tries: int, request: Request, price: Price) -> int | None:
-    """Return the most that so many calls can have cost; None where that is not known."""
+    """Return the most that so many calls can have cost; None if unknown."""
     most = most_nano_usd(request, price).nano_usd
     return 0 if not tries else None if most is None else tries * most
 
@@ -194,7 +195,7 @@ class QuestionBudget:
         """Return the most that a call can cost, having made sure that it fits; 0 without a cap.
 
         Raises:
-            BudgetExceededError: the call could pass the cap, or its price is not known under a cap (F23).
+            BudgetExceededError: the call could exceed the cap, or its price is unknown under a cap (F23).
         """
         if self.limit_nano_usd is None:
             return 0
@@ -217,9 +218,9 @@ class QuestionBudget:
 
 
 class SharedBudget:
-    """One cap for calls that run side by side, in nano-dollars. None is no cap. Safe between threads.
+    """One cap for concurrent calls, in nano-dollars. None is no cap. Safe between threads.
 
-    A hold that does not fit waits while others are in flight, since they may cost less than they hold (F32).
+    A hold that does not fit waits while others are in flight, since these may cost less than their holds (F32).
     """
 
     def __init__(self, limit_nano_usd: int | None = None, spent_nano_usd: int = 0) -> None:
@@ -232,7 +233,7 @@ class SharedBudget:
         """Return the most that a call can cost, having made sure that it fits; 0 without a price or a cap.
 
         Raises:
-            BudgetExceededError: it could pass the cap with nothing else in flight, or its price is not known.
+            BudgetExceededError: it could exceed the cap with nothing else in flight, or its price is unknown.
         """
         if self.limit_nano_usd is None:
             return 0
@@ -260,7 +261,7 @@ class SharedBudget:
 
 
 def no_price(model: str, cap: str, unpriced: str | None) -> str:
-    """Return what is said of a call that no cap can hold."""
+    """Return the message for a call without a known price under a cap."""
     if unpriced is None:
         return f"{model} has no known price, so no call to it can be kept under {cap}. Give it a price under models."
     lacks = f"{model} has no known price for {unpriced}"

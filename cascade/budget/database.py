@@ -1,4 +1,4 @@
-"""A database that any number of processes share: connections that are kept, and one transaction at a time on each.
+"""A database that any number of processes share: pooled connections, and one transaction at a time on each.
 
 SQLite or PostgreSQL by their own drivers, so that a statement takes microseconds: the ledger makes two for each call.
 """
@@ -17,27 +17,27 @@ from cascade.errors import MissingExtraError
 _CREATION_LOCK = "SELECT pg_advisory_xact_lock(1667330919)"
 _BUSY_S = 30.0
 _LIMITS = {"application_name": "cascade", "connect_timeout": 5, "tcp_user_timeout": 10_000}
-"""Parameters of libpq where the URL has none: a host that swallows packets fails after so many s and ms, not after
-minutes (`tcp_user_timeout` on Linux alone)."""
+"""Default parameters of libpq: a host that drops packets fails after so many s and ms, not after minutes
+(`tcp_user_timeout` only on Linux)."""
 
 
 class UndoneError(Exception):
-    """Raised in a transaction to undo it and keep the connection."""
+    """Raised in a transaction to roll it back and keep the connection."""
 
 
 class Database:
     """Connections to a database. Made by `sqlite`, `postgres` or `memory`; close it.
 
-    A connection that broke while it was not in use is replaced. `broken` is what a transaction raises whose connection
-    breaks, or cannot be opened: it is then unknown whether it was committed.
+    A connection that broke while it was not in use is replaced. `broken` are the errors that a transaction raises if
+    its connection breaks or cannot be opened: it is then unknown whether it was committed.
 
     Args:
-        connect: opens a connection without transactions of the driver's own.
-        begin: the statement that begins one with the right to write.
-        mark: how a parameter is written.
-        tables: the statements that make what is not there yet.
-        alone: whether there is one connection, which uses take in turn.
-        broken: the errors of a connection over a network.
+        connect: opens a connection without the driver's own transactions.
+        begin: the statement that begins a writing transaction.
+        mark: the placeholder of a parameter.
+        tables: the statements that create missing tables.
+        alone: whether there is only one connection, which uses share in turn.
+        broken: the errors of a broken network connection.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Database:
 
     @classmethod
     def sqlite(cls, path: str | Path, tables: Iterable[str]) -> Database:
-        """Return the database in a file, with these tables; the file is made if it is not there."""
+        """Return the database in a file, with these tables; a missing file is created."""
 
         def connect() -> sqlite3.Connection:
             made = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
@@ -98,21 +98,21 @@ class Database:
 
     @property
     def row_lock(self) -> str:
-        """What ends a query whose rows the transaction will change: SQLite locks the whole file at its beginning."""
+        """The suffix of a query whose rows the transaction will change; SQLite locks the whole file at the start."""
         return " FOR UPDATE" if self._remote else ""
 
     @property
     def unsynced(self) -> str:
-        """What begins a transaction that need not wait for the disk at its end; "" where there is no such thing."""
+        """The first statement of a transaction that need not wait for the disk at its end; "" if there is none."""
         return "SET LOCAL synchronous_commit TO OFF" if self._remote else ""
 
     @property
     def blocks(self) -> bool:
-        """Whether a transaction may take longer than a turn of an event loop should."""
+        """Whether a transaction may take too long for an event loop."""
         return not self._alone
 
     def close(self) -> None:
-        """Close the connections that are not in use; the others are closed when they are given back."""
+        """Close the connections that are not in use; the others are closed when they are released."""
         self._closed = True
         with suppress(queue.Empty):
             while True:
@@ -120,10 +120,10 @@ class Database:
 
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[Callable[..., Any]]:
-        """Run statements in one transaction, which ends with the block; an error in it undoes all of them.
+        """Run statements in one transaction, which ends with the block; an error in it rolls all of them back.
 
         Args:
-            reading: nothing will be written, so that no writer has to wait.
+            reading: the transaction only reads, so that no writer has to wait.
         """
         connection = self._begun(reading=reading)
         try:

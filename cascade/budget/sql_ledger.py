@@ -1,7 +1,7 @@
 """A ledger in SQLite or PostgreSQL, which any number of processes share.
 
-Each change of an account is one conditional statement, so no reader's copy of a number is ever written back. Accounts
-are changed in the order of their names, so that two transactions never wait for each other.
+Each change of an account is one conditional statement, so a stale value is never written back. Accounts are changed in
+the order of their names, so two transactions never wait for each other.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cascade.budget.database import Database, UndoneError
 
 _T = TypeVar("_T")
 _TRIES = 3
-"""How often a change is tried whose connection breaks. Each may be made twice: money that is held twice is booked in
-full once its time has come, and a hold is settled once."""
+"""How often a change is tried if its connection breaks. A change may be made twice: a repeated hold is booked in full
+when it expires, and a hold is settled only once."""
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS cascade_accounts (name TEXT PRIMARY KEY, spent BIGINT NOT NULL, held BIGINT NOT NULL)",
@@ -35,14 +35,14 @@ _BOOK = "UPDATE cascade_accounts SET held = held - ?, spent = spent + ? WHERE na
 _LOST = "SELECT id FROM cascade_holds WHERE expires_s <= ? OR owner = ?"
 _READ = "SELECT spent, held FROM cascade_accounts WHERE name = ?"
 _BETWEEN = "\n"
-"""Between names of accounts in a hold; `caps.Caps` writes none with a line end."""
+"""The separator of account names in a hold; `caps.Caps` makes no name with a line end."""
 
 
 class SqlLedger:
     """A ledger in a database. Made by `sqlite` or `postgres`; close it.
 
     Args:
-        database: where the accounts are.
+        database: the database of the accounts.
     """
 
     def __init__(self, database: Database) -> None:
@@ -50,7 +50,7 @@ class SqlLedger:
 
     @classmethod
     def sqlite(cls, path: str | Path) -> SqlLedger:
-        """Return the ledger in a file, which is made if it is not there."""
+        """Return the ledger in a file, which is created if it is missing."""
         return cls(Database.sqlite(path, _TABLES))
 
     @classmethod
@@ -83,8 +83,8 @@ class SqlLedger:
 
     def _settle(self, hold_id: str, cost: int | None) -> bool:
         with self._database.transaction() as run:
-            # A hold is on the disk before its call is made. Where the power fails within a second of a settlement, the
-            # hold is there again, and is booked in full once its time has come: nothing is spent off the record.
+            # A hold is on the disk before its call is made. If the power fails within a second of a settlement, the
+            # hold reappears and is booked in full when it expires: no spending is lost.
             if self._database.unsynced:
                 run(self._database.unsynced)
             found = run(_END, hold_id).fetchone()
@@ -96,7 +96,7 @@ class SqlLedger:
         return True
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book in full what was not settled in time."""
+        """Book expired holds in full."""
         lost = self._lasting(lambda: self._lost(now_s, owner or ""))
         return sum(self._lasting(lambda one=one: self._settle(one, None)) for one in lost)  # type: ignore[misc]
 
@@ -105,7 +105,7 @@ class SqlLedger:
             return [one for (one,) in run(_LOST, now_s, owner).fetchall()]
 
     def account(self, name: str) -> Account:
-        """Return what stands on an account."""
+        """Return the balance of an account."""
         return self._lasting(lambda: self._account(name))
 
     def _account(self, name: str) -> Account:
@@ -114,7 +114,7 @@ class SqlLedger:
         return Account() if found is None else Account(*found)
 
     def _lasting(self, act: Callable[[], _T]) -> _T:
-        """Do something on another connection where one breaks. Raises LedgerDownError where that does not help."""
+        """Repeat an action on another connection if one breaks. Raises LedgerDownError if that fails too."""
         for _ in range(_TRIES):
             try:
                 return act()
@@ -123,9 +123,9 @@ class SqlLedger:
         raise LedgerDownError(last)
 
     def close(self) -> None:
-        """Close the connections that are not in use; the others are closed when they are given back."""
+        """Close the connections that are not in use; the others are closed when they are released."""
         self._database.close()
 
 
 class _NoRoomError(UndoneError):
-    """An account has no room: what was held on others is to be undone."""
+    """An account has no room: the holds on other accounts are rolled back."""

@@ -1,7 +1,7 @@
-"""Estimates of token counts that are not reported: always on the high side, always marked as estimates.
+"""Estimate token counts that are not reported: always too high rather than too low, and marked as estimates.
 
 `tiktoken` would fetch its vocabulary from the network at first use, so the one that litellm ships is read from its
-file; without it, UTF-8 bytes / 3 stands in (English runs at about 4 bytes a token, so this errs high).
+file; without it, the estimate is UTF-8 bytes / 3 (English has about 4 bytes a token, so this is high).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cascade.types import Message, Request
 
 _BYTES_PER_TOKEN = 3
 _LONG_CHARS = 100_000
-"""A longer text is counted at a token a byte: to encode a million characters takes a second."""
+"""A longer text is counted as one token per byte: encoding a million characters takes a second."""
 _TOKENS_PER_MESSAGE = 8
-"""Chat templates add 3-7 tokens a message in the models looked at."""
+"""Chat templates add 3-7 tokens a message in the models that were checked."""
 _MARGIN_PERCENT = 15
 """Vocabularies differ by about this much on English text; an estimate for billing must not be low."""
 
 
 def bound_tokens(request: Request) -> int:
-    """Return at least as many input tokens as a prompt has: byte-level BPE makes at most one token of a byte."""
+    """Return an upper bound on a prompt's tokens: byte-level BPE makes at most one token of a byte."""
     if request.chat is not None:
         return _utf8_bytes(request.chat.canonical) + 2 * _TOKENS_PER_MESSAGE
     texts = [message.content for message in request.messages]

@@ -1,4 +1,4 @@
-"""What matchers and comparators are, and what they say.
+"""The Protocols of matchers and comparators, and their verdict.
 
 A matcher says whether an answer is one of the accepted ones; a comparator whether two outputs of a request are equal.
 """
@@ -13,11 +13,11 @@ from cascade.chat import ChatRequest
 
 
 class Verdict(NamedTuple):
-    """What a matcher or a comparator found.
+    """The result of a matcher or a comparator.
 
-    `correct` is None where the answer cannot be judged: no accepted answer is known or readable, a judge's reply is
-    unreadable, an expression took too long. An answer that cannot be read where the accepted one can is wrong: False.
-    `score` in [0, 1] is a graded agreement, such as an F1, where the rule has one.
+    `correct` is None if the answer cannot be judged: no accepted answer is known or readable, a judge's reply is
+    unreadable, an expression took too long. If only the answer cannot be read, it is wrong: False.
+    `score` in [0, 1] is a graded agreement, such as an F1, if the rule has one.
     """
 
     correct: bool | None
@@ -39,7 +39,7 @@ class Matcher(Protocol):
 
 @runtime_checkable
 class QuestionMatcher(Matcher, Protocol):
-    """A matcher that decides better if it knows what was asked; `judge_rows` tells it."""
+    """A matcher that also uses the question; `judge_rows` passes it."""
 
     def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> Verdict:
         """Return whether `answer` to `question` agrees with any of `gold`."""
@@ -48,10 +48,10 @@ class QuestionMatcher(Matcher, Protocol):
 
 @runtime_checkable
 class Comparator(Protocol):
-    """Decides whether two outputs of one request are the same (`correct`), and how alike they are (`score`)."""
+    """Decides whether two outputs of one request are the same (`correct`), and how similar they are (`score`)."""
 
     def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
-        """Return whether two outputs, as `chat.output_text` gives them, are the same answer to the request."""
+        """Return whether two outputs, in the form of `chat.output_text`, are the same answer to the request."""
         ...
 
 
@@ -60,7 +60,7 @@ class KeyedComparator(Comparator, Protocol):
     """A comparator by which outputs are the same exactly if their keys are equal, so that sameness is transitive."""
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
-        """Return what is equal for outputs that are the same."""
+        """Return a key that is equal exactly for outputs that are the same."""
         ...
 
 
@@ -71,7 +71,7 @@ class ByMatching:
     matcher: Matcher
 
     def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
-        """Return whether the matcher takes one output where the other is accepted."""
+        """Return whether the matcher accepts one output if the other is the accepted answer."""
         if one.strip() == other.strip():
             return Verdict(correct=True, score=1.0)
         if request is not None and isinstance(self.matcher, QuestionMatcher):
@@ -80,7 +80,7 @@ class ByMatching:
 
 
 def accepted(gold: Sequence[str]) -> tuple[str, ...]:
-    """Return the accepted answers. A text is one accepted answer, not as many as it has letters.
+    """Return the accepted answers. A single text is one accepted answer.
 
     >>> accepted("Vienna"), accepted(["Vienna", "Wien"])
     (('Vienna',), ('Vienna', 'Wien'))
@@ -89,7 +89,7 @@ def accepted(gold: Sequence[str]) -> tuple[str, ...]:
 
 
 def any_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict on several accepted answers: right if one is met, unknown if one could be.
+    """Return the verdict on several accepted answers: right if one matches, else unknown if one may match.
 
     >>> any_of([WRONG, UNKNOWN]), any_of([UNKNOWN, RIGHT]), any_of([])
     (Verdict(correct=None, score=None), Verdict(correct=True, score=None), Verdict(correct=None, score=None))
@@ -102,6 +102,6 @@ def any_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def by_keys(one: str, other: str, score: float | None = None) -> Verdict:
-    """Return the verdict on two keys; `score` is how alike outputs of different keys are, 0 by default."""
+    """Return the verdict on two keys; `score` is the similarity of outputs with different keys, 0 by default."""
     same = one == other
     return Verdict(same, 1.0 if same else score or 0.0)

@@ -17,14 +17,14 @@ DEFAULT_LETTERS = "ABCDEFGHIJ"
 
 
 class Option(NamedTuple):
-    """An option as it is written: its letter, its normalised text, or both."""
+    """An option as written: its letter, its normalised text, or both."""
 
     letter: str | None = None
     text: str | None = None
 
 
 def read_option(plain: str, letters: str = DEFAULT_LETTERS) -> Option:
-    """Return what a cleaned text names: "B", "(b)", "B. Vienna" or "Vienna".
+    """Return the option that a cleaned text names: "B", "(b)", "B. Vienna" or "Vienna".
 
     >>> read_option("(b) Vienna"), read_option("Vienna")
     (Option(letter='B', text='vienna'), Option(letter=None, text='vienna'))
@@ -38,9 +38,9 @@ def read_option(plain: str, letters: str = DEFAULT_LETTERS) -> Option:
 def named_letters(said: str, letters: str = DEFAULT_LETTERS) -> set[str]:
     """Return the letters of the options that a cleaned answer names, without those that it rules out.
 
-    Letters that are said to be the answer count, with one that opens it; else the one that opens it, with all that are
-    marked as options on the same line or open another; else those in parentheses; else capitals among words that only
-    introduce them.
+    Letters that are stated as the answer count, and a letter at its start; else a letter at its start, with letters
+    that are marked as options on the same line or start another line; else those in parentheses; else capitals among
+    words that only introduce them.
 
     >>> sorted(named_letters("A is tempting, but the answer is (C)")), sorted(named_letters("not A but B"))
     (['C'], ['B'])
@@ -168,7 +168,7 @@ def _tokens(text: str, patterns: _Patterns) -> list[_Token]:
 
 
 def _read(text: str, patterns: _Patterns) -> _Reading:
-    """Read an answer once from left to right: what was said just before a letter decides what the letter is for."""
+    """Read an answer once from left to right: the words just before a letter decide its role."""
     tokens = _tokens(text, patterns)
     letters: list[_Letter] = []
     group: list[_Letter] = []  # the letters that are joined to the last one
@@ -191,7 +191,7 @@ def _read(text: str, patterns: _Patterns) -> _Reading:
 
 
 def _with_predicate(group: list[_Letter], behind: list[_Token]) -> Iterator[_Letter]:
-    """Yield joined letters as what is said of them makes them: "A and B are wrong", "C is correct"."""
+    """Yield joined letters with the role from the words after them: "A and B are wrong", "C is correct"."""
     words = {token.word for token in behind}
     said = bool(behind) and behind[0].word in _PREDICATES
     for one in group:
@@ -205,11 +205,11 @@ class ChoiceMatcher:
     """The letter of an option, in any usual form, or the option's text.
 
     Attributes:
-        letters: what the options are called.
+        letters: the letters of the options.
 
-    Where the accepted answers hold a letter and a text ("B", "Vienna"), the letter decides; an answer without a letter
-    is right if it is the text. An answer that names several options is wrong. If the accepted answers hold no letter
-    and the answer is nothing but one, its truth is unknown.
+    If the accepted answers have a letter and a text ("B", "Vienna"), the letter decides; an answer without a letter is
+    right if it is the text. An answer that names several options is wrong. If the accepted answers have no letter and
+    the answer is only a letter, its truth is unknown.
 
     >>> ChoiceMatcher().matches("The answer is (b).", ["B", "Vienna"]).correct
     True
@@ -248,5 +248,5 @@ class ChoiceMatcher:
 
 
 def _whole(golds: Sequence[str], options: Sequence[Option]) -> set[str]:
-    """Return the accepted answers that hold a text, whole: "A. Lincoln" may be a name after all."""
+    """Return the accepted answers that contain a text, complete: "A. Lincoln" may be a name."""
     return {normalize_answer(one) for one, read in zip(golds, options, strict=True) if read.text}

@@ -1,7 +1,7 @@
-"""When code passes a user's tests: they run in a process of their own, which is killed when its time is over.
+"""Judge code by a user's tests, which run in a separate process that is killed when its time is over.
 
-The process gets an empty folder, no key of this one's environment, and no input. It is no sandbox: it may read what
-this user may read, and use the network. Run unreviewed code in a container.
+The process gets an empty folder, no keys from the environment, and no input. It is not a sandbox: it may read what this
+user may read, and use the network. Run unreviewed code in a container.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted, any_
 
 _FENCED = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
 _KEPT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
-"""What of the environment the tests see: keys stand in other variables."""
+"""The environment variables that the tests get; keys are in other variables."""
 
 
 class CodeMatcher:
-    """Right is code that passes tests; two outputs are the same where both pass, or both fail, the same tests.
+    """Code is right if it passes tests; two outputs are the same if both pass, or both fail, the same tests.
 
     The code is the last fenced block of an answer, or the whole answer. Accepted answers are tests in Python, appended
     to it. A command is run in an empty folder with the code in the file `answer.py` there, and passes with exit code 0.
 
     Args:
-        command: what runs the tests; by default Python runs the file. `{file}` stands for the file's path.
-        timeout_s: seconds until the tests, and all that they have started, are killed, which counts as failed.
+        command: the command that runs the tests; by default Python runs the file. `{file}` is the file's path.
+        timeout_s: seconds until the tests, and all processes that they started, are killed, which counts as failed.
 
     >>> CodeMatcher().matches("def double(x): return 2 * x", ["assert double(2) == 4"]).correct
     True
@@ -58,7 +58,7 @@ class CodeMatcher:
         """Return whether both outputs pass the command's tests, or both fail.
 
         Raises:
-            UsageError: there is no command, so that there are no tests.
+            UsageError: there is no command, and so no tests.
         """
         if not self._own_tests:
             raise UsageError(
@@ -97,7 +97,7 @@ class CodeMatcher:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it has started."""
+    """End the process and all processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

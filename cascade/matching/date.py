@@ -13,12 +13,11 @@ from cascade.matching.reading import clean, remembering, same_text, stated
 
 @dataclass(frozen=True, slots=True)
 class DateMatcher:
-    """The date of an answer against the one of an accepted answer, as far as that is said.
+    """Compares the date of an answer with that of an accepted answer, to the accepted answer's precision.
 
     "5 May 1992" answers "1992" and "May 1992", but not the other way round. An answer with several dates is right only
-    if each of them agrees. A date such as 3/4/1992 can be read in two ways: in an answer one that agrees is enough; in
-    an accepted answer it leaves the truth unknown, but where no reading agrees. Months are in English; there is no
-    locale.
+    if each of them agrees. A date such as 3/4/1992 has two readings: in an answer one that agrees is enough; in an
+    accepted answer the truth is unknown, unless no reading agrees. Months are in English; there is no locale.
 
     >>> DateMatcher().matches("May 5th, 1992", ["1992-05-05"]).correct
     True
@@ -48,12 +47,12 @@ def _agree(said: Sequence[FoundDate], wanted: FoundDate) -> Verdict:
 
 
 def _covers(readings: frozenset[Date], wanted: Date) -> bool:
-    """Whether some reading says at least what is wanted, and the same."""
+    """Whether some reading has at least the wanted precision, and agrees."""
     return any(all(w is None or s == w for s, w in zip(said, wanted, strict=True)) for said in readings)
 
 
 def _only_date(text: str) -> FoundDate | None:
-    """Return the date of an accepted answer, or None if it holds none or several."""
+    """Return the date of an accepted answer; None if it has none or several."""
     found = _read_again(text)
     return found[0] if found and len(set(found)) == 1 and found[0].readings else None
 
@@ -70,7 +69,7 @@ _read_again = remembering(_read)
 
 
 class Date(NamedTuple):
-    """A date as far as it is said. Years are astronomical: 1 BC is 0, 44 BC is -43."""
+    """A date to its stated precision. Years are astronomical: 1 BC is 0, 44 BC is -43."""
 
     year: int | None
     month: int | None = None
@@ -78,7 +77,7 @@ class Date(NamedTuple):
 
 
 class FoundDate(NamedTuple):
-    """A date in a text: all its readings. None at all where it is no date of any calendar, such as 31 February."""
+    """A date in a text: all its readings; empty if it exists in no calendar, such as 31 February."""
 
     readings: frozenset[Date]
 
@@ -146,7 +145,7 @@ def read_dates(text: str) -> tuple[FoundDate, ...] | None:
 
 
 def _found(match: re.Match[str]) -> FoundDate | None:
-    """Return the readings of what was found; None for a number that is no year."""
+    """Return the readings of a match; None for a number that is not a year."""
     if match["isoyear"]:
         return FoundDate(frozenset([Date(int(match["isoyear"]))]))
     if match["iso"]:
@@ -195,7 +194,7 @@ def _years(match: re.Match[str], form: int) -> Iterator[int]:
 
 
 def _numeric(match: re.Match[str]) -> FoundDate:
-    """Return day and month in either order; behind points the day comes first, as nobody writes it otherwise."""
+    """Return day and month in either order; with points the day always comes first."""
     one, two, written = int(match["one"]), int(match["two"]), match["numericyear"]
     years = [int(written)] if len(written) == 4 else [1900 + int(written), 2000 + int(written)]
     orders = [(two, one)] if match["sep"] == "." else [(two, one), (one, two)]

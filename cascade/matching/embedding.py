@@ -1,4 +1,4 @@
-"""When two texts mean the same: by the cosine of their sentence vectors."""
+"""Compare the meaning of two texts by the cosine of their sentence vectors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Embed = Callable[[str], Any]
 
 
 class EmbeddingMatcher:
-    """The same where the cosine of both vectors is at least a threshold; the score is the cosine, at least 0.
+    """Two texts are the same if the cosine of their vectors reaches a threshold; the score is the cosine, at least 0.
 
-    A threshold is a claim about one kind of text and one sentence model. Set it from pairs that people have judged:
+    A threshold is valid for one kind of text and one sentence model. Set it from pairs that people have judged:
     `calibration.similarity.similarity_threshold`.
 
     Args:
@@ -40,7 +40,7 @@ class EmbeddingMatcher:
         return any_of([self.same(answer, one) for one in golds]) if golds else UNKNOWN
 
     def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:  # noqa: ARG002 - the Protocol's
-        """Return whether two texts mean the same. An empty text means nothing, and is like another empty one alone."""
+        """Return whether two texts mean the same. An empty text is the same only as another empty text."""
         if not one.strip() or not other.strip():
             same = one.strip() == other.strip()
             return Verdict(same, float(same))

@@ -18,8 +18,8 @@ _PLAIN_NUMBER = re.compile(r"^\s*[-−]?\d[\d,]*(?:\.\d+)?\s*$")
 def exact_match(answer: str, gold: Iterable[str]) -> bool:
     """Whether an answer equals one of the accepted ones.
 
-    Words are compared as SQuAD does (`text.normalize_answer`). Where the accepted answer is a plain number, an answer
-    that holds exactly one number is compared by value, whatever its unit; of an equation, the right-hand side counts.
+    Words are compared as in SQuAD (`text.normalize_answer`). If the accepted answer is a plain number, an answer with
+    exactly one number is compared by value, with any unit; of an equation, the right-hand side counts.
 
     >>> exact_match("The Danube.", ["Danube"]), exact_match("$9", ["9"]), exact_match("7 x 3", ["21"])
     (True, True, False)
@@ -33,7 +33,7 @@ def exact_match(answer: str, gold: Iterable[str]) -> bool:
 
 
 def only_number(text: str) -> Decimal | None:
-    """Return the number in a text that holds exactly one after its last "=", if any; None otherwise."""
+    """Return the number in a text with exactly one number after its last "=", if any; None otherwise."""
     found = _NUMBER.findall(text[:1_000].rpartition("=")[2])
     if len(found) != 1:
         return None

@@ -13,9 +13,9 @@ from cascade.matching.base import UNKNOWN, Verdict, accepted
 
 @dataclass(frozen=True, slots=True)
 class FunctionMatcher:
-    """What a function `(answer, gold)` says, `gold` being a tuple of texts.
+    """The verdict of a function `(answer, gold)`; `gold` is a tuple of texts.
 
-    It returns a bool, or a score in [0, 1], which is right from `at_least` on; None or NaN where it cannot tell.
+    The function returns a bool, or a score in [0, 1], which is right from `at_least` on; None or NaN if unknown.
 
     Attributes:
         function: the rule.
@@ -29,7 +29,7 @@ class FunctionMatcher:
     at_least: Fraction = Fraction(1, 2)
 
     def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
-        """Return what the function says.
+        """Return the function's verdict.
 
         Raises:
             UsageError: the function raised, or did not return a truth value; it names the function.
@@ -40,7 +40,7 @@ class FunctionMatcher:
             raise
         except Exception as error:
             shown = f"{type(error).__name__}: {quote(str(error))}"
-            raise UsageError(f"The matching function {self._name} failed: {shown}. Mend it and run again.") from error
+            raise UsageError(f"The matching function {self._name} failed: {shown}. Fix it and run again.") from error
         return self._verdict(said)
 
     def _verdict(self, said: Any) -> Verdict:
@@ -56,7 +56,7 @@ class FunctionMatcher:
         shown = quote(repr(said))
         raise UsageError(
             f"The matching function {self._name} returned {shown}. It must return True, False, a score from 0 to 1, "
-            "or None where it cannot tell."
+            "or None if the truth is unknown."
         )
 
     @property

@@ -1,4 +1,4 @@
-"""When two JSON values are the same: leaf by leaf, whatever the spelling."""
+"""Compare two JSON values leaf by leaf, independent of their spelling."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of, by_keys
 from cascade.text import normalize_answer
 
 Leaf: TypeAlias = tuple[str, str]
-"""Where a value stands and what it is: ("$.city", "'Wien'")."""
+"""A value's path and the value: ("$.city", "'Wien'")."""
 
 
 class JsonMatcher:
-    """Right is the same JSON value: 5.0 is 5, and blanks and the order of keys do not matter. Text stays as it is.
+    """An answer is right if it is the same JSON value: 5.0 is 5; blanks and the order of keys do not matter.
 
-    Of a request with a JSON schema, a property that is left out has its default, and the order of a list matters not
-    where its items are unique (`uniqueItems`).
+    Text is compared unchanged. If the request has a JSON schema, a missing property has its default, and the order of a
+    list does not matter if its items are unique (`uniqueItems`).
 
     Args:
-        ignore: names of fields that do not count, wherever they stand, joined by "+".
-        lists: "ordered" (the default), or "unordered" where the order of a list's items does not matter.
+        ignore: names of fields that do not count, at any depth, joined by "+".
+        lists: "ordered" (the default), or "unordered" if the order of a list's items does not matter.
 
     The score is the F1 over the leaves of both values.
 
@@ -37,7 +37,7 @@ class JsonMatcher:
         self._form = Form(frozenset(filter(None, ignore.split("+"))), lists == "ordered")
 
     def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
-        """Return whether the answer is one of the accepted values; unknown where no accepted one is JSON."""
+        """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON."""
         golds = [value for text in accepted(gold) if (value := self._value(text, None)) is not NOT_JSON]
         if not golds:
             return UNKNOWN
@@ -57,7 +57,7 @@ class JsonMatcher:
         return by_keys(spelled(mine), spelled(theirs), f1(Counter(leaves(mine)), Counter(leaves(theirs))))
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
-        """Return the value in one spelling; an output that is no JSON is like its own words alone."""
+        """Return the value in one spelling; an output that is not JSON is the same only as one with the same words."""
         return _key(self._value(output, request), output)
 
     def _value(self, text: str, request: ChatRequest | None) -> Any:
@@ -79,10 +79,10 @@ class Unordered(list[Any]):
 
 
 class Form(NamedTuple):
-    """How JSON values are brought to one form.
+    """How JSON values are converted to one form.
 
-    `ignored` are names of fields that do not count; `ordered` says whether the order of lists matters where no schema
-    says that it does not.
+    `ignored` are names of fields that do not count; `ordered`: the order of lists matters, unless a schema says that it
+    does not.
     """
 
     ignored: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ spelled = repr
 
 
 NOT_JSON = object()
-"""What `read_json` returns for a text that is no JSON."""
+"""The result of `read_json` for a text that is not JSON."""
 
 
 _decode = json.JSONDecoder().decode
@@ -158,7 +158,7 @@ def leaves(value: Any, path: str = "$") -> Iterator[Leaf]:
 
 
 def f1(mine: Counter[Leaf], other: Counter[Leaf]) -> float:
-    """Return the F1 of two sets of leaves, 1 where both are the same."""
+    """Return the F1 of two sets of leaves, 1 if both are the same."""
     common = sum((mine & other).values())
     size = sum(mine.values()) + sum(other.values())
     return 2 * common / size if size else 1.0

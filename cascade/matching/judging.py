@@ -14,16 +14,17 @@ def judge_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows with `correct` filled in from `answer` and `gold`, and nothing else changed.
 
-    One row is held at a time. A row without an answer or without an accepted one goes through as it is: its truth
-    stays what it was, unknown if it was unknown.
+    One row is in memory at a time. A row without an answer or an accepted answer is not changed: its truth stays the
+        same,
+    unknown if it was unknown.
 
     Args:
-        rows: episode rows, as `cascade.episodes.schema` has them.
-        matcher: the rule, as `get_matcher` gives it.
-        overwrite: judge rows again whose `correct` is known already.
+        rows: episode rows, in the form of `cascade.episodes.schema`.
+        matcher: the rule, from `get_matcher`.
+        overwrite: also judge rows whose `correct` is already known.
 
     Raises:
-        UsageError: an answer that is no text, or accepted answers that are no list of texts; it names the row.
+        UsageError: an answer is not a text, or accepted answers are not a list of texts; it names the row.
 
     >>> from cascade.matching import get_matcher
     >>> log = [{"answer": "The Danube.", "gold": ["Danube"], "correct": None}]
@@ -40,7 +41,7 @@ def judge_rows(
 
 
 def judge_row(row: Mapping[str, Any], number: int, matcher: Matcher) -> Verdict | None:
-    """Return the verdict on one row, the `number`-th; None where it has no answer or no accepted one.
+    """Return the verdict on one row, the `number`-th; None if it has no answer or no accepted answer.
 
     Raises:
         UsageError: as `judge_rows`.
@@ -49,7 +50,7 @@ def judge_row(row: Mapping[str, Any], number: int, matcher: Matcher) -> Verdict 
     if answer is None or not gold:
         return None
     if not isinstance(answer, str):
-        raise UsageError(f"{_place(row, number)}: the answer is no text but {type(answer).__name__}.")
+        raise UsageError(f"{_place(row, number)}: the answer is not a text but {type(answer).__name__}.")
     return _verdict(matcher, row, answer, gold)
 
 
@@ -61,7 +62,7 @@ def _verdict(matcher: Matcher, row: Mapping[str, Any], answer: str, gold: tuple[
 
 
 def _gold(row: Mapping[str, Any], number: int) -> tuple[str, ...]:
-    """Return a row's accepted answers. A number is taken as it is written: data sets hold 42 as well as "42"."""
+    """Return a row's accepted answers. A number is taken as written: data sets have 42 as well as "42"."""
     gold = row.get("gold")
     if gold is None:
         return ()

@@ -1,4 +1,4 @@
-"""When two outputs name the same label, of the labels that the request allows."""
+"""Decide whether two outputs name the same label among those that the request allows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cascade.matching.json_value import NOT_JSON, read_json
 
 _AROUND = " \t\n\r.,;:!?\"'`*_()[]<>"
 _WORD_MOST = 1_000
-"""A longer text is no label, and no sentence that names one."""
+"""A longer text is neither a label nor a sentence that names one."""
 
 
 class LabelMatcher:
-    """The same label, read from the whole output, from its start ("B: Answer"), or where it names one label alone.
+    """The same label, read from the whole output, from its start ("B: Answer"), or from a text that names only one.
 
     Args:
         labels: the labels, joined by "|"; by default those that the request's schema lists (`enum`).
@@ -40,7 +40,7 @@ class LabelMatcher:
         return by_keys(self.key(one, request), self.key(other, request))
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
-        """Return the label that an output names; an output that names none is like its own words alone."""
+        """Return the label that an output names; without a label, its words are the key."""
         return _label(output, self._labels or (() if request is None else request.labels))
 
 
@@ -68,7 +68,7 @@ def _named(said: str, longest: Sequence[str]) -> list[str]:
 
 
 def _said(output: str) -> str:
-    """Return the words of an output: a JSON text, or the one value of a JSON object, stands for itself."""
+    """Return the words of an output: of a JSON text, or of the only value of a JSON object, its text."""
     value: Any = read_json(output) if output.lstrip()[:1] in {'"', "{", "`"} else NOT_JSON
     if isinstance(value, dict) and len(value) == 1:
         (value,) = value.values()

@@ -1,4 +1,4 @@
-"""Formulas: whether two of them are mathematically the same, by math-verify, in processes where it can do no harm."""
+"""Compare formulas mathematically, by math-verify, in isolated processes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class MathMatcher:
     """Equality of formulas, sets, intervals, equations and matrices, in LaTeX or plain notation.
 
     The comparison runs in worker processes that are killed after `timeout_s`, so it may be called from any thread; the
-    result is the same from each. Where the time or the memory did not suffice, the truth is unknown. Floats are equal
-    if they agree to 6 decimals, as math-verify has it.
+    result is the same from each. If the time or the memory is not enough, the truth is unknown. Floats are equal if
+    they agree to 6 decimals, as in math-verify.
 
     Args:
         timeout_s: wall-clock seconds that one comparison may take.
-        workers: how many processes at most; by default one a core, at most 4.
+        workers: the most processes; by default one per core, at most 4.
 
     Raises:
         MissingExtraError: math-verify is not installed.
@@ -71,7 +71,7 @@ class MathMatcher:
 
 
 def _remembering(pool: Pool) -> Callable[[str, tuple[str, ...]], Verdict]:
-    """Return the comparison, which keeps its last results: the steps of a walk repeat the same few answers."""
+    """Return the comparison with a cache of its last results, since the steps of a walk repeat a few answers."""
 
     @lru_cache(maxsize=4_096)
     def compare(answer: str, gold: tuple[str, ...]) -> Verdict:
@@ -103,9 +103,9 @@ _SHORT_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}(?![A-Za-z{])")
 
 
 def as_latex(text: str) -> str | None:
-    r"""Return the formula that an answer states, as LaTeX between dollars; None if it holds none.
+    r"""Return the formula that an answer states, as LaTeX between dollars; None if it has none.
 
-    What is boxed or follows "answer is" counts. Formulas between marks stay as they are. Of a sentence without a
+    A boxed part, or the part after "answer is", counts. Formulas between marks are not changed. In a sentence without a
     formula the only number counts.
 
     >>> as_latex("The answer is 2*sqrt(3)."), as_latex(r"so \boxed{3 1/2}"), as_latex("It has 12 sides in all")
@@ -137,7 +137,7 @@ def _is_prose(written: str) -> bool:
 
 
 def _as_text(word: re.Match[str]) -> str:
-    """Return a word as text: letter by letter it would be a product, and equal to its anagrams."""
+    """Return a word as LaTeX text: as letters it would be a product, and equal to its anagrams."""
     return f"\\text{{{word[0]}}}"
 
 
@@ -151,8 +151,8 @@ def _as_commands(text: str) -> str:
 
 # --- workers: one request at a time each, killed when it takes too long ---
 #
-# sympy has no time limit that holds: math-verify's own works by SIGALRM, so in the main thread only, and gives other
-# results under threads. A process that is killed from outside holds wherever the caller runs.
+# sympy has no reliable time limit: math-verify's uses SIGALRM, so it works only in the main thread, and gives other
+# results under threads. Killing a process from outside works from any thread.
 
 PACKAGE = "math-verify"
 MEMORY_BYTES = 1024**3
@@ -180,7 +180,7 @@ class Worker:
             self._process = _start()
         except OSError as error:
             raise UsageError(f"The worker of the matcher 'math' cannot be started: {error.strerror}.") from error
-        # The child's alarm is the second line: it strikes only where the parent could not.
+        # The child's alarm is a second safeguard, for when the parent cannot kill it.
         hello = {"path": [entry or str(Path.cwd()) for entry in sys.path], "memory_bytes": MEMORY_BYTES}
         self._check(self.ask(hello | {"limit_s": math.ceil(timeout_s) + 5}, START_LIMIT_S))
 
@@ -203,13 +203,13 @@ class Worker:
         timer.start()
         try:
             line = self._exchange(json.dumps(request))
-        except BaseException:  # interrupted between question and reply, the next reply would be the last one's
+        except BaseException:  # interrupted between request and reply, the next reply would belong to this request
             self.kill()
             raise
         finally:
             timer.cancel()
             timer.join()
-        if self._expired:  # it struck as the reply came: the reply holds, the worker does not
+        if self._expired:  # it expired as the reply came: the reply is valid, the worker is not
             self.kill()
         reply: dict[str, Any] = json.loads(line)
         return reply
@@ -238,7 +238,7 @@ class Worker:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process and give back what it held."""
+        """End the process and release its resources."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -271,7 +271,7 @@ class Pool:
         after_fork(self._in_child)
 
     def _in_child(self) -> None:
-        keep(self._idle)  # the parent's workers: neither to be used nor to be ended
+        keep(self._idle)  # the parent's workers must be neither used nor ended
         self._begin()
 
     def _begin(self) -> None:
@@ -279,7 +279,7 @@ class Pool:
         self._idle: list[Worker] = []
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a worker's reply, waiting for a free one; None if the request cost it its life."""
+        """Return a worker's reply, waiting for a free worker; None if the worker died of the request."""
         with self._slots:
             worker = self._take()
             try:

@@ -3,8 +3,8 @@
 It reads one JSON object a line and answers each with one. It imports nothing of cascade, holds no key and no file, and
 ends when its input ends. A line that takes too long is ended by the kernel, should the parent be gone.
 
-Only LaTeX is parsed. The other way in of math-verify, for plain expressions, goes through sympy's `parse_expr`, which
-runs what it has read as code.
+Only LaTeX is parsed. math-verify's parser for plain expressions uses sympy's `parse_expr`, which runs its input as
+code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Compare = Callable[[list[str], str], dict[str, Any]]
 
 
 def limit_memory(size: int) -> None:
-    """Let the process have no more than `size` bytes, where the system can do that."""
+    """Limit the process's memory to `size` bytes, if the system supports it."""
     try:
         import resource
     except ImportError:  # not a POSIX system
@@ -39,7 +39,7 @@ def set_alarm(limit_s: int) -> None:
 
 
 def load() -> Compare:
-    """Import math-verify and return the comparison. Its own timeouts are off: they work by signals and by chance."""
+    """Import math-verify and return the comparison. Its own timeouts are off: they use signals and are unreliable."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     logging.disable(logging.CRITICAL)
@@ -61,7 +61,7 @@ def load() -> Compare:
 
 
 def answer_line(compare: Compare, line: str, limit_s: int) -> dict[str, Any]:
-    """Return the reply to one request. What cannot be computed is no reply about truth, so it says so."""
+    """Return the reply to one request; it reports an error if the comparison cannot be computed."""
     request = json.loads(line)
     set_alarm(limit_s)
     try:

@@ -15,17 +15,17 @@ from cascade.matching.units import DEGREE, MONEY, PERCENT, TEMPERATURE, Unit, cu
 
 @dataclass(frozen=True, slots=True)
 class NumberMatcher:
-    """The one number of an answer against the one of an accepted answer.
+    """Compares the one number of an answer with that of an accepted answer.
 
     An answer a agrees with an accepted one g if |a - g| ≤ max(abs, rel · |g|), both in g's unit. An answer with several
-    numbers is right only if each of them agrees. Where an accepted answer holds no number or several, only the same
-    text is right; if no accepted answer holds one number, the truth of any other text is unknown.
+    numbers is right only if each of them agrees. If an accepted answer has no number or several, only the same text is
+    right; if no accepted answer has exactly one number, the truth of any other text is unknown.
 
     Attributes:
         rel: relative tolerance, 0 by default.
         abs: absolute tolerance in the accepted answer's unit, 0 by default.
-        units: "yes": units are converted and must be compatible where both sides have one; "required": an answer to an
-            accepted one with a unit must have one; "no": units are overlooked.
+        units: "yes": units are converted and must be compatible if both sides have one; "required": if the accepted
+            answer has a unit, the answer must have one; "no": units are ignored.
 
     >>> NumberMatcher().matches("about 1,500 m", ["1.5 km"]).correct, NumberMatcher().matches("3 or 4", ["3"]).correct
     (True, False)
@@ -61,7 +61,7 @@ class NumberMatcher:
         return abs(said - wanted) <= max(self.abs, self.rel * abs(wanted))
 
     def _values(self, said: Quantity, wanted: Quantity) -> list[Fraction]:
-        """Return what was said in the unit that is wanted; none if it cannot be."""
+        """Return the stated values in the wanted unit; empty if they cannot be converted."""
         ours, theirs = said.unit, wanted.unit
         if self.units == "no" or ours == theirs or _loosely_the_same(said, wanted):
             return [said.value]
@@ -75,14 +75,14 @@ class NumberMatcher:
 
 
 def only_quantity(text: str) -> Quantity | None:
-    """Return the quantity of an accepted answer, or None if it holds none, or several, or one that is unreadable."""
+    """Return the quantity of an accepted answer; None if it has none, several, or an unreadable one."""
     found = _read_again(text)
     one = found.quantities[:1]
     return one[0] if one and not found.unreadable and set(found.quantities) == set(one) else None
 
 
 def _of_hundred(said: Quantity, wanted: Quantity) -> list[Fraction]:
-    """Return the readings of a percentage beside a bare number: 50 % is 0.5, and 42 where a percentage was asked for.
+    """Return the readings of a percentage beside a bare number: 50 % is 0.5, and 42 if a percentage was asked for.
 
     A bare number up to 1 is a share: 0.5 % is not 0.5.
     """
@@ -137,7 +137,7 @@ _read_again = remembering(_read)
 
 
 def _right_sides(text: str) -> list[str]:
-    """Return what stands right of the last equals sign of each clause, and the clauses behind the last of them.
+    """Return the text after the last equals sign of each clause, and the clauses after the last of them.
 
     >>> _right_sides("a = 3, so 2a = a + a = 6")
     ['3', '6']
@@ -177,7 +177,7 @@ _PART = re.compile(rf"[ -]?({'|'.join(_PARTS)}|halve)(s?)\b", re.IGNORECASE)
 
 
 class Words(NamedTuple):
-    """A number in words: where it stands, what it is, None if the words make none together, and the words."""
+    """A number in words: its position, its value (None if the words do not make a number), and the words."""
 
     start: int
     end: int
@@ -258,11 +258,11 @@ def _part_of(value: int | None, part: re.Match[str], tokens: list[str]) -> Fract
 MAX_DIGITS = 1_000
 """A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
 MAX_QUANTITIES = 20
-"""A text with more numbers is no answer to a question for one."""
+"""A text with more numbers is not an answer to a question for one."""
 
 
 class Quantity(NamedTuple):
-    """A number with what is said of it: its unit, "per" what, and a relation such as "<"."""
+    """A number with its unit, the unit after "per", and a relation such as "<"."""
 
     value: Fraction
     unit: Unit | None = None
@@ -271,7 +271,7 @@ class Quantity(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a text says in numbers. `unreadable` if something in it is a number of no known form."""
+    """The numbers of a text. `unreadable`: the text has a number of unknown form."""
 
     quantities: tuple[Quantity, ...]
     unreadable: bool = False
@@ -334,7 +334,7 @@ def read_quantities(text: str) -> Reading:
 
 
 def negative_in_parentheses(text: str) -> str:
-    """Return a text that is nothing but a number in parentheses with a minus instead, as accountants mean it.
+    """Return a text that is only a number in parentheses with a minus instead, as in accounting.
 
     >>> negative_in_parentheses("$(1,234)"), negative_in_parentheses("(5) km"), negative_in_parentheses("no (5)")
     ('-$1,234', '-5 km', 'no (5)')
@@ -387,7 +387,7 @@ def _money(match: re.Match[str]) -> Unit | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Return what a number is worth, or None if it is of no known form or too large."""
+    """Return the value of a number; None if its form is unknown or it is too large."""
     sign = -1 if "-" in (match["inner"] or "") or (match["minus"] or "").strip() not in {"", "+"} else 1
     if match["odd"]:
         return None
@@ -414,7 +414,7 @@ def _scaled(value: Fraction | None, exponent: str | None, sign: int) -> Fraction
 
 
 def read_run(run: str) -> Fraction | None:
-    """Return what a run of digits with separators is worth, or None if no reading of it is clear.
+    """Return the value of a run of digits with separators; None if no reading is clear.
 
     A comma alone groups by three, otherwise it is a decimal comma; a point alone is a decimal point; of both the last
     is the decimal one. Groups of two and three are Indian.
@@ -447,7 +447,7 @@ def _is_grouped(digits: str, mark: str) -> bool:
 
 
 def _with_unit(text: str, end: int, value: Fraction | None, money: Unit | None) -> tuple[Quantity | None, int]:
-    """Return the quantity that a number and what stands behind it make, and where it ends."""
+    """Return the quantity of a number and the text after it, and its end."""
     if text.startswith(" and a half", end) and value is not None:
         value, end = value + Fraction(1, 2), end + len(" and a half")
     ordinal = _ORDINAL.match(text, end)

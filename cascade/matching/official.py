@@ -1,7 +1,7 @@
 """The rules of SQuAD and HotpotQA, as their published evaluation scripts behave.
 
-References: Rajpurkar et al. 2016, `evaluate-v1.1.py`; Yang et al. 2018, `hotpot_evaluate_v1.py`. Where `exact` differs
-from them on purpose stands in design/matching.md.
+References: Rajpurkar et al. 2016, `evaluate-v1.1.py`; Yang et al. 2018, `hotpot_evaluate_v1.py`. design/matching.md
+lists where `exact` differs from them on purpose.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cascade.matching.base import UNKNOWN, Verdict, accepted
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
-"""HotpotQA's answers that earn no part of an F1: they are met whole or not at all."""
+"""HotpotQA's answers without a partial F1: they match completely or not at all."""
 
 
 def official_normalize(text: str) -> str:
-    """Return an answer as both scripts compare it.
+    """Return an answer in the form that both scripts compare.
 
     Lower case, then no ASCII punctuation, then no articles, then single spaces; in this order, so that "a.n." loses its
     points before it is seen to be an article, and nothing else: no Unicode punctuation, no width or accent is folded.
@@ -34,7 +34,7 @@ def official_normalize(text: str) -> str:
 
 
 class _Overlap:
-    """How much of two normalised answers is the same: their common tokens, with repeats."""
+    """The overlap of two normalised answers: their common tokens, with repeats."""
 
     __slots__ = ("said", "same", "wanted")
 

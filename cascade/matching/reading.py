@@ -1,4 +1,4 @@
-"""Foreign text as the matchers of numbers, dates, letters and formulas read it: short, plain, on clean lines."""
+"""Clean foreign text for the matchers of numbers, dates, letters and formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 MAX_ANSWER_CHARS = 20_000
-"""A longer text is no number, date, letter or formula: some 3,000 words of English."""
+"""A longer text, some 3,000 words of English, is not a number, date, letter or formula."""
 
 _INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
@@ -58,7 +58,7 @@ def _without_controls(text: str) -> str:
 
 
 def same_text(one: str, other: str, *, fold: bool = True) -> bool:
-    r"""Whether two texts are the same answer to the letter, but for width, space, invisible marks and, to `fold`, case.
+    r"""Whether two texts are identical, except for width, space, invisible marks and, with `fold`, case.
 
     >>> same_text("1914\u20131918 ", "1914-1918"), same_text("", "")
     (True, False)
@@ -76,7 +76,7 @@ _MARKER = re.compile(
 
 
 def stated(text: str) -> str:
-    r"""Return the part of a cleaned text that states the answer: what is boxed, or follows the last "answer is".
+    r"""Return the part of a cleaned text that states the answer: a boxed part, or the part after the last "answer is".
 
     Without such a mark that is the whole text.
 
@@ -114,6 +114,6 @@ _Made = TypeVar("_Made")
 
 
 def remembering(read: Callable[[str], _Made]) -> Callable[[str], _Made]:
-    """Return a function that keeps what it read of short texts: one question's answers meet the same accepted ones."""
+    """Return a function with a cache for short texts: a question's answers are compared with the same accepted ones."""
     kept = lru_cache(maxsize=4_096)(read)
     return lambda text: kept(text) if len(text) <= _KEPT_CHARS else read(text)

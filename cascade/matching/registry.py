@@ -1,4 +1,4 @@
-"""Matchers by name, loaded when they are first asked for: built in, or an installed package's entry point.
+"""Matchers by name, loaded at first use: built in, or an installed package's entry point.
 
 Options of a matcher come as the text of a spec ("number:rel=1e-3"), or as values.
 """
@@ -41,20 +41,20 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
 
 
 Reader = Callable[[Any], Any]
-"""Takes what was given, returns what is meant, raises ValueError with what is wrong."""
+"""Converts a given option to its value; raises ValueError with the problem."""
 
 _MAX_NUMBER_CHARS = 40
 
 
 def fraction(value: Any) -> Fraction:
-    """Return a number that is at least 0, exactly as it is written: 0.1 is one tenth.
+    """Return a number that is at least 0, exactly as written: 0.1 is one tenth.
 
     >>> fraction("1e-3"), fraction(0.8), fraction("5%")
     (Fraction(1, 1000), Fraction(4, 5), Fraction(1, 20))
     """
     text = str(value).strip()
     if isinstance(value, bool) or len(text) > _MAX_NUMBER_CHARS:
-        raise ValueError("is no number")
+        raise ValueError("is not a number")
     digits, percent, _ = text.partition("%")
     exponent = digits.lower().partition("e")[2].lstrip("+-")
     if len(exponent) > len("999"):  # Fraction("1e999999999") would never come back
@@ -62,7 +62,7 @@ def fraction(value: Any) -> Fraction:
     try:
         read = Fraction(digits) / (100 if percent else 1)
     except (ValueError, ZeroDivisionError):
-        raise ValueError("is no number") from None
+        raise ValueError("is not a number") from None
     if read < 0:
         raise ValueError("must not be negative")
     return read
@@ -106,7 +106,7 @@ def one_of(*words: str) -> Reader:
 
 
 def letters(value: Any) -> str:
-    """Return the letters that options are called by, as one upper-case text."""
+    """Return the letters of the options, as one upper-case text."""
     text = str(value).upper()
     if not text.isascii() or not text.isalpha() or len(set(text)) < len(text):
         raise ValueError("must be the letters of the options, each once, such as ABCD")
@@ -132,7 +132,7 @@ def function_or_name(value: Any) -> Callable[..., Any]:
 
 
 def read_all(given: Mapping[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values that could be read, and what is wrong with the others. Unknown names are the caller's."""
+    """Return the valid values, and the problems of the others. The caller handles unknown names."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in given.items():
@@ -144,7 +144,7 @@ def read_all(given: Mapping[str, Any], readers: Mapping[str, Reader]) -> tuple[d
 
 
 class Options(NamedTuple):
-    """Which options a matcher takes, and those without which it cannot be; the first may stand without its name."""
+    """A matcher's options, and the required ones; the first may be given without its name."""
 
     readers: Mapping[str, Reader] = {}
     needed: tuple[str, ...] = ()
@@ -177,12 +177,13 @@ def names() -> tuple[str, ...]:
 def get_matcher(spec: str, **given: Any) -> Matcher:
     """Return the matcher that a spec names.
 
-    A spec is a name, or a name with options behind a colon: "number:rel=1e-3,units=yes", "squad:f1=0.8",
-    "function:my_module.is_right". What cannot be written, such as the judge's `ask`, is given as a keyword.
+    A spec is a name, or a name with options after a colon: "number:rel=1e-3,units=yes", "squad:f1=0.8",
+    "function:my_module.is_right". Options that are not texts, such as the judge's `ask`, are given as keywords.
 
     Raises:
-        UsageError: there is no such matcher or option, or an installed one cannot be loaded; it lists every problem.
-        MissingExtraError: the matcher's package is not installed; it holds the pip command.
+        UsageError: the matcher or an option does not exist, or an installed matcher cannot be loaded; it lists every
+        problem.
+        MissingExtraError: the matcher's package is not installed; it has the pip command.
 
     >>> get_matcher("squad:f1=0.8").matches("the blue Danube", ["Danube"])
     Verdict(correct=False, score=0.6666666666666666)
@@ -210,7 +211,7 @@ def get_comparator(spec: str, **given: Any) -> Comparator:
 
 
 def _options(written: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a spec and of the call together; the one without a name stands under ""."""
+    """Return the options of a spec and of the call together; an option without a name has the key ""."""
     chosen: dict[str, Any] = {}
     problems = []
     for item in filter(None, map(str.strip, written.split(","))):
@@ -223,14 +224,14 @@ def _options(written: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
 
 
 def _values(name: str, takes: Options, chosen: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return the options of a built-in matcher as values, or raise UsageError with all that is wrong with them."""
+    """Return the options of a built-in matcher as values; raise UsageError that lists all problems."""
     if "" in chosen and takes.needed and takes.needed[0] not in chosen:
         chosen[takes.needed[0]] = chosen.pop("")
     missing = [one for one in takes.needed if one not in chosen]
     problems += [f"it needs the option {one}; see docs/matching.md" for one in missing]
     for key in [key for key in chosen if key not in takes.readers]:
         hint = did_you_mean(key, takes.readers) if takes.readers else "; it takes none"
-        said = f"there is no option {key!r}" if key else f"{chosen[key]!r} is no option; options are written name=value"
+        said = f"there is no option {key!r}" if key else f"{chosen[key]!r} is not an option; write name=value"
         problems.append(said + hint)
         del chosen[key]
     values, wrong = read_all(chosen, takes.readers)
@@ -239,7 +240,7 @@ def _values(name: str, takes: Options, chosen: dict[str, Any], problems: list[st
 
 
 def _make_installed(name: str, factory: Callable[..., Matcher], chosen: Mapping[str, Any]) -> Matcher:
-    """Make the matcher of an installed package. Whatever goes wrong in it is one error that names it."""
+    """Make the matcher of an installed package. Any failure in it becomes one error that names it."""
     try:
         made = factory(**chosen)
     except CascadeError:
@@ -247,8 +248,7 @@ def _make_installed(name: str, factory: Callable[..., Matcher], chosen: Mapping[
     except Exception as error:
         said = f"{type(error).__name__}: {quote(str(error))}"
         raise UsageError(
-            f"The matcher {name!r} cannot be made: {said}. "
-            "Mend or uninstall the package that brings it, or check its options."
+            f"The matcher {name!r} cannot be made: {said}. Repair or uninstall its package, or check its options."
         ) from error
     if not callable(getattr(made, "matches", None)):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Which comparator a request asks for, and what is equal for answers that are the same under it."""
+"""The comparator of a request, and keys that are equal for answers that are the same under it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORDS = (
 
 
 class Chosen(NamedTuple):
-    """The comparator of a request: its name, the object, and what to be warned of, None for nothing."""
+    """The comparator of a request: its name, the object, and a warning or None."""
 
     name: str
     comparator: KeyedComparator
@@ -32,7 +32,7 @@ class Chosen(NamedTuple):
 
 
 def default_for(request: ChatRequest | None) -> Chosen:
-    """Return the comparator that a request asks for: tools `tool_calls`, an enum `label`, a schema `json`, else `text`.
+    """Return the comparator of a request: with tools `tool_calls`, an enum `label`, a schema `json`, else `text`.
 
     >>> default_for(ChatRequest([{"role": "user", "content": "Hi"}], {"response_format": {"type": "json_object"}})).name
     'json'
@@ -55,14 +55,14 @@ def _chosen(name: str, warning: str | None = None) -> Chosen:
 
 
 class RequestMatcher:
-    """Each output is compared as its own request asks (`default_for`): for logs whose requests ask for several forms.
+    """Compares each output by its own request's comparator (`default_for`), for logs with several kinds of requests.
 
     >>> RequestMatcher().same("The Danube.", "danube").correct
     True
     """
 
     def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
-        """Raise UsageError: without its request nothing says how an answer is compared with an accepted one."""
+        """Raise UsageError: without the request there is no rule to compare an answer with an accepted one."""
         del answer, gold
         raise UsageError(
             f"{REQUEST} compares two outputs of one request; for accepted answers choose the matcher by their form: "
@@ -74,7 +74,7 @@ class RequestMatcher:
         return default_for(request).comparator.same(one, other, request)
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
-        """Return what is equal for outputs that are the same."""
+        """Return a key that is equal for outputs that are the same."""
         return default_for(request).comparator.key(output, request)
 
 
@@ -83,7 +83,7 @@ REQUEST = "request"
 
 
 def default_of(requests: Iterable[ChatRequest | None]) -> tuple[str, tuple[str, ...]]:
-    """Return the comparator for requests, and what to be warned of: the one that all ask for, else `REQUEST`.
+    """Return the comparator for requests, and warnings: the one that all choose, else `REQUEST`.
 
     >>> tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
     >>> default_of([None, ChatRequest([{"role": "user", "content": "Hi"}], tools)])[0]
@@ -96,11 +96,11 @@ def default_of(requests: Iterable[ChatRequest | None]) -> tuple[str, tuple[str, 
 
 
 def answer_key(answer: str, request: ChatRequest | None) -> str:
-    """Return what is equal for answers that are the same: live, on a log, in votes and in audits alike.
+    """Return a key that is equal for answers that are the same, for live use, logs, votes and audits alike.
 
     Args:
-        answer: the answer; of a chat request its message as `chat.output_text` gives it.
-        request: the chat request that it answers, None where a question was asked in cascade's own words.
+        answer: the answer; for a chat request its message in the form of `chat.output_text`.
+        request: the chat request that it answers; None for a question in cascade's own prompt.
 
     >>> answer_key("The Danube.", None)
     'danube'

@@ -1,4 +1,4 @@
-"""When two messages call the same tools with the same arguments."""
+"""Decide whether two messages call the same tools with the same arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cascade.text import normalize_answer
 
 _MOST_CALLS = 64
 MAY_BE_LEFT_OUT = ""
-"""Stands among the accepted values of an argument that may be left out."""
+"""Among the accepted values of an argument: the argument may be left out."""
 
 
 class Call(NamedTuple):
@@ -26,19 +26,20 @@ class Call(NamedTuple):
 
 
 class ToolCallsMatcher:
-    """Right is a call of the same tools with the same arguments, compared as JSON. A dot in a name counts as "_".
+    """An answer is right if it calls the same tools with the same arguments, compared as JSON.
 
-    An accepted answer is a JSON list of calls, `[{"name": …, "arguments": {…}}]` (an empty list: no tool is to be
-    called), or an object with the accepted values of each argument, `{"name": {"argument": [value, …]}}`, as the
-    Berkeley Function Calling Leaderboard writes them; an empty text among the values says that the argument may be left
-    out. The score is the F1 over names and arguments; for accepted values there is none.
+    A dot in a name counts as "_". An accepted answer is a JSON list of calls, `[{"name": …, "arguments": {…}}]` (an
+    empty list: no tool should be called), or an object with the accepted values of each argument,
+    `{"name": {"argument": [value, …]}}`, as in the Berkeley Function Calling Leaderboard; an empty text among the
+    values means that the argument may be left out. The score is the F1 over names and arguments; for accepted values
+    there is none.
 
-    Of two outputs of a request, an argument that is left out has the default of the tool's schema, and answers without
-    a call are the same however they are worded, unless the request wants JSON.
+    For two outputs of a request, a missing argument has the default of the tool's schema, and answers without a call
+    are the same in any wording, unless the request wants JSON.
 
     Args:
-        order: "any" (the default), or "kept" where the order of the calls matters.
-        words: "ignored" (the default), or "compared" where the words of an answer without a call matter.
+        order: "any" (the default), or "kept" if the order of the calls matters.
+        words: "ignored" (the default), or "compared" if the words of an answer without a call matter.
 
     >>> matcher = ToolCallsMatcher()
     >>> matcher.matches('[{"name": "add", "arguments": {"a": 1.0}}]', ['[{"arguments": {"a": 1}, "name": "add"}]'])
@@ -51,7 +52,7 @@ class ToolCallsMatcher:
         self._any_order, self._words = order == "any", words == "compared"
 
     def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
-        """Return whether the answer makes one of the accepted sets of calls; unknown where none can be read."""
+        """Return whether the answer makes one of the accepted sets of calls; unknown if none can be read."""
         golds = [value for text in accepted(gold) if isinstance(value := read_json(text), list | dict)]
         if not golds:
             return UNKNOWN
@@ -69,7 +70,7 @@ class ToolCallsMatcher:
         return by_keys(*keys, f1(self._parts(mine), self._parts(theirs)))
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
-        """Return the calls in one spelling. An answer without a call is `[]`, one that cannot be read its own words."""
+        """Return the calls in one spelling: `[]` for an answer without a call, its words if it cannot be read."""
         return self._key(self._read(output, request), output, request)
 
     def _read(self, output: str, request: ChatRequest | None) -> list[Call] | None:
@@ -133,7 +134,7 @@ def _schemas(request: ChatRequest) -> Mapping[str, Any]:
 
 
 def _assigned(calls: Sequence[Call], left: Sequence[tuple[str, Mapping[str, Any]]], any_order: bool) -> bool:
-    """Whether each call can be given an accepted one of its own; a message has few calls."""
+    """Whether calls and accepted calls can be matched one to one; a message has few calls."""
     if not calls:
         return True
     for place, one in enumerate(left if any_order else left[:1]):
@@ -147,7 +148,7 @@ def _by_content(one: tuple[str, tuple[Leaf, ...]]) -> tuple[str, list[Leaf]]:
 
 
 def read_calls(text: str) -> list[Call] | None:
-    """Return the calls of an answer, none for an answer in words; None where a call cannot be read."""
+    """Return the calls of an answer, empty for an answer in words; None if a call cannot be read."""
     value = read_json(text)
     if value is NOT_JSON or not isinstance(value, list | dict):
         return []
@@ -171,7 +172,7 @@ def _name(name: str) -> str:
 
 
 _NUMBERED = re.compile(r"[ _]\d+$")
-"""What a leaderboard puts behind the name of a tool that is to be called several times."""
+"""The leaderboard's suffix of the name of a tool that should be called several times."""
 
 
 def _fits(call: Call, name: str, values: Mapping[str, Any]) -> bool:
@@ -181,7 +182,7 @@ def _fits(call: Call, name: str, values: Mapping[str, Any]) -> bool:
 
 
 def _fit(given: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether arguments are among the accepted values, and none is there or missing that may not be."""
+    """Whether arguments are among the accepted values, with no unknown and no missing argument."""
     if given.keys() - values.keys():
         return False
     for argument, accepted_values in values.items():
@@ -195,7 +196,7 @@ def _fit(given: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def _same(mine: Any, other: Any) -> bool:
-    """Whether two values are the same: texts by their letters and digits alone, as the leaderboard compares them."""
+    """Whether two values are the same: texts by their letters and digits only, as in the leaderboard."""
     if isinstance(mine, str) and isinstance(other, str):
         return _letters(mine) == _letters(other)
     if isinstance(mine, list) and isinstance(other, list):

@@ -1,4 +1,4 @@
-"""Units of measure and money: what they are called, and how many of the base unit they are, exactly.
+"""Units of measure and money: their names, and their exact factors to the base unit.
 
 Factors are definitions, not measurements: the SI brochure (9th edition, 2019) and the international yard and pound
 (1959). US measures of volume. A kilobyte has 1,000 bytes, a kibibyte 1,024.
@@ -25,7 +25,7 @@ PERCENT = Unit("%", "share", Fraction(1, 100))
 DEGREE = Unit("°", "angle")
 TEMPERATURE = "temperature"
 MONEY = "money "
-"""The start of the dimension of a currency: each is a dimension of its own, since rates are no units."""
+"""The start of a currency's dimension: each currency is a separate dimension, since exchange rates are not units."""
 
 # dimension: (factor to the base unit, symbols, names); "~" marks the units that take SI prefixes, and which.
 _ALL, _THOUSANDS, _UP = "TGMkcdmμnp", "TGMkmμnp", "TGMk"
@@ -116,7 +116,7 @@ _TEMPERATURE_NAMES = {
     "K": "K kelvin kelvins",
 }
 AT_THE_END = frozenset({"in", "a", "au", "st", "c", "f", "d"})
-"""Symbols that are also words or letters: they are units only where nothing follows."""
+"""Symbols that are also words or letters: they are units only if nothing follows."""
 
 
 def _units() -> Iterator[tuple[str, Unit]]:
@@ -174,7 +174,7 @@ def _money() -> Iterator[tuple[str, Unit]]:
 
 
 class _Table(NamedTuple):
-    """All units by how they are written, and by that in lower case where it is clear which one is meant."""
+    """All units by their spelling, and by the lower-case spelling if that is unambiguous."""
 
     exact: dict[str, Unit]
     folded: dict[str, Unit]
@@ -199,7 +199,7 @@ def _table() -> _Table:
 def unit_at(text: str, at: int) -> tuple[Unit, int] | None:
     """Return the unit that stands at a place in a text, and where it ends; the longest one, if any.
 
-    Capitals decide where they matter (mW, MW) and are overlooked where they do not (KM).
+    Capitals decide if they matter (mW, MW) and are ignored if they do not (KM).
 
     >>> unit_at("5 km/h", 2)[0].name, unit_at("5 kmx", 2), unit_at("9 in all", 2)
     ('km/h', None, None)
@@ -214,7 +214,7 @@ def unit_at(text: str, at: int) -> tuple[Unit, int] | None:
 
 
 def _ends(text: str, written: str, end: int) -> bool:
-    """Whether what stands behind a unit lets it be one: no letter, and no word behind one that is also a word."""
+    """Whether the text after a unit lets it be one: no letter, and no word after a symbol that is also a word."""
     behind = text[end : end + 2]
     if written[-1:].isalnum() and (behind[:1].isalnum() or behind[:1] == "_"):
         return False
@@ -222,6 +222,6 @@ def _ends(text: str, written: str, end: int) -> bool:
 
 
 def currency(written: str) -> Unit | None:
-    """Return the currency of a sign or a three-letter code that stands before a number."""
+    """Return the currency of a sign or a three-letter code before a number."""
     unit = _table().exact.get(written)
     return unit if unit is not None and unit.dimension.startswith(MONEY) else None

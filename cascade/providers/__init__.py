@@ -1,1 +1,1 @@
-"""Who answers a request. A provider moves bytes; `guard` decides what they are worth."""
+"""Providers answer requests. A provider transfers data; `guard` checks it."""

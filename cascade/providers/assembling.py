@@ -1,7 +1,7 @@
-"""From the chunks of a stream to one payload, which then passes the same checks as any other.
+"""Assemble the chunks of a stream to one payload, which then passes the same checks as any other.
 
-A stream is whole only if a choice carried a finish reason; one that just ends was cut (F26, F27). Usage may come with
-or without choices, twice, or early: the last one counts, once (F28).
+A stream is complete only if a choice has a finish reason; without one it was cut (F26, F27). Usage may come with or
+without choices, twice, or early: the last one counts, once (F28).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cascade.types import Request
 
 @dataclass(slots=True)
 class Assembler:
-    """Collects chunks. `add` returns the new text of a chunk; `payload` the whole, once the stream has ended."""
+    """Collects chunks. `add` returns the new text of a chunk, `payload` the complete reply after the stream's end."""
 
     request: Request
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -35,7 +35,7 @@ class Assembler:
     _length: int = 0
 
     def add(self, chunk: Payload) -> str:
-        """Take one chunk in and return the text it adds, possibly empty."""
+        """Add one chunk and return its new text, possibly empty."""
         raise_error_inside(chunk, self.request, self.secrets)
         for name in ("id", "model", "system_fingerprint", "service_tier"):
             if chunk.get(name):
@@ -55,7 +55,7 @@ class Assembler:
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
             self._logprobs.extend(logprobs["content"])
-        delta = choice.get("delta") or choice.get("message")  # the whole, where a server does not stream
+        delta = choice.get("delta") or choice.get("message")  # the whole message, if a server does not stream
         if not isinstance(delta, dict):
             return ""
         self._refusals.append(refusal_of(delta))
@@ -72,7 +72,7 @@ class Assembler:
         return text
 
     def _add_message(self, delta: Mapping[str, Any]) -> None:
-        """Take in what of a message is no text: the pieces of its tool calls, by their index, and other fields."""
+        """Add the parts of a message that are not text: the pieces of its tool calls, by index, and other fields."""
         calls = delta.get("tool_calls")
         for place, piece in enumerate(calls if isinstance(calls, list) else ()):
             if isinstance(piece, dict):
@@ -88,15 +88,15 @@ class Assembler:
         return "".join(self._texts)
 
     def interrupted(self, why: str) -> StreamInterruptedError:
-        """Return the error for a stream that broke, with what came of it."""
+        """Return the error for a stream that broke, with its text so far."""
         return StreamInterruptedError(
-            f"the stream of {self.request.model} ended before its end: {why}",
+            f"the stream of {self.request.model} was incomplete: {why}",
             model=self.request.model,
             partial=self.text,
         )
 
     def payload(self) -> Payload:
-        """Return the completion as if it had come in one piece.
+        """Return the completion in the form of a reply that was not streamed.
 
         Raises:
             StreamInterruptedError: no finish reason came.
@@ -116,11 +116,11 @@ class Assembler:
 
 
 _WHOLE = frozenset({"id", "type", "name", "index", "role"})
-"""Fields of a delta that come whole, though some servers repeat them with every piece."""
+"""Fields of a delta that are always complete; some servers repeat them with every piece."""
 
 
 def _join(so_far: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    """Add a delta to what came before: texts are continued, objects joined, and everything else replaced."""
+    """Add a delta to the earlier ones: texts are continued, objects merged, and everything else replaced."""
     for name, value in piece.items():
         known = so_far.get(name)
         if name == "index" or value is None:

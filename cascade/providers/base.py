@@ -1,7 +1,7 @@
 """The Protocol of a provider: a request in, an OpenAI-shaped chat completion out, not yet trusted.
 
-Every provider gives its answer in the one shape that the whole field shares, the JSON of a chat completion, and knows
-nothing else: retries, clocks, checks and prices are `guard`'s and the engine's.
+Every provider returns the common format of the field, the JSON of a chat completion. Retries, clocks, checks and prices
+belong to `guard` and the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Payload: TypeAlias = Mapping[str, Any]
 
 
 class Provider(Protocol):
-    """Answers requests. Raises `ProviderError`s, or what says that it is not set up, never a foreign one."""
+    """Answers requests. Raises `ProviderError`s, or an error that says that it is not set up, never a foreign one."""
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`."""
@@ -27,13 +27,13 @@ class Provider(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back connections and memory. May be called twice."""
+        """Release connections and memory. May be called twice."""
         ...
 
 
 @runtime_checkable
 class Streams(Protocol):
-    """What a provider adds if it can give its answer piece by piece, as chat completion chunks."""
+    """Implemented by a provider that can answer piece by piece, in chat completion chunks."""
 
     def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
         """Yield chunks as they come."""
@@ -46,10 +46,10 @@ class Streams(Protocol):
 
 @runtime_checkable
 class Loads(Protocol):
-    """What a provider adds if its first call would load something that takes seconds."""
+    """Implemented by a provider whose first call would load something that takes seconds."""
 
     def load(self) -> None:
-        """Load it now. May be called twice. Raises MissingExtraError where it is not installed."""
+        """Load it now. May be called twice. Raises MissingExtraError if it is not installed."""
         ...
 
 
@@ -59,15 +59,15 @@ REFUSABLE: Mapping[str, tuple[str, ...]] = {
     "seed": ("seed",),
     "max_tokens": ("max_tokens",),
 }
-"""What cascade adds to a request and some models refuse, with the fields that go with it. Without the field
-`max_tokens` the limit is sent as `max_completion_tokens`."""
+"""Additions to a request that some models refuse, each with its fields. Without the field `max_tokens` the limit is
+sent as `max_completion_tokens`."""
 
 
 def added(request: Request) -> dict[str, Any]:
     """Return the fields that cascade adds to a request.
 
-    They are a limit of the reply, so that a call has a greatest cost, and log-probs, where they are wanted. Of a
-    question in our own prompt, how it is asked comes from us too.
+    They are a limit of the reply, so that a call has an upper bound on its cost, and log-probs, if they are wanted. For
+    a question in cascade's own prompt, they also include temperature and seed.
     """
     chat = request.chat
     own = {} if chat is None else chat.options

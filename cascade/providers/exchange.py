@@ -23,23 +23,24 @@ from cascade.providers.wire import wire_body
 from cascade.types import Request
 
 MOST_BYTES = 16 * 2**20
-"""No reply is longer than this, whatever was asked for."""
+"""The maximum length of any reply."""
 _PLAIN_BYTES = 2 * 2**20
 _TOKEN_BYTES = 64
 _ALTERNATIVE_BYTES = 256
 """JSON of one token with its log-prob: field names, and the text twice (as bytes, too). 100–200 are usual."""
 _EVENT_BYTES = 1_024
 _SLICE_BYTES = 8 * 2**10
-"""How much of a body is read before other calls have their turn. 4,000 empty lines of a stream take 2 ms; in slices of
-64 KiB, 16 streams of such lines at once held up the deadlines of all by a second."""
+"""How much of a body is read before other calls proceed. 4,000 empty lines of a stream take 2 ms; in slices of 64 KiB,
+16 concurrent streams of such lines delayed the deadlines of all by a second."""
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Exchange:
     """One request and its reply, whole or as a stream of server-sent events.
 
-    Usage: post `body` with `headers` to `url`, give the response's head to `begin`, each raw piece of its body to
-    `take`, and call `end`. Both yield chunks of a stream; a whole reply is one chunk.
+    Usage: post `body` with `headers` to `url`, pass the response's head to `begin`, each raw piece of its body to
+        `take`,
+    and call `end`. Both yield chunks of a stream; a whole reply is one chunk.
     """
 
     def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float, *, stream: bool) -> None:
@@ -77,7 +78,7 @@ class Exchange:
         return headers
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Yield what to send, once there is a connection. Raises TimeoutError where the caller has left."""
+        """Yield the data to send, once there is a connection. Raises TimeoutError if the caller has left."""
         self._sending = True
         if self._left:
             raise TimeoutError
@@ -91,7 +92,7 @@ class Exchange:
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """Take the status and the headers of the response."""
         self._status, self._headers = status, headers
-        # A server that ignores `stream: true` sends its reply whole, and says so by its content type.
+        # A server that ignores `stream: true` sends its reply in one piece, with another content type.
         self._stream = self._stream and status == 200 and not _is_json(headers)
         most = most_streamed_bytes(self.request) if self._stream else self._most_line
         try:
@@ -101,7 +102,7 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether something of a body came."""
+        """Whether any part of a body arrived."""
         return self._body is not None and self._body.size > 0
 
     def take(self, piece: bytes) -> Iterator[list[Payload]]:
@@ -125,7 +126,7 @@ class Exchange:
         return [chunk for line in lines if (chunk := self._event(line)) is not None]
 
     def end(self) -> list[Payload]:
-        """Return what is left when the body has ended, or raise what the reply means."""
+        """Return the remaining chunks when the body has ended, or raise the error that the reply means."""
         assert self._body is not None  # noqa: S101 - begin comes first
         if self._body.cut:
             raise self._bad("the reply ended before its compressed data did")
@@ -184,7 +185,7 @@ def _is_json(headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read how long a server asks to wait: the first of `retry-after-ms` and `retry-after` that makes sense (F02).
+    """Read how long a server asks to wait: the first valid one of `retry-after-ms` and `retry-after` (F02).
 
     >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "abc", "retry-after": "2"})
     (2.0, 2.0)
@@ -266,7 +267,7 @@ class Body:
         if named not in {"", "identity", *_ENCODINGS}:
             raise BadBodyError(f"the content encoding {encoding[:60]!r} is not one of gzip, deflate and identity")
         self._most = most
-        self._bare = named == "deflate"  # some servers leave the two bytes before "deflate" out
+        self._bare = named == "deflate"  # some servers omit the two bytes before "deflate"
         self._unpack = zlib.decompressobj(_ENCODINGS[named]) if named in _ENCODINGS else None
         self._came = 0
         self.size = 0
@@ -277,7 +278,7 @@ class Body:
         for plain in _slices(piece) if self._unpack is None else self._inflated(piece):
             self.size += len(plain)
             if max(self.size, self._came) > self._most:
-                raise BadBodyError(f"the reply is longer than {self._most:,} bytes, which is more than was asked for")
+                raise BadBodyError(f"the reply is longer than {self._most:,} bytes, the most that the request allows")
             yield plain
 
     def _inflated(self, piece: bytes) -> Iterator[bytes]:
@@ -295,5 +296,5 @@ class Body:
 
     @property
     def cut(self) -> bool:
-        """Whether compressed data arrived without their end."""
+        """Whether the compressed data is incomplete."""
         return self._unpack is not None and self._came > 0 and not self._unpack.eof

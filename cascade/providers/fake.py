@@ -40,14 +40,14 @@ def reply(
     """Return a chat completion payload.
 
     Args:
-        text: what the model says.
+        text: the model's text.
         p_yes: if given, the first token's log-probs are {"Yes": ln p, "No": ln(1 − p)}.
-        logprobs: log-probs of the words, in order; −0.1 each where not given.
+        logprobs: log-probs of the words, in order; by default −0.1 each.
         input_tokens: reported prompt tokens.
-        output_tokens: reported completion tokens; the number of words where not given.
+        output_tokens: reported completion tokens; by default the number of words.
         finish_reason: "stop", "length", "content_filter", …
-        model: the name that the server claims.
-        tool_calls: names and arguments of the tools that are called; arguments that are a text are sent as they are.
+        model: the model's name in the reply.
+        tool_calls: names and arguments of the called tools; arguments given as a text are sent unchanged.
     """
     words = text.split(" ")
     values = list(logprobs) if logprobs is not None else [_TOKEN_LOGPROB] * len(words)
@@ -92,7 +92,7 @@ def _call(index: int, call: tuple[str, Mapping[str, Any] | str]) -> dict[str, An
 
 @dataclass(slots=True)
 class FakeProvider:
-    """Answers from a script. `requests` records what was asked, newest last, up to `keep` requests."""
+    """Answers from a script. `requests` records the requests, newest last, up to `keep`."""
 
     script: Script = None
     keep: int = 1_000
@@ -106,7 +106,7 @@ class FakeProvider:
             self.requests.append(request)
         said = self._next(request)
         if isinstance(said, BaseException):
-            raise copy(said)  # raised again, the same object would hold every traceback of before
+            raise copy(said)  # a copy, since an exception that is raised again keeps all earlier tracebacks
         return reply(said) if isinstance(said, str) else said
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:

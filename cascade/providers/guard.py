@@ -1,8 +1,8 @@
-"""The one door to every provider: clock, retries and checks are the same whoever answers.
+"""The only way to every provider: clock, retries and checks are the same for all.
 
-`Guard` wraps a provider. It gives each attempt what is left of the question's time, retries what can be retried,
-checks every payload (`reading`), leaves out for a while what cascade adds and a model refuses (`refused`, F24), and
-warns once of a model that answers under another name (F22). It is safe to share between threads and tasks.
+`Guard` wraps a provider. It gives each attempt the rest of the question's time, retries errors that can be retried,
+checks every payload (`reading`), leaves out for a while the additions that a model refuses (`refused`, F24), and warns
+once of a model that answers under another name (F22). It is safe to share between threads and tasks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cascade.resilience.halting import NEVER, Halt
 from cascade.resilience.retry import Deadline, RetryBudget, RetryPolicy
 from cascade.types import Completion, Request, TextDelta
 
-if TYPE_CHECKING:  # loaded where a caller wants them: a server that breaks circuits, a stream
+if TYPE_CHECKING:  # loaded only for callers that need them: a server with circuit breakers, a stream
     from cascade.providers.assembling import Assembler
     from cascade.resilience.breaker import Breaker
     from cascade.resilience.concurrency import Turns
@@ -39,16 +39,16 @@ if TYPE_CHECKING:  # loaded where a caller wants them: a server that breaks circ
 logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
 _MAX_WARNINGS = 1_000
-"""A server that invents a new oddity with every answer must not fill the memory or the log."""
+"""The most different warnings: a server with a new oddity in every answer must not fill the memory or the log."""
 
 
 _FAIR = 0.5
-"""A call that had less than this share of `per_call_s` says nothing of its server by running out of time."""
+"""A time-out of a call that had less than this share of `per_call_s` does not count against its server."""
 
 
 @dataclass(slots=True)
 class _Tries:
-    """What is asked, until when, and the tries that failed."""
+    """The request, its deadline, and the failed tries."""
 
     asked: Request
     deadline: Deadline
@@ -57,11 +57,11 @@ class _Tries:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken."""
+        """The elapsed seconds."""
         return time.monotonic() - self.began_s
 
     def left_s(self, now_s: float, *, billed: str = "no") -> float:
-        """Return how much time is left. Raises ProviderTimeoutError where none is."""
+        """Return how much time is left. Raises ProviderTimeoutError if none is."""
         remaining = self.deadline.at_s - now_s
         if remaining <= 0:
             says = f"{self.asked.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s."
@@ -71,17 +71,18 @@ class _Tries:
 
 @dataclass(slots=True)
 class Guard:
-    """A provider that can be trusted: it returns checked `Completion`s or raises `ProviderError`s, in time.
+    """A checked provider: it returns valid `Completion`s or raises `ProviderError`s, in time.
 
     Args:
-        provider: who answers.
-        per_call_s: wall clock of one call, its retries included.
+        provider: the provider.
+        per_call_s: wall clock of one call, including its retries.
         retry: when a failed call is made again.
-        sleep, asleep: how waits are spent; tests pass their own. By default a wait ends when the caller stops the call.
-        secrets: keys that no error may repeat, whatever the server says.
-        breakers: the circuit of each model; None to ask a model however often it fails, as batches do.
-        turns: how many calls of a model may run at once, for those that do not block; None for any number.
-        refuses: by a model's name, what cascade is not to add to its requests (`base.REFUSABLE`).
+        sleep, asleep: the functions that wait; tests pass their own. By default a wait ends when the caller stops the
+            call.
+        secrets: keys that no error may repeat.
+        breakers: the circuit breaker of each model; None for none, as in batches.
+        turns: limits the concurrent calls of a model that do not block; None for no limit.
+        refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
     """
 
     provider: Provider
@@ -126,9 +127,9 @@ class Guard:
         (halt.sleep if self.sleep is None else self.sleep)(seconds)
 
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
-        """Return how long to wait before the next try, or raise the error if there is to be none.
+        """Return how long to wait before the next try, or raise the error if there is none.
 
-        Where the model refuses what cascade added, the next try is made at once and without it.
+        If the model refuses an addition, the next try is made at once without it.
         """
         if gone := refused(tries.asked, error):
             self._refused.learn(tries.asked.model, gone)
@@ -147,7 +148,7 @@ class Guard:
             if error.maybe_billed and error.billed == "no":
                 error.billed = "maybe"
             raise _naming_ours(error, tries.asked)
-        error.__traceback__ = error.__context__ = None  # its class counts from here; its frames hold what was read
+        error.__traceback__ = error.__context__ = None  # only its class is needed; its frames hold data
         return delay
 
     def _budget(self, request: Request) -> RetryBudget:
@@ -160,7 +161,7 @@ class Guard:
     def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
         """Yield text as it is written and end with the checked completion.
 
-        It is tried again as `complete` is, as long as no text came of it: text that is out cannot be taken back.
+        It is retried like `complete`, until its first text: text that was shown cannot be taken back.
         """
         if not isinstance(self.provider, Streams):
             completion = self.complete(request, deadline, halt)
@@ -224,7 +225,7 @@ class Guard:
         self.provider.close()
 
     async def aclose(self) -> None:
-        """Close the provider, and what it holds in the running event loop."""
+        """Close the provider, and its resources in the running event loop."""
         aclose = getattr(self.provider, "aclose", None)
         if aclose is None:
             self.provider.close()
@@ -257,14 +258,14 @@ class Guard:
         return self.provider.astream(tries.asked, tries.left_s(time.monotonic()))
 
     def _broke(self, tries: _Tries, error: ProviderError) -> None:
-        """Tell the circuit of a failure, but for a time-out that its caller brought about by giving it little time."""
+        """Report a failure to the circuit breaker, except a time-out after too little time from the caller."""
         breaker = self._breaker(tries.asked.model)
         hurried = isinstance(error, ProviderTimeoutError) and tries.seconds < _FAIR * self.per_call_s
         if breaker is not None and not hurried:
             breaker.failed(error)
 
     def _admitted(self, request: Request) -> Request:
-        """Leave out what the model refuses. Raises ProviderUnavailableError while its circuit is open."""
+        """Remove the additions that the model refuses. Raises ProviderUnavailableError while its circuit is open."""
         if (breaker := self._breaker(request.model)) is not None:
             breaker.admit(request.model)
         gone = self._refused.of(request.model) | self.refuses.get(request.model, frozenset())
@@ -306,7 +307,7 @@ class Guard:
 
 
 def _with_calls(payload: Payload, request: Request) -> Payload:
-    """Return a payload with the tool calls that the model wrote as text; of a stream the text was shown already."""
+    """Return a payload with the tool calls that the model wrote as text; in a stream the text was already shown."""
     if request.chat is None or not isinstance(payload, dict):
         return payload
     from cascade.providers.written_calls import with_tool_calls
@@ -315,12 +316,12 @@ def _with_calls(payload: Payload, request: Request) -> Payload:
 
 
 def _written(completion: Completion) -> str:
-    """Return what a model wrote as text: of a message its content, without its tool calls."""
+    """Return a model's text: for a message its content, without its tool calls."""
     return completion.text if completion.message is None else text_of(completion.message.get("content"))
 
 
 def _naming_ours(error: ProviderError, asked: Request) -> ProviderError:
-    """Return the error of a refused request, which says what of the request is not the application's."""
+    """Return the error of a refused request, with the fields that cascade added to the request."""
     if isinstance(error, BadRequestError) and asked.chat is not None and (ours := added(asked)):
         error.args = (f"{error} cascade added to the request: {', '.join(ours)}.",)
     return error
@@ -339,7 +340,7 @@ async def _anext(chunks: AsyncGenerator[Payload, None], halt: Halt) -> Payload |
 
 
 def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:
-    """Return the error of a stream that broke after its first text, where it is an interruption."""
+    """Return the error of a broken stream: an interruption if it broke after its first text."""
     broke = isinstance(error, StreamInterruptedError | BadResponseError | ProviderTimeoutError) or error.retryable
     error = assembler.interrupted(str(error)) if broke else error
     error.maybe_billed = sum(one.billed != "no" for one in (*failed, error))

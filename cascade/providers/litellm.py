@@ -1,8 +1,8 @@
-"""LiteLLM, guarded: over a hundred providers behind one call, each of its known surprises closed off here.
+"""LiteLLM: over a hundred providers behind one call, with workarounds for its known faults.
 
-It is imported at the first call, not before; its environment is set first, so that it neither fetches prices nor reads
-a `.env` of the working folder (F71); it never retries by itself (F08); its own time-outs are not trusted (F07); its
-exceptions hold the key and are never chained (F04).
+It is imported at the first call; its environment is set before, so that it neither fetches prices nor reads a `.env` of
+the working folder (F71); its own retries are off (F08); its time-outs are not relied on (F07); its exceptions contain
+the key and are never chained (F04).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _lock = threading.Lock()
 
 
 def _in_child() -> None:
-    """Begin without the connections that litellm keeps: they are shared with the parent."""
+    """Start without litellm's connections, which are shared with the parent."""
     global _lock  # noqa: PLW0603 - another thread may have held it at the fork
     _lock = threading.Lock()
     litellm = sys.modules.get("litellm")
@@ -63,7 +63,7 @@ after_fork(_in_child)
 
 
 def load_litellm() -> Any:
-    """Import litellm with its environment set, and put the environment back as it was.
+    """Import litellm with its environment set, and restore the environment.
 
     Raises:
         MissingExtraError: litellm is not installed.
@@ -98,8 +98,8 @@ class LiteLLM:
     """Answers through litellm.
 
     Args:
-        endpoints: an endpoint per model name where one is configured. Without one, litellm finds the provider's
-            address, and its key in the provider's usual environment variable.
+        endpoints: the configured endpoints, by model name. Without one, litellm finds the provider's address, and its
+            key in the provider's usual environment variable.
     """
 
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class LiteLLM:
         load_litellm()
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request. The wait ends on time even where litellm's does not; the call is then cancelled."""
+        """Answer a request. The wait ends on time even if litellm's does not; the call is then cancelled."""
         call = self._whole(load_litellm(), self._arguments(request, timeout_s))
         try:
             return background.run(timeout_s, call)
@@ -157,7 +157,7 @@ class LiteLLM:
         yield _ending(request, wrapper)
 
     def close(self) -> None:
-        """Nothing to give back: litellm keeps its connections for the process."""
+        """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
@@ -168,14 +168,14 @@ class LiteLLM:
         if endpoint is not None and endpoint.api_key is not None:
             arguments["api_key"] = endpoint.api_key
         if endpoint is not None and endpoint.base_url is not None:
-            # Without a key of its own the server gets none: the default key must not go to another address.
+            # Without its own key the server gets none: the default key must not go to another address.
             arguments |= {"api_base": endpoint.base_url, "api_key": endpoint.api_key or "none"}
             if "/" not in request.model:
                 arguments["custom_llm_provider"] = "openai"
         return arguments
 
     def _error(self, request: Request, error: Exception) -> CascadeError:
-        """Map by status, text and the class's name: litellm's classes differ between releases, these hardly do."""
+        """Map by status, text and class name: litellm's classes differ between releases, these hardly do."""
         if isinstance(error, CascadeError):
             return error
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
@@ -200,7 +200,7 @@ def missing_keys(model: str) -> list[str]:
 
 
 def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> ProviderError:
-    """Return the error of ours that one of litellm's means, with nothing of it chained: it holds the request's key."""
+    """Return cascade's error for one of litellm's, which is not chained since it contains the request's key."""
     name, text = type(error).__name__, str(error)
     status = getattr(error, "status_code", None)
     if isinstance(error, OutOfTimeError | TimeoutError) or ("Timeout" in name and status != 504):
@@ -237,7 +237,7 @@ _CONNECTING = re.compile(
     r"aiohttp\S*\.(ClientConnector\w*|ClientProxyConnection\w*|ConnectionTimeoutError)|httpcore\S*\.(ConnectError|ConnectTimeout)"
     r"|builtins\.ConnectionRefusedError|socket\.gaierror"
 )
-"""Errors that mean that there was no connection. httpx's own ConnectError also stands for a reset, under aiohttp."""
+"""Errors that mean that there was no connection. Under aiohttp, httpx's ConnectError can also mean a reset."""
 _NO_JSON = re.compile(r"\S*JSONDecodeError")
 _MOST_CAUSES = 20
 
@@ -255,13 +255,13 @@ def _caused_by(error: BaseException, kinds: re.Pattern[str]) -> bool:
 
 
 def _plain(response: Any) -> Payload:
-    """Return litellm's object as plain values; log-probs are an attribute only where some were asked for."""
+    """Return litellm's object as plain values; it has log-probs only if some were requested."""
     payload: Payload = response.model_dump() if hasattr(response, "model_dump") else dict(response)
     return payload
 
 
 def _streamed(chunk: Any) -> Payload:
-    """Return a chunk without its usage and finish reason, both of which litellm makes up where none came (F27)."""
+    """Return a chunk without its usage and finish reason, which litellm invents if none came (F27)."""
     payload = dict(_plain(chunk))
     payload.pop("usage", None)
     payload["choices"] = [{**choice, "finish_reason": None} for choice in payload.get("choices") or ()]
@@ -281,7 +281,7 @@ def _ending(request: Request, wrapper: Any) -> Payload:
 
 
 def create(settings: ProviderSettings) -> LiteLLM:
-    """Return the provider. Raises MissingExtraError where litellm is not installed."""
+    """Return the provider. Raises MissingExtraError if litellm is not installed."""
     if importlib.util.find_spec("litellm") is None:
         raise MissingExtraError("litellm", "provider: litellm")
     return LiteLLM(settings.endpoints)

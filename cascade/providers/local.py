@@ -1,8 +1,8 @@
 """Real models in this process, through xllamacpp: no key, no server to start, no network.
 
 A model is a name of `weights.registry` or the path of a GGUF file. Loading takes seconds and memory about its file's
-size and a half; it happens at the first call and once. One model answers one question at a time (more would share its
-speed), so concurrent calls wait in line.
+size and a half; it happens once, at the first call. One model answers one question at a time (more would share its
+speed), so concurrent calls queue.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from cascade.types import Request
 DEFAULT_CONTEXT_TOKENS = 4_096
 _QUIET = -1
 _TOO_LONG = "exceed_context_size_error"
-"""What the engine calls a prompt that does not fit."""
+"""The engine's error type for a prompt that does not fit."""
 
 
 def load_xllamacpp() -> Any:
     """Import xllamacpp so that its threads sleep at barriers instead of spinning.
 
-    With anything else running on the same cores, spinning costs up to 20 times the speed (`design/local-models.md`).
+    With other work on the same cores, spinning makes it up to 20 times slower (`design/local-models.md`).
 
     Raises:
         MissingExtraError: it is not installed.
@@ -61,7 +61,7 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, po
 
     Args:
         model: a registry name or the path of a GGUF file.
-        context_tokens: how long prompt and answer may be together.
+        context_tokens: the most tokens of prompt and answer together.
         port: the loopback port, 0 for any free one.
         threads: CPU threads, 0 for the number of usable cores, at most 8.
 
@@ -83,7 +83,7 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, po
     params.cpuparams_batch.n_threads = count
     try:
         server = xllamacpp.Server(params)
-        # A server that is dropped before it has begun to listen never ends; one answered call is proof that it has.
+        # A server that is dropped before it listens never ends; one answered call proves that it listens.
         server.handle_chat_completions({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})
         return server
     except RuntimeError as error:
@@ -106,13 +106,13 @@ class Local:
         after_fork(self._in_child)
 
     def _in_child(self) -> None:
-        """Begin without models: the threads that run them are the parent's."""
+        """Start without models: the threads that run them are the parent's."""
         for model in self._models.values():
             keep_for_ever(model)
         self._models, self._lock = {}, threading.Lock()
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request. A call that cannot begin in time is not begun; one under way ends at `max_tokens`."""
+        """Answer a request. A call that cannot begin in time is not begun; a running one ends at `max_tokens`."""
         payload = self._model(request).ask(_body(request), request, timeout_s)
         return payload if request.chat is None else with_tool_calls(payload, request.chat)
 
@@ -171,7 +171,7 @@ class Local:
 
 
 class _Model:
-    """One loaded model and the line before it."""
+    """One loaded model and its queue."""
 
     def __init__(self, server: Any, vocabulary: Vocabulary) -> None:
         self._server = server
@@ -198,7 +198,7 @@ class _Model:
         return payload
 
     def _as_data(self, value: Any) -> Any:
-        """Return messages in which only the chat template, never the text, makes special tokens."""
+        """Return messages whose text contains no special tokens, so that only the chat template makes them."""
         if isinstance(value, str):
             return self._vocabulary.harmless(value)
         if isinstance(value, list):
@@ -212,7 +212,7 @@ def _body(request: Request) -> dict[str, Any]:
 
 
 def _refuse_too_long(payload: Payload, request: Request) -> None:
-    """Raise the error that names the option where a request does not fit into the context.
+    """Raise an error that names the option to change if a request does not fit into the context.
 
     Raises:
         ContextTooLongError: it does not.
@@ -236,6 +236,6 @@ def _close(chunks: Any) -> None:
 
 
 def create(settings: ProviderSettings) -> Local:
-    """Return the provider; no model is loaded yet. Raises MissingExtraError where xllamacpp is not installed."""
+    """Return the provider; no model is loaded yet. Raises MissingExtraError if xllamacpp is not installed."""
     load_xllamacpp()
     return Local(**settings.options)

@@ -1,7 +1,7 @@
-"""A provider that makes each call once: what was sent before, to the letter, is answered from memory.
+"""A provider that makes each call once: an identical request is answered from memory.
 
-For comparing ways to answer on the same questions, where many calls are the same. The usage comes with the answer, so
-each way is charged as if it had made the call itself.
+It serves comparisons of ways to answer the same questions, in which many calls are the same. The answer includes its
+usage, so each way is charged as if it had made the call itself.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from cascade.types import Request
 
 @dataclass(slots=True)
 class Memo:
-    """Answers a call as it was answered before, if the same was sent (`schema.request_digest`); else asks `inner`.
+    """Repeats the answer to an identical call (`schema.request_digest`); else asks `inner`.
 
-    A call that failed is made again. Answers are kept until `close`, which closes `inner` too. Two threads that send
-    the same at the same time may both ask; the first answer is kept.
+    A failed call is made again. Answers are kept until `close`, which also closes `inner`. Two threads that send the
+    same call at the same time may both ask; the first answer is kept.
     """
 
     inner: Provider
     _answers: dict[str, Payload] = field(default_factory=dict, repr=False)
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request, from memory where the same was sent before."""
+        """Answer a request, from memory if an identical one was sent before."""
         key = request_digest(request)
         if key not in self._answers:
             self._answers.setdefault(key, self.inner.complete(request, timeout_s))

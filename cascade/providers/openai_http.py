@@ -1,8 +1,8 @@
-"""Plain HTTP to any OpenAI-compatible server: what keeps `cascade` working where litellm is absent.
+"""Plain HTTP to any OpenAI-compatible server, so that `cascade` works without litellm.
 
-All calls of a process run on one event loop in the background (`resilience.background`), so the wall clock holds over
-the whole exchange, also against a server that drips a byte at a time (F07). Redirects are not followed with the key
-(F11); a reply is decompressed and read up to a size, not beyond (F29).
+All calls of a process run on one event loop in the background (`resilience.background`), so the deadline covers the
+whole exchange, even with a server that sends a byte at a time (F07). Redirects are not followed with the key (F11); a
+reply is decompressed and read only up to a limit (F29).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cascade.resilience.background import OutOfTimeError
 from cascade.types import Request
 
 _CLOSE_S = 2.0
-"""How long `close` waits at most for the connections to close."""
+"""The longest time that `close` waits for the connections to close."""
 
 
 class OpenAIHTTP:
@@ -47,7 +47,7 @@ class OpenAIHTTP:
         trusted: certificate authorities besides certifi's.
 
     Raises:
-        ConfigError: what is trusted is not there, or holds no certificates.
+        ConfigError: a file of trusted certificates is missing, or has none.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], trusted: Trusted = CERTIFI_ALONE) -> None:
@@ -59,7 +59,7 @@ class OpenAIHTTP:
         self._finalizer.atexit = False
 
     def _in_child(self) -> None:
-        """Begin without connections: those of before are the parent's."""
+        """Start without connections: the existing ones are the parent's."""
         self._finalizer.detach()
         keep_for_ever(self._connections)
         self._connections = _Connections(self._security)
@@ -123,7 +123,7 @@ _IDLE_S = 15.0
 
 @cache
 def _security(trusted: Trusted) -> ssl.SSLContext:
-    """Return which certificates are trusted: certifi's and those given. It takes 10 ms to make."""
+    """Return an SSL context that trusts certifi's certificates and the given ones. Making it takes 10 ms."""
     found = ssl.create_default_context(cafile=certifi.where())
     if problems := trusted.problems():
         raise ConfigError(problems)
@@ -149,7 +149,7 @@ class _Connections:
         return bool(self._tasks)
 
     async def chunks(self, exchange: Exchange) -> AsyncGenerator[list[Payload], None]:
-        """Send a request and yield the chunks of its reply, as many as a piece of the body brings."""
+        """Send a request and yield the chunks of its reply, those of each piece of the body together."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         self._tasks.add(task)  # so that `close` can cancel it
@@ -163,13 +163,13 @@ class _Connections:
                     async for piece in response.content.iter_any():
                         for number, chunks in enumerate(exchange.take(piece)):
                             if number:
-                                await asyncio.sleep(0)  # others have their turn, and a time-out its chance
+                                await asyncio.sleep(0)  # lets other tasks and time-outs run
                             if chunks:
                                 yield chunks
                 yield exchange.end()
         finally:
             self._tasks.discard(task)
-            del task  # it holds the error that ends it, and the error this frame: nothing would free what was read
+            del task  # task, error and this frame refer to each other: the data would stay
 
     def _opened(self) -> aiohttp.ClientSession:
         """Return the pool of connections, which a task holds until it is cancelled."""
@@ -182,7 +182,7 @@ class _Connections:
                     resolver=aiohttp.ThreadedResolver(),
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(),  # the caller has the wall clock
+                timeout=aiohttp.ClientTimeout(),  # the caller enforces the deadline
                 auto_decompress=False,
             )
             self._tasks.add(asyncio.create_task(_held(self._session)))
@@ -203,7 +203,7 @@ async def _held(session: aiohttp.ClientSession) -> None:
 
 
 def _joined(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers by their names in lower case; what one name has more than once, with commas between."""
+    """Return headers by lower-case name; the values of a repeated name are joined with commas."""
     found: dict[str, str] = {}
     for name, value in headers.items():
         key = name.lower()
@@ -219,7 +219,7 @@ def _left_open(connections: _Connections) -> None:
 
 @contextmanager
 def _mapping_errors(exchange: Exchange) -> Iterator[None]:
-    """Turn foreign errors into ours; nothing foreign is chained, since it holds the request's headers (F68)."""
+    """Convert foreign errors; they are not chained, since they contain the request's headers (F68)."""
     try:
         yield
     except (OutOfTimeError, TimeoutError, aiohttp.ClientError) as error:
@@ -227,7 +227,7 @@ def _mapping_errors(exchange: Exchange) -> Iterator[None]:
 
 
 def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
-    """Return the error of ours that a foreign one means. What broke once the request was sent may be billed."""
+    """Return cascade's error for a foreign one. A call that broke after the request was sent may be billed."""
     model, billed = exchange.request.model, "maybe" if exchange.left() else "no"
     said = f"{type(error).__name__} at {urlsplit(exchange.url).netloc.rpartition('@')[2]}"
     if isinstance(error, OutOfTimeError | TimeoutError):
@@ -244,17 +244,17 @@ def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
 
 
 _TLS_ALERT = r"b'\x15\x03"
-"""How a server that speaks TLS begins its reply to plain HTTP (RFC 8446, section 5.1), as aiohttp quotes it."""
+"""The start of a TLS server's reply to plain HTTP (RFC 8446, section 5.1), as aiohttp quotes it."""
 
 
 def _wrong_address(error: Exception, url: str) -> str | None:
-    """Return what is wrong with the address and what to do; None where the error does not say that."""
+    """Return what is wrong with the address and what to do; None if the error does not show it."""
     server = urlsplit(url).netloc.rpartition("@")[2]
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         found = error.certificate_error
         why = found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else str(found)
         return (
-            f"the certificate of {server} could not be verified: {why.rstrip('.')}. Where you trust its issuer, name "
+            f"the certificate of {server} could not be verified: {why.rstrip('.')}. If you trust its issuer, name "
             "the issuer's PEM file in the variable SSL_CERT_FILE; an expired certificate or one for another name is "
             "for the server's owner to renew."
         )

@@ -1,6 +1,6 @@
-"""From an untrusted payload to a `Completion`: every check in a function of its own, named for what it refuses.
+"""Convert an untrusted payload to a `Completion`; each check is a function named for what it refuses.
 
-Each function is one line or a few of `design/faults.md` (the F numbers), and each has a test that fails without it.
+Each function implements one or a few cases of `design/faults.md` (the F numbers) and has a test that fails without it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from cascade.text import same_model
 from cascade.types import Completion, Request, Token, Usage, tokens_of
 
 MAX_TEXT_CHARS = 1_000_000
-"""Longer answers are cut: no model of today writes them, so it is a fault or an attack (F29)."""
+"""Longer answers are cut: no current model writes them, so they are a fault or an attack (F29)."""
 MAX_TOKEN_COUNT = 10**9
 """A larger count is not a count (F21)."""
 MOST_ADDED_TOKENS = 10_000
-"""What a server may add to a prompt: instructions of its own, a template."""
+"""The most tokens that a server may add to a prompt: its own instructions, a template."""
 MOST_REASONING_TOKENS = 200_000
 _MORE_TOKENS = 1_000
 MOST_LEVELS = 100
-"""A message that is nested deeper cannot be copied, encoded and compared without end (F116)."""
+"""The deepest nesting of a message; copying, encoding and comparing must end (F116)."""
 
 # Lone surrogates cannot be stored as UTF-8; NUL cannot be stored in PostgreSQL.
 _UNSTORABLE = re.compile("[\ud800-\udfff\x00]")
 
 
 def read_completion(payload: Payload, request: Request, latency_s: float, secrets: tuple[str, ...] = ()) -> Completion:
-    """Check a payload and return what it says; no error's text holds one of `secrets`.
+    """Check a payload and return its completion; no error contains one of `secrets`.
 
     Raises:
-        ProviderError: whichever of the tree fits; `usage` holds what was charged all the same.
+        ProviderError: the class that fits the fault; `usage` is what was charged anyway.
     """
     notes: list[str] = []
     raise_error_inside(payload, request, secrets)
@@ -85,13 +85,13 @@ def _faults(chat: ChatRequest, whole: Mapping[str, Any], finish: object) -> tupl
 
 
 def _said(payload: Payload, name: str) -> str | None:
-    """Return a short text beside the choices: the model's build, the service tier; None where there is none."""
+    """Return a short text beside the choices, such as the model's build or the service tier; None if there is none."""
     said = payload.get(name)
     return as_storable(said)[:100] if isinstance(said, str) and said else None
 
 
 def _details(usage: Any) -> dict[str, dict[str, int]]:
-    """Return the counts of a believable usage by their kinds, those that are counts."""
+    """Return the valid counts of a plausible usage, by kind."""
     found = {}
     for name in ("prompt_tokens_details", "completion_tokens_details"):
         given = usage.get(name)
@@ -103,7 +103,7 @@ def _details(usage: Any) -> dict[str, dict[str, int]]:
 
 
 def raise_error_inside(payload: Payload, request: Request, secrets: tuple[str, ...] = ()) -> None:
-    """Refuse an error object that came with status 200, by the code it carries (F19)."""
+    """Refuse an error object that came with status 200, by its code (F19)."""
     if not isinstance(payload, dict):
         raise BadResponseError(f"{request.model} sent {type(payload).__name__}, not an object.", model=request.model)
     error = payload.get("error")
@@ -164,7 +164,7 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
 
 
 def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
-    """Refuse an answer that a filter withheld or that holds nothing: never an empty string as an answer (F16)."""
+    """Refuse an answer that a filter withheld or that is empty (F16)."""
     if refusal_of(message).strip() or finish == "content_filter":
         raise RefusedError(f"{request.model} or its filter declined to answer.", model=request.model, usage=usage)
     if not text.strip() and finish != "length":
@@ -172,7 +172,7 @@ def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request
 
 
 def content_text(content: object, notes: list[str]) -> str:
-    """Return the text of a message's content. Parts that are no text are noted."""
+    """Return the text of a message's content. Parts that are not text are noted."""
     if isinstance(content, str):
         return content
     texts = part_texts(content)
@@ -185,14 +185,14 @@ def content_text(content: object, notes: list[str]) -> str:
 def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Usage:
     """Return the reported usage, or an estimate marked as such (F20, F21).
 
-    A usage that is missing or not a count is estimated high, and so are 0 tokens written where there is a text.
-    One that is not believable (`is_believable`) is replaced by the most that the request allowed: what the server
-    charges is then unknown, and bounded by what it may charge.
+    A usage that is missing or not a count is estimated high, and so are 0 output tokens for a reply with text. An
+    implausible usage (`is_believable`) is replaced by the most that the request allowed: the charge is then unknown,
+    but bounded.
     """
     if isinstance(raw, dict):
         prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
         details, more = _fields(raw.get("prompt_tokens_details")), _fields(raw.get("completion_tokens_details"))
-        # A prompt of 0 tokens does not exist: some clients put zeros where the server sent nothing.
+        # A prompt never has 0 tokens: some clients fill in zeros if the server sent nothing.
         if is_count(prompt) and prompt and is_count(completion):
             told = Usage(
                 prompt,
@@ -217,7 +217,7 @@ def _fields(value: object) -> Mapping[str, Any]:
 
 
 def _written(usage: Mapping[str, Any], details: Mapping[str, Any]) -> object:
-    """Return what the server says was written to its prompt cache: every host has a name of its own for it."""
+    """Return the tokens written to the prompt cache as the server reports them; each host has another name for it."""
     told = details.get("cache_write_tokens")
     told = details.get("cache_creation_tokens") if told is None else told
     return usage.get("cache_creation_input_tokens") if told is None else told
@@ -229,10 +229,10 @@ def is_count(value: object) -> bool:
 
 
 def is_believable(usage: Usage, request: Request) -> bool:
-    """Whether a request can have used so many tokens.
+    """Whether so many tokens are plausible for a request.
 
-    A server may put a prompt of its own before ours, count a little otherwise, and let a model reason beyond
-    `max_tokens`. Beyond `MOST_ADDED_TOKENS`, twice `max_tokens` and `MOST_REASONING_TOKENS` it is a fault.
+    A server may add its own prompt, count slightly differently, and let a model reason beyond `max_tokens`. Beyond
+    `MOST_ADDED_TOKENS`, twice `max_tokens` and `MOST_REASONING_TOKENS` it is a fault.
     """
     reasoning, added = usage.reasoning_tokens or 0, (usage.input_tokens or 0) - MOST_ADDED_TOKENS
     return (
@@ -243,12 +243,12 @@ def is_believable(usage: Usage, request: Request) -> bool:
 
 
 def sub_count(value: Any, whole: Any) -> int | None:
-    """Return a part of a count, None where it is not one: an unknown discount is no discount."""
+    """Return a part of a count; None if it is not a valid part: an unknown discount counts as no discount."""
     return value if value is not None and is_count(value) and value <= whole else None
 
 
 def storable(text: str, notes: list[str]) -> str:
-    """Return the text as it can be stored: bounded, without NUL and lone surrogates (F29)."""
+    """Return the text in a storable form: bounded, without NUL and lone surrogates (F29)."""
     if len(text) > MAX_TEXT_CHARS:
         notes.append(f"text cut from {len(text)} to {MAX_TEXT_CHARS} characters")
         text = text[:MAX_TEXT_CHARS]
@@ -259,7 +259,7 @@ def storable(text: str, notes: list[str]) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether a text has neither NUL nor lone surrogates; most text is ASCII, which is quick to see."""
+    """Whether a text has neither NUL nor lone surrogates; most text is ASCII, which is a fast check."""
     return "\x00" not in text and (text.isascii() or _UNSTORABLE.search(text) is None)
 
 
@@ -269,7 +269,7 @@ def as_storable(text: str) -> str:
 
 
 def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Return a message whose texts can be stored; refuse one that is nested deeper than any message is (F116)."""
+    """Return a message whose texts can be stored; refuse one that is nested too deep (F116)."""
     try:
         return {as_storable(str(name)): _storable_value(item, MOST_LEVELS) for name, item in message.items()}
     except ValueError as error:
@@ -290,9 +290,9 @@ def _storable_value(value: Any, levels: int) -> Any:
 
 
 def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: tuple[str, ...] = ()) -> str | None:
-    """Return the name that the server says answered, without keys; note a difference.
+    """Return the model's name in the reply, without keys; note a difference.
 
-    Prices go by the configured name (F22). The name goes into traces and warnings.
+    Prices use the configured name (F22). The name goes into traces and warnings.
     """
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
@@ -306,9 +306,9 @@ def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: 
 
 
 def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tuple[Token, ...] | None:
-    """Return the tokens with their log-probs; None where none came (F24). Not one non-finite value passes (F25).
+    """Return the tokens with their log-probs; None if none came (F24). No non-finite value passes (F25).
 
-    Alternatives are kept only where more than one was wanted: a token is its own first alternative.
+    Alternatives are kept only if more than one was wanted: a token is its own first alternative.
     """
     content = raw.get("content") if isinstance(raw, dict) else None
     if not isinstance(content, list) or not content:
@@ -322,7 +322,7 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
         values, tops = zip(*map(_with_alternatives, values, entries), strict=True)
     tokens = tokens_of(_texts(entries), values, tops)
     if len(tokens) > 1 and not tokens[-1].text:
-        tokens.pop()  # the end mark, which some servers send and the same servers' streams do not
+        tokens.pop()  # the end mark, which some servers send only without streaming
     if bad := values.count(None):
         notes.append(f"{bad} of {len(tokens)} log-probs are not log-probabilities")
     return tuple(tokens)
@@ -334,7 +334,7 @@ _Alternatives: TypeAlias = tuple[tuple[str, float], ...]
 def _with_alternatives(value: float | None, entry: dict[str, Any]) -> tuple[float | None, _Alternatives]:
     """Return a token's log-prob and its alternatives.
 
-    A bad alternative makes the token's own log-prob unknown: the rest would look surer than it is.
+    An invalid alternative makes the token's own log-prob unknown: the others would look too sure.
     """
     top = entry.get("top_logprobs")
     if not isinstance(top, list) or not top:
@@ -345,24 +345,24 @@ def _with_alternatives(value: float | None, entry: dict[str, Any]) -> tuple[floa
 
 
 def _texts(entries: list[dict[str, Any]]) -> list[str]:
-    """Return the texts of tokens as they can be stored, "" where a token has none."""
+    """Return the texts of tokens in a storable form, "" if a token has none."""
     texts = [entry.get("token", "") for entry in entries]
     try:
-        as_they_are = is_storable("".join(texts))  # one look for all of them
+        as_they_are = is_storable("".join(texts))  # one check for all of them
     except TypeError:
         as_they_are = False
     return texts if as_they_are else [as_storable(text) if isinstance(text, str) else "" for text in texts]
 
 
 def _logprobs(entries: list[dict[str, Any]]) -> list[float | None]:
-    """Return the log-probabilities of tokens, None for what is none."""
+    """Return the log-probabilities of tokens; None for invalid ones."""
     return [
         value if type(value := entry.get("logprob")) is float and value <= 0.0 else logprob(value) for entry in entries
     ]
 
 
 _ROUNDING = 1e-4
-"""Log-probs of sure tokens come as tiny positive numbers from float32 arithmetic; more than this is not rounding."""
+"""Float32 arithmetic makes log-probs of sure tokens slightly positive; a larger value is not rounding."""
 
 
 def logprob(value: object) -> float | None:

@@ -1,7 +1,7 @@
-"""What cascade adds to a request and a model refuses: it is left out for a while, and then tried again.
+"""Additions to a request that a model refuses: they are left out for a while, and then tried again.
 
-Some models take no log-probs, no temperature, or a limit under its newer name alone, and answer 400 where they get one.
-The error costs nothing and names the parameter, so the same request goes out once more without it.
+Some models do not accept log-probs, a temperature, or a limit under its older name, and answer 400. The error costs
+nothing and names the parameter, so the same request is sent once more without it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NAMED = {
     "seed": re.compile(r"\bseed\b", re.IGNORECASE),
     "max_tokens": re.compile(r"\bmax_tokens\b.*\bmax_completion_tokens\b|\bmax_completion_tokens\b.*\bmax_tokens\b"),
 }
-"""How an error names a parameter. A limit has to stay, so the error must name the one to send in its place."""
+"""The names of a parameter in errors. A limit has to stay, so the error must name the one to send instead."""
 assert _NAMED.keys() == REFUSABLE.keys()  # noqa: S101 - one word for one thing
 
 
 def refused(request: Request, error: ProviderError) -> frozenset[str]:
-    """Return what cascade added to a request and the error says that the model does not take.
+    """Return the additions to a request that the model refuses, according to the error.
 
     >>> from cascade.errors import from_status
     >>> from cascade.types import Question
@@ -44,7 +44,7 @@ def refused(request: Request, error: ProviderError) -> frozenset[str]:
 
 
 class Refusals:
-    """What each model was seen to refuse. After a pause one request tries it again; each refusal doubles the pause.
+    """The refused additions of each model. After a pause one request tries again; each refusal doubles the pause.
 
     Args:
         clock: seconds, monotonic.
@@ -67,7 +67,7 @@ class Refusals:
         self._known: dict[tuple[str, str], tuple[float, float]] = {}  # until when, and the length of the pause
 
     def of(self, model: str) -> frozenset[str]:
-        """Return what is left out of a request to a model now."""
+        """Return the additions to leave out of a request to a model now."""
         if not self._known:
             return frozenset()
         now_s, found = self._clock(), set()
@@ -77,7 +77,7 @@ class Refusals:
                 continue
             if now_s < until_s:
                 found.add(name)
-            else:  # this request tries it; others go on without until it is answered
+            else:  # this request tries it; others leave it out until there is an answer
                 self._known[model, name] = (now_s + pause_s, pause_s)
         return frozenset(found)
 
@@ -89,7 +89,7 @@ class Refusals:
             self._known[model, name] = (self._clock() + pause_s, pause_s)
 
     def took(self, model: str, without: Iterable[str]) -> None:
-        """Note that a model answered a request that lacked these alone: it takes the others."""
+        """Note that a model answered a request that lacked only these: it accepts the others."""
         if self._known:
             for name in REFUSABLE.keys() - set(without):
                 self._known.pop((model, name), None)

@@ -1,6 +1,6 @@
 """Providers by name, loaded when they are first asked for: built in, or an installed package's entry point.
 
-Also what a provider is made from: its options, where each model is served (`Endpoint`), whom it trusts (`Trusted`).
+Also the inputs of a provider: its options, each model's `Endpoint`, and the certificates that it trusts (`Trusted`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ OPENAI_BASE = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model is served, and the key that opens it. The key is in no repr.
+    """The address of a model, and its key. The key is in no repr.
 
     Raises:
-        ConfigError: the key holds a character that an HTTP header cannot hold.
+        ConfigError: the key has a character that is not allowed in an HTTP header.
     """
 
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Take blanks and line ends off the key."""
+        """Strip blanks and line ends from the key."""
         if self.api_key is not None:
             try:
                 object.__setattr__(self, "api_key", checked_key(self.api_key, "the key"))
@@ -47,7 +47,7 @@ class Trusted:
     folders: str | None = None
 
     def problems(self) -> list[str]:
-        """Return what is not there: OpenSSL passes over a missing folder in silence."""
+        """Return the missing files and folders: OpenSSL silently ignores a missing folder."""
         lost = self.file is not None and not Path(self.file).is_file()
         problems = [f"SSL_CERT_FILE: there is no file {self.file}"] if lost else []
         missing = [one for one in (self.folders or "").split(os.pathsep) if one and not Path(one).is_dir()]
@@ -59,7 +59,7 @@ CERTIFI_ALONE = Trusted()
 
 @dataclass(frozen=True, slots=True)
 class ProviderSettings:
-    """What a provider is made from: its options, an endpoint per model name ("" for all others), and whom it trusts."""
+    """The inputs of a provider: its options, an endpoint per model name ("" for all others), trusted certificates."""
 
     options: Mapping[str, Any]
     endpoints: Mapping[str, Endpoint]
@@ -95,8 +95,8 @@ def create(kind: str, settings: ProviderSettings) -> Provider:
     """Make the provider called `kind`.
 
     Raises:
-        ConfigError: there is none of that name, or it cannot be imported; the message lists those there are.
-        MissingExtraError: its package is not installed; the message holds the pip command.
+        ConfigError: the provider does not exist, or cannot be imported; the message lists the known ones.
+        MissingExtraError: its package is not installed; the message has the pip command.
     """
     try:
         factory = PROVIDERS.find(kind)

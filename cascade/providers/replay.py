@@ -1,7 +1,7 @@
-"""Answers from a log of episodes: what a model said then, it says again, to the letter and for no money.
+"""Answers from a log of episodes: a model's logged reply is repeated exactly, at no cost.
 
-A call is found by its question, step, role, purpose and sample, and of several such, as several walks make them, by the
-digest of what was sent. One that was never made cannot be replayed and is an error, not a guess.
+A call is found by its question, step, role, purpose and sample, and among several such calls, as several walks make
+them, by the digest of the request. A call that was never made cannot be replayed and is an error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _Key = tuple[str, int, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Answers from logged rows. `calls`: what was said, by place in the episode and digest (None where unknown)."""
+    """Answers from logged rows. `calls`: the replies, by place in the episode and digest (None if unknown)."""
 
     calls: Mapping[_Key, Mapping[str | None, Payload]]
 
     @classmethod
     def open(cls, path: str) -> Replay:
-        """Read a log: a file or the URL of a store, as `episodes.files.read_rows` takes it.
+        """Read a log: a file or the URL of a store, as for `episodes.files.read_rows`.
 
         Raises:
             UsageError: it is missing, or not a log of episodes.
@@ -39,10 +39,10 @@ class Replay:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], source: str = "the log") -> Replay:
-        """Index rows as `episodes.schema.rows` makes them. Rows without the question or the text are passed over.
+        """Index rows in the form of `episodes.schema.rows`. Rows without the question or the text are skipped.
 
         Raises:
-            UsageError: a row is not of that form, or none holds a text.
+            UsageError: a row has another form, or none has a text.
         """
         calls: dict[_Key, dict[str | None, Payload]] = {}
         number = 0
@@ -56,19 +56,17 @@ class Replay:
                 raise UsageError(f"Row {number} of {source} is not a row of an episode log: {said}") from None
             calls.setdefault(key, {}).setdefault(digest, payload)
         if number and not calls:
-            raise UsageError(
-                f"No row of {source} holds both a question and what a model said to it: nothing to replay."
-            )
+            raise UsageError(f"No row of {source} has both a question and a model's reply: there is nothing to replay.")
         return cls(calls)
 
     def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
-        """Return what was logged for this call."""
+        """Return the logged reply to this call."""
         asked = question_id(request.question.text, request.question.context)
         key = (asked, request.step, request.role, request.purpose, request.sample)
         found = self.calls.get(key, {})
         payload = found.get(request_digest(request))
         if payload is None and (None in found or request.top_logprobs is None):
-            # Asked without log-probs, perhaps because the model gave none before, it is not what is on record.
+            # A request without log-probs, perhaps because the model gave none before, differs from the logged one.
             payload = next(iter(found.values()), None)
         if payload is None and not found:
             payload = self._at_another_step(request, asked)
@@ -77,7 +75,7 @@ class Replay:
         return payload
 
     def _at_another_step(self, request: Request, asked: str) -> Payload | None:
-        """Return the same call as it was logged at a later step: a policy may leave steps of a ladder out."""
+        """Return the same call logged at a later step, since a policy may leave out steps of a ladder."""
         rest, digest = (request.role, request.purpose, request.sample), request_digest(request)
         for later in range(request.step + 1, _MOST_STEPS + 1):
             payload = self.calls.get((asked, later, *rest), {}).get(digest)
@@ -86,23 +84,23 @@ class Replay:
         return None
 
     def _why_not(self, request: Request, asked: str, found: Mapping[str | None, Payload]) -> str:
-        """Return why there is no answer on record to a call."""
+        """Return why the log has no reply to a call."""
         call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
         if found:
             return f"The log has the {call}, but with other settings: {_differing(request, found)}."
         there = {(step, f"{role} ({purpose})") for question, step, role, purpose, _ in self.calls if question == asked}
         if not there:
-            return "The log holds no call of this question, from step 1 on: its text and context count to the letter."
+            return "The log has no call of this question, from step 1 on: its text and context must match exactly."
         made = ", ".join(sorted(who for step, who in there if step == request.step))
         has = f"that step has {made}" if made else f"the last step on record is {max(there)[0]}"
-        return f"The log holds no {call}: it was not made when the log was written; {has}."
+        return f"The log has no {call}: it was not made when the log was written; {has}."
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Return what was logged for this call."""
+        """Return the logged reply to this call."""
         return self.complete(request, timeout_s)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 _MOST_STEPS = 100
@@ -113,11 +111,11 @@ _TRIED: Mapping[str, tuple[Any, ...]] = {
     "seed": (None, *range(101), 1_234),
     "top_logprobs": (None, *range(21)),
 }
-"""Values that a setting may have had; the log holds a digest of what was sent, not the settings."""
+"""Values to try for a setting: the log has a digest of the request, not the settings."""
 
 
 def _differing(request: Request, found: Mapping[str | None, Payload]) -> str:
-    """Return which setting of a call differs from those on record, where it is one alone and a common value."""
+    """Return the setting of a call that differs from the logged one, if it is only one with a common value."""
     models = sorted({str(payload["model"]) for payload in found.values() if payload.get("model")})
     tries = [("model", name) for name in models] + [(name, value) for name in _TRIED for value in _TRIED[name]]
     for name, value in tries:
@@ -125,7 +123,7 @@ def _differing(request: Request, found: Mapping[str | None, Payload]) -> str:
             return f"{name} was {value}, and is {getattr(request, name)}"
     if models and request.model not in models:
         return f"model was {' or '.join(models)}, and is {request.model}, and more than that differs"
-    return f"compare the prompts, {', '.join(_TRIED)} and, after step 1, what the steps before said"
+    return f"compare the prompts, {', '.join(_TRIED)} and, after step 1, the replies of earlier steps"
 
 
 def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:

@@ -1,7 +1,7 @@
-"""Who answers a verifier's calls where no model does: a user's function, a JSON schema, a command with a time limit.
+"""Answer a verifier's calls without a model: by a user's function, a JSON schema, or a command with a time limit.
 
-A verdict is a number in [0, 1], 1 for an output that passes and 0 for one that fails, or "unknown". It travels as the
-text of a completion, so that a verdict is called, logged, traced and replayed as a model's reply is. It costs nothing.
+A verdict is a number in [0, 1], 1 for an output that passes and 0 for one that fails, or "unknown". It is the text of a
+completion, so that verdicts are called, logged, traced and replayed like a model's replies. It costs nothing.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ It returns a bool, a number in [0, 1], or None where it cannot tell.
 """
 UNKNOWN = "unknown"
 CANNOT_TELL = 75
-"""The exit code of a command that cannot tell (EX_TEMPFAIL of sysexits.h)."""
+"""The exit code of a command without a verdict (EX_TEMPFAIL of sysexits.h)."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 def sent_output(message: Mapping[str, Any]) -> str:
-    """Return the text in which an output is sent to a verifier."""
+    """Return an output as the text that is sent to a verifier."""
     return json.dumps({"role": "assistant", **message}, ensure_ascii=False)
 
 
 def read_verdict(text: str) -> float | None:
-    """Return the verdict of a reply; None for one that cannot be told.
+    """Return the verdict of a reply; None if unknown.
 
     >>> read_verdict("1.0"), read_verdict("unknown"), read_verdict("nan"), read_verdict("Yes")
     (1.0, None, None, None)
@@ -55,18 +55,18 @@ def read_verdict(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Answers verifiers' calls with what a function says. It is a provider.
+    """A provider that answers verifiers' calls by a function.
 
     Args:
         verify: judges an output.
-        name: what it is called in messages.
+        name: its name in messages.
     """
 
     verify: Verify
     name: str
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Return the verdict on the output that a request holds."""
+        """Return the verdict on the output in a request."""
         message = json.loads(request.messages[-1].content)
         try:
             said = self.verify(request.question, message, timeout_s)
@@ -84,7 +84,7 @@ class Verifier:
         return await asyncio.to_thread(self.complete, request, timeout_s)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 def _text(said: object) -> str:
@@ -99,7 +99,7 @@ def _text(said: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Passes an output that is JSON and keeps a schema; of a message that calls tools, the list of its calls."""
+    """Passes an output that is JSON and matches a schema; for a message with tool calls, the list of its calls."""
 
     schema: Mapping[str, Any]
 
@@ -116,12 +116,12 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Passes an output with which a command ends in time with exit code 0; with 75 it cannot tell.
+    """Passes an output if a command ends in time with exit code 0; exit code 75 means unknown.
 
     The command reads one JSON object on its standard input: `question`, `context`, `request` (the body of a chat
-    request, or null), `message` and `output` (what the message says, as a text). It runs in a session of its own, in an
-    empty folder, without the environment variables whose names look like those of keys. When its time is over it is
-    killed with every process of its session, and has failed the output.
+    request, or null), `message` and `output` (the message as a text). It runs in its own session, in an empty folder,
+    without the environment variables whose names look like those of keys. When its time is over it is killed with every
+    process of its session, and the output fails.
 
     Args:
         command: the program and its arguments; no shell reads them.
@@ -132,7 +132,7 @@ class Command:
     timeout_s: float = 10.0
 
     def __call__(self, question: Question, message: Mapping[str, Any], left_s: float) -> bool | None:
-        """Judge an output; raise TimeoutError where the time of the question is over before the command's own."""
+        """Judge an output; raise TimeoutError if the question's time ends before the command's own."""
         told = {
             "question": question.text,
             "context": question.context,
@@ -150,7 +150,7 @@ class Command:
 
 
 def _exit_code(command: Sequence[str], given: Any, folder: str, limit_s: float) -> int | None:
-    """Run a command and return its exit code; None where its time was over and it was killed."""
+    """Run a command and return its exit code; None if it was killed because its time was over."""
     clean = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     process = subprocess.Popen(  # noqa: S603 - the configuration names the command
         list(command),
@@ -170,7 +170,7 @@ def _exit_code(command: Sequence[str], given: Any, folder: str, limit_s: float) 
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a command and of the processes that it has started."""
+    """Kill a command and the processes that it has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for member in _session(process.pid):  # those that have left its group

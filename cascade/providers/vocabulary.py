@@ -86,7 +86,7 @@ def _is_special(text: str, kind: int) -> bool:
 def _lists(file: BinaryIO) -> tuple[list[str], list[int]]:
     """Return the tokens and their kinds; empty lists if the file has no tokenizer."""
     if _taken(file, 4) != b"GGUF":
-        raise ValueError("it is no GGUF file")
+        raise ValueError("it is not a GGUF file")
     version, _tensors, entries = struct.unpack("<IQQ", _taken(file, 20))
     if version < 2:
         raise ValueError(f"GGUF version {version} is too old")
@@ -121,7 +121,7 @@ def _string(file: BinaryIO) -> str:
 
 def _checked(count: int) -> int:
     if count > _MOST_BYTES:
-        raise ValueError("a length in it is no length")
+        raise ValueError("a length in it is invalid")
     return count
 
 

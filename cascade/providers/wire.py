@@ -1,9 +1,9 @@
-"""The body of a chat completion request, and a conversation that another vendor's model wrote as a model accepts it.
+"""The body of a chat completion request, with histories of other vendors' models in a form that a model accepts.
 
-A vendor refuses a request whose history holds what its own models did not write: ids of tool calls in another form,
-thinking that is signed by another vendor, reasoning items. So ids are written anew, the same for a call and its result,
-and another vendor's thinking is left out; texts, tool calls and results stay as they are. Messages for a model whose
-vendor is not known stay as they are.
+A vendor refuses a request whose history has parts that its own models did not write: ids of tool calls in another form,
+thinking that is signed by another vendor, reasoning items. So ids are rewritten, the same for a call and its result,
+and another vendor's thinking is left out; texts, tool calls and results are not changed. Messages for a model of an
+unknown vendor are not changed.
 
 Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes letters, digits, "_" and "-", and checks
 the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and refuses unknown fields.
@@ -21,10 +21,10 @@ from cascade.types import Request
 
 
 def wire_body(request: Request, model: str) -> dict[str, Any]:
-    """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it.
+    """Return the JSON body of a chat completion request for OpenAI-compatible servers.
 
-    An application's own request is sent as it is, but for what the model's vendor would refuse in its history
-    (`accepted`), and what cascade needs and the request leaves open (`added`).
+    An application's own request is sent unchanged, except for parts of its history that the model's vendor would refuse
+    (`accepted`), and for fields that cascade needs and the request does not set (`added`).
     """
     chat = request.chat
     if chat is not None:
@@ -49,7 +49,7 @@ def sendable(text: str) -> str:
 
 
 class _Vendor(NamedTuple):
-    """How a vendor's models are named, which ids of tool calls it takes, and which fields of thinking are its own."""
+    """The names of a vendor's models, the ids of tool calls that it accepts, and its own fields of thinking."""
 
     models: re.Pattern[str]
     ids: re.Pattern[str]
@@ -58,7 +58,7 @@ class _Vendor(NamedTuple):
 
 _THINKING = frozenset({"thinking_blocks", "reasoning_content", "reasoning", "reasoning_details", "reasoning_items"})
 _PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
-"""Fields of a message, and types of parts, in which models keep what they thought."""
+"""Fields of a message, and types of parts, with a model's thinking."""
 _VENDORS = {
     "mistral": _Vendor(
         re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|pixtral"),
@@ -78,7 +78,7 @@ _VENDORS = {
 
 
 def vendor_of(model: str) -> str | None:
-    """Return whose model a name is; None where it does not say.
+    """Return the vendor of a model name; None if unknown.
 
     >>> vendor_of("openai/gpt-4o-mini"), vendor_of("bedrock/anthropic.claude-3"), vendor_of("my-model")
     ('openai', 'anthropic', None)
@@ -87,9 +87,9 @@ def vendor_of(model: str) -> str | None:
 
 
 def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
-    """Return the messages of a conversation as a model accepts them; those that it does already, unchanged.
+    """Return the messages of a conversation in a form that a model accepts; acceptable messages are unchanged.
 
-    A signature does not say who signed it: thinking in a form that is the vendor's own stays.
+    A signature does not show who signed it: thinking in the vendor's own form is kept.
 
     >>> said = {"role": "assistant", "content": "Hi", "thinking_blocks": [{"type": "thinking", "signature": "x"}]}
     >>> accepted([said], "gpt-4o"), accepted([said], "claude-sonnet-4-5") == [said]
@@ -135,5 +135,5 @@ def _fits(given: str, vendor: _Vendor) -> bool:
 
 
 def _new(given: str) -> str:
-    """Return an id that every vendor takes, the same for the same id."""
+    """Return an id that every vendor accepts, the same for the same id."""
     return sha256(given.encode("utf-8", "replace")).hexdigest()[:9]

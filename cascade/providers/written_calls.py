@@ -1,7 +1,7 @@
-"""Tool calls that a model wrote as text, as small open models do, whoever serves them: read into tool calls.
+"""Read tool calls that a model wrote as text, as small open models do on any server.
 
 Qwen's models write `{"name": …, "arguments": …}` in a code fence or in `<tool_call>` tags; llama.cpp's own reader takes
-the tags alone. What is no call of a tool that was offered stays text.
+only the tags. A text that does not call an offered tool stays text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def body_for(chat: ChatRequest, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
-    """Return a completion whose message calls tools as a client expects it, where the model wrote calls as text."""
+    """Return a completion with tool calls in the client's form if the model wrote calls as text."""
     choices = payload.get("choices")
     if not chat.tools or not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
         return payload
@@ -49,7 +49,7 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
 
 
 def _written(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the calls that a text consists of; none where it is anything else beside them."""
+    """Yield the calls in a text that contains nothing else; yield none for any other text."""
     pieces = _TAGGED.findall(text) or _FENCED.findall(text) or [text]
     for piece in pieces:
         for value in _values(piece.strip()):
@@ -59,7 +59,7 @@ def _written(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Yield the JSON values that stand one after the other in a text; none where it holds anything else."""
+    """Yield the consecutive JSON values of a text that contains nothing else; yield none for any other text."""
     found, place = [], 0
     while place < len(text):
         try:

@@ -1,1 +1,1 @@
-"""How long a call may take, how often it is tried, how many run at once, who is not asked, and what ends a call."""
+"""Deadlines, retries, concurrency limits, circuit breakers, and stopping of calls."""

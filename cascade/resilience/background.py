@@ -1,8 +1,8 @@
-"""One event loop, which runs every HTTP call of this process: in its own thread, or a server's own (`adopted`).
+"""One event loop that runs every HTTP call of this process: in its own thread, or a server's loop (`adopted`).
 
-Callers wait for a call, blocking or not. The wait ends after the given time, whatever the call does (F07); the call is
-then cancelled, which closes its connection. Because this loop outlives the callers' event loops, connections are reused
-between them and none is left open when one ends. A forked child has a loop of its own.
+Callers wait for a call, blocking or not. The wait always ends after the given time (F07); the call is then cancelled,
+which closes its connection. Because this loop outlives the callers' event loops, they share its connections, and none
+is left open when a caller's loop ends. A forked child has its own loop.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Background:
         return asyncio.run_coroutine_threadsafe(call, loop)
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Take a loop that runs for the one of all calls, if none was started; None to let go of it."""
+        """Use a running loop for all calls, if none was started; None releases it."""
         with self._lock:
             if self._thread is None:
                 self._loop = loop
@@ -97,7 +97,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _cancel_all() -> None:
-    """Cancel every other task of the loop, and wait for what each does at its end."""
+    """Cancel every other task of the loop, and wait for their ends."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -109,9 +109,9 @@ _background = _Background()
 
 @contextmanager
 def adopted() -> Iterator[None]:
-    """Run HTTP calls on the running loop while the block runs, unless some ran before on one of their own.
+    """Run HTTP calls on the running loop while the block runs, unless the background loop was already started.
 
-    A server thus saves the way to another thread and back, on which the two would wait for each other's turn.
+    This saves a server the hand-over to another thread and back, in which the threads would wait for each other.
     """
     _background.adopt(asyncio.get_running_loop())
     try:
@@ -127,12 +127,12 @@ def begin(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 
 def run(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
-    """Return what a call returns, or raise what it raises; blocking.
+    """Run a call, blocking: return its result or raise its error.
 
     Raises:
         OutOfTimeError: the call took longer than `timeout_s` seconds.
         ClosedError: the call was stopped.
-        RuntimeError: the caller would hold up the loop that is to make the call.
+        RuntimeError: the caller would block the loop that has to make the call.
     """
     if _background.here:
         call.close()
@@ -168,7 +168,7 @@ async def arun(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
 
 
 def iterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> Iterator[_T]:
-    """Yield what a call yields, blocking. It raises what `run` raises; `timeout_s` is for all items together."""
+    """Yield the items of a call, blocking. Raises as `run` does; `timeout_s` is for all items together."""
     ends_at_s = time.monotonic() + timeout_s
     came: queue.SimpleQueue[object] = queue.SimpleQueue()
     future = _background.submit(_pumped(items, came.put))
@@ -192,9 +192,9 @@ def iterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> Iterator[_T]:
 
 
 async def aiterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
-    """Do the same as `iterate` without blocking. No time-out is active during a yield, so none cancels the reader.
+    """Do the same as `iterate` without blocking. No time-out is active during a yield, so the reader is not cancelled.
 
-    On the background loop itself, as in a server, the call makes no more than a few items before they are read.
+    On the background loop itself, as in a server, the call is at most a few items ahead of the reader.
     """
     ends_at_s = time.monotonic() + timeout_s
     came: asyncio.Queue[object] = asyncio.Queue()
@@ -224,20 +224,20 @@ async def aiterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> AsyncGe
                 future.result()
                 return
     finally:
-        future.remove_done_callback(came.put_nowait)  # else what came unread would hold itself until a full collection
+        future.remove_done_callback(came.put_nowait)  # otherwise unread items stay until a full collection
         future.cancel()
 
 
 def _started(call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
-    """Start a call; return what the caller's loop waits for."""
+    """Start a call; return the future that the caller's loop waits for."""
     if _background.here:
         return asyncio.create_task(call)
     return asyncio.wrap_future(_background.submit(call))
 
 
 _AHEAD = 4
-"""Items that wait for their reader. Without a limit a flood of 16 streams left 240,000 objects, and collecting them let
-every request wait for 0.25 s."""
+"""The most items that wait for their reader. Without a limit a flood of 16 streams left 240,000 objects, and collecting
+them delayed every request by 0.25 s."""
 
 
 async def _pumped(

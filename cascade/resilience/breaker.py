@@ -1,8 +1,8 @@
-"""A circuit breaker: a model that fails again and again is not asked for a while, so that callers need not wait for it.
+"""A circuit breaker: a model that keeps failing is not asked for a while, so that callers need not wait for it.
 
-After `FAILURES` failures in a row, of the kind that calls to a dead server have, the circuit is open, and calls fail at
-once. After a pause one call goes through as a probe: if it succeeds the circuit is closed, if it fails the pause is
-doubled. A probe that ends without a result, because its caller left, is followed by another after the pause.
+After `FAILURES` consecutive failures that indicate a dead server, the circuit is open, and calls fail at once. After a
+pause one call goes through as a probe: if it succeeds the circuit is closed, if it fails the pause is doubled. If a
+probe ends without a result, because its caller left, another follows after the pause.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Breaker:
         self._lock = threading.Lock()
 
     def pause_s(self) -> float | None:
-        """Return None where a call may be made, else for how long none may; a call after a pause is the probe."""
+        """Return None if a call may be made, else the seconds until one may; a call after a pause is the probe."""
         if self._failures < FAILURES:
             return None
         with self._lock:
@@ -77,9 +77,9 @@ class Breaker:
                 self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
 
     def failed(self, error: ProviderError) -> None:
-        """Count a failure; an error that says something of the request, and not of the server, counts as a success."""
+        """Count a failure; an error that is due to the request, not the server, counts as a success."""
         if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
-            return  # it says when to come again, so it is not down
+            return  # the server named a time to come again, so it is not down
         if not (error.retryable or isinstance(error, ProviderTimeoutError)):
             self.succeeded()
             return
@@ -93,5 +93,5 @@ class Breaker:
 
     @property
     def open(self) -> bool:
-        """Whether calls fail at once, but for a probe."""
+        """Whether calls fail at once, except for a probe."""
         return self._failures >= FAILURES

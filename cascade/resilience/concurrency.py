@@ -1,8 +1,8 @@
-"""How many calls one model gets at once: no limit until its server says that they are too many.
+"""The number of concurrent calls to one model: no limit until its server reports that they are too many.
 
 Additive increase, multiplicative decrease, as TCP does it: the first refusal sets the limit to a share of the calls
-that were under way; each further one cuts it again, once for all calls that began before the last cut, since those say
-the same thing. Each call that succeeds while the limit holds others back raises it by a share of one.
+that were running; each further one cuts it again, but only once for all calls that began before the last cut, since
+these have the same cause. Each call that succeeds while others wait raises the limit by a share of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cascade.errors import ProviderError, ProviderUnavailableError, RateLimitedE
 from cascade.resilience.retry import Deadline
 
 FLOOR = 4
-"""The lowest limit, so that one call that hangs does not hold up all others."""
+"""The lowest limit, so that one hanging call does not block all others."""
 SHARE = 0.8
 CEILING = 1_000
 """A limit above this is treated as no limit."""
@@ -43,12 +43,12 @@ class Limit:
         return self.under_way + 1 > self.allowed
 
     def begin(self) -> int:
-        """Count a call as under way; return what `end` is to be told of it."""
+        """Count a call as running; return the value to pass to `end`."""
         self.under_way += 1
         return self._cuts
 
     def end(self, began: int, *, overloaded: bool | None) -> None:
-        """Count a call as ended, and learn from it; nothing where it is None, as of a call that its caller left."""
+        """Count a call as ended, and adapt the limit unless `overloaded` is None, as for a call whose caller left."""
         if overloaded and began == self._cuts:
             self.allowed = max(float(FLOOR), SHARE * min(self.allowed, self.under_way))
             self._cuts += 1
@@ -59,7 +59,7 @@ class Limit:
 
 
 def overloaded(error: ProviderError) -> bool | None:
-    """Return whether a call failed because its server has too much to do; None where it failed in another way."""
+    """Return whether a call failed because its server is overloaded; None if it failed in another way."""
     return True if isinstance(error, RateLimitedError) or error.status in _OVERLOADED else None
 
 
@@ -105,7 +105,7 @@ class Turns:
             raise
 
     def _give_up(self, turn: asyncio.Future[int]) -> None:
-        """Leave the queue; a turn that came just then goes to the next."""
+        """Leave the queue; a turn that was just granted goes to the next."""
         if turn in self._waiting:
             self._waiting.remove(turn)
         elif not turn.cancelled():

@@ -1,7 +1,7 @@
-"""A switch that stops calls under way: `Orchestrator.close`, and Ctrl-C in `ask_many`, throw it.
+"""A switch that stops running calls: `Orchestrator.close`, and Ctrl-C in `ask_many`, throw it.
 
-A call that is stopped raises `ClosedError`. The question then ends, the most that the call can have cost is booked, and
-no further call is made.
+A stopped call raises `ClosedError`. The question then ends, the most that the call can have cost is booked, and no
+further call is made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cascade.errors import ClosedError
 from cascade.forks import after_fork
 
 SETTLE_S = 2.0
-"""How long `close` and Ctrl-C wait at most for calls that were cancelled; a provider of one's own may not notice."""
+"""The longest wait of `close` and Ctrl-C for cancelled calls; a user's own provider may not react."""
 SAYS = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
 
 
@@ -150,5 +150,5 @@ _ruling: ContextVar[Halt] = ContextVar("cascade_halt", default=NEVER)
 
 
 def ruling_halt() -> Halt:
-    """Return the switch that can stop the current blocking call; `NEVER` where there is none."""
+    """Return the switch that can stop the current blocking call; `NEVER` if there is none."""
     return _ruling.get()

@@ -1,7 +1,7 @@
-"""When a failed call is made again: decided here, acted on in `providers.guard`, and nowhere else.
+"""Decide when a failed call is made again; only `providers.guard` acts on it.
 
-Exactly one layer retries: the libraries below are told not to (F08). The wait is tenacity's full-jitter exponential
-backoff; a server's Retry-After is obeyed up to a minute (F02).
+Exactly one layer retries; retries of the underlying libraries are off (F08). The wait is tenacity's full-jitter
+exponential backoff; a server's Retry-After is obeyed up to a minute (F02).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import tenacity
 from cascade.errors import ProviderError, RateLimitedError
 from cascade.forks import after_fork
 
-# --- One clock for a whole question: a monotonic instant after which nothing is waited for any more ---
+# --- One deadline for a whole question: a monotonic instant after which nothing waits any more ---
 
 
 _CLOCK_S = 0.002
-"""libuv counts in whole milliseconds, so that a timer may fire up to one too early."""
+"""libuv counts whole milliseconds, so a timer may fire up to one too early."""
 
 
 class Deadline(NamedTuple):
@@ -50,12 +50,12 @@ class Deadline(NamedTuple):
 # --- retry ---
 
 MAX_RETRY_AFTER_S = 60.0
-"""A longer Retry-After is not waited for (as the Anthropic and Portkey clients do)."""
+"""A longer Retry-After is not obeyed (as in the Anthropic and Portkey clients)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long after a failure the same call is made again."""
+    """How often, and how long after a failure, the same call is made again."""
 
     max_retries: int = 2
     first_wait_s: float = 0.5
@@ -65,9 +65,9 @@ class RetryPolicy:
         """Return how long to wait before the next try, or None to give up.
 
         Args:
-            error: what went wrong; its class says whether a retry can help and how many make sense.
+            error: the error; its class says whether and how often a retry makes sense.
             retries_done: how many retries this call has had.
-            deadline: the question's; a wait that would pass it is not begun.
+            deadline: the question's deadline; there is no retry if the wait would pass it.
         """
         if not error.retryable or retries_done >= min(self.max_retries, error.max_retries):
             return None
@@ -93,19 +93,19 @@ CAPACITY = 100
 
 
 SHARED_CAPACITY, SHARED_REFILL = 20, 0.075
-"""For a server, whose callers try again themselves: at most 1.1 calls for each that is needed where a tenth fails, but
-for the first 20 retries, and 1.2 where all fail. More failures than these retries mend reach the caller."""
+"""For a server, whose callers retry themselves: after the first 20 retries at most 1.1 calls for each needed one if a
+tenth fails, and 1.2 if all fail. Further failures reach the caller."""
 
 
 class RetryBudget:
     """The tokens of one model. Safe between threads.
 
-    A server that says when to come again (429 with Retry-After) is not down: no such answer empties the bucket.
+    A server that names a time to come again (429 with Retry-After) is not down: its reply does not empty the bucket.
 
     Args:
         capacity: the most tokens.
-        refill: how many a success gives back. Below 1 it bounds the retries' share of all calls.
-        free_when_asked: whether a retry at the time that the server named takes no token.
+        refill: how many tokens a success gives back. Below 1 it bounds the retries' share of all calls.
+        free_when_asked: whether a retry at the time that the server named is free.
     """
 
     def __init__(self, capacity: int = CAPACITY, refill: float = 1.0, *, free_when_asked: bool = True) -> None:
@@ -116,20 +116,20 @@ class RetryBudget:
 
     @classmethod
     def shared(cls) -> RetryBudget:
-        """Return the budget of a server: its callers come again by themselves, so every retry takes a token."""
+        """Return the budget of a server, whose callers retry themselves, so every retry takes a token."""
         return cls(SHARED_CAPACITY, SHARED_REFILL, free_when_asked=False)
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
 
     def succeeded(self) -> None:
-        """Give back what a success is worth."""
+        """Give back the tokens for a success."""
         if self.tokens < self._capacity:
             with self._lock:
                 self.tokens = min(self._capacity, self.tokens + self._refill)
 
     def gave_up(self, error: ProviderError) -> None:
-        """Take all tokens if a call failed on its last try in the way that calls to a dead server fail."""
+        """Take all tokens if a call's last try failed with a sign of a dead server."""
         if error.retryable and not _asked_to_wait(error):
             with self._lock:
                 self.tokens = 0

@@ -74,7 +74,7 @@ def test_a_fitted_policy_decides_live_as_on_the_log(name: str, promise: Guarante
     (certificate,) = fitted.artifact.certificates
     assert all(answer.certificate == certificate for answer in answers.values())
     said = [warning for answer in answers.values() for warning in answer.warnings]
-    assert {one.split(" of ")[0] for one in said} <= {"the reply", "no step brought an answer"}, (
+    assert {one.split(" of ")[0] for one in said} <= {"the reply", "no step gave an answer"}, (
         said
     )  # some logged replies cannot be read
     table, scores = scored(fitted.policy, held.table)

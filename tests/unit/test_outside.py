@@ -123,13 +123,13 @@ def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path
     with Orchestrator.from_config({**LADDER, "policy": judged}, providers={"fake": FakeProvider(script)}) as one:
         answer = one.ask("which?")
     assert (answer.text, answer.stopped) == ("Rhine", "horizon")
-    assert "the policy kept no answer, and the last step brought none: the best answer is served" in (answer.warnings)
+    assert "the policy kept no answer, and the last step gave none: the best answer is served" in (answer.warnings)
 
 
 def test_where_no_step_brought_an_answer_a_warning_says_so() -> None:
     with Orchestrator.from_config(LADDER, providers={"fake": FakeProvider(lambda _: "Answer:")}) as one:
         answer = one.ask("which?")
-    assert (answer.text, answer.warnings[-1]) == (None, "no step brought an answer")
+    assert (answer.text, answer.warnings[-1]) == (None, "no step gave an answer")
 
 
 @pytest.mark.parametrize("down", DOWN)
@@ -253,7 +253,7 @@ def test_where_a_certificate_is_required_a_step_outside_does_not_end_the_walk(tm
     assert (len(answer.steps), answer.stopped, answer.certificate) == (2, "horizon", None)
     assert "Danube" in answer.answers
     assert "a certificate" not in answer.steps[1].reason
-    assert "one is required, and so the walk goes on" in answer.steps[0].reason
+    assert "one is required, so the walk goes on" in answer.steps[0].reason
 
 
 def test_the_name_that_a_reply_bears_holds_no_key(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_another_model_answers_in_the_place_of_one_that_is_down() -> None:
     assert found.served[0].model == "other"
     call = found.calls[-1]
     assert call.cost_nano_usd == load({**SETTINGS}).prices()["other"].cost_nano_usd(call.completion.usage)
-    assert any("other answered in the place of large" in said for said in found.warnings)
+    assert any("other answered in place of large" in said for said in found.warnings)
 
 
 def test_fallbacks_are_asked_in_their_order_until_one_answers() -> None:

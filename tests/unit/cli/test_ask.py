@@ -104,7 +104,7 @@ def test_a_provider_that_fails_is_5(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(text[:start] + "provider: replay:log.jsonl\n" + text[end:])
     ran = cli("ask", "x")
     assert (ran.code, ran.out) == (5, "")
-    assert "holds no call" in ran.err
+    assert "has no call" in ran.err
 
 
 def test_no_answer_is_1_and_no_text(cli: Cli, tmp_path: Path) -> None:

@@ -951,7 +951,7 @@ def test_a_collected_log_replays_to_the_same_steps(log: Path, policy: dict[str, 
     ):
         for one in asked(*range(5)):
             assert same(again.ask(one.question), live.ask(one.question))
-        with pytest.raises(ProviderError, match="holds no call"):
+        with pytest.raises(ProviderError, match="has no call"):
             again.ask("A question that was never asked?")
 
 

