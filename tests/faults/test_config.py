@@ -147,7 +147,7 @@ def _nested_aliases(levels: int, width: int) -> str:
     return "\n".join(lines) + "\nmodels: {base: small, guide: large}\n"
 
 
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     "text",
     [_nested_aliases(16, 3), _nested_aliases(5, 2), f"x: &a [{', '.join(['*a'] * 8)}]\nmodels: {MODELS}\n"],
