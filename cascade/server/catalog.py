@@ -111,8 +111,9 @@ class Catalog:
 
 def _problems(config: CascadeConfig) -> Iterable[str]:
     """Yield why chat requests cannot be served with a configuration."""
-    if not config.strategy.answers_chat:
-        yield f"strategy: {config.strategy.kind} answers no chat requests; use strategy: {{kind: ladder, models: […]}}"
+    why = config.strategy.no_chat
+    if why is not None:
+        yield f"strategy: {why}; use strategy: {{kind: ladder, models: […]}}"
     for place, entry in config.models.items():
         if entry.model == config.server.name:
             yield f"server.name: models.{place} is called {entry.model}, too; give the cascade another name"

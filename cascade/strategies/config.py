@@ -71,6 +71,11 @@ class StrategyConfig(KindSection):
         """
 
     @property
+    def no_chat(self) -> str | None:
+        """Why it cannot answer chat requests, which are all that a server gets; None if it can."""
+        return None if self.answers_chat else f"{self.kind} answers no chat requests"
+
+    @property
     def given(self) -> frozenset[str]:
         """Those of `signals` that the steps have with these settings: all by default."""
         return self.signals

@@ -323,6 +323,12 @@ class OffersConfig(StrategyConfig):
         return value
 
     @property
+    def no_chat(self) -> str | None:
+        """Name the offers that read others: they have no prompt for chat requests."""
+        reading = [one.name for one in self.offers if one.parents]
+        return f"{', '.join(reading)}: offers that read others answer no chat requests" if reading else None
+
+    @property
     def given(self) -> frozenset[str]:
         """What the offers give: a verdict if one of them judges, the share of equal samples if one is a sample."""
         of_purpose = {"sample": {"answer_share"}} | dict.fromkeys(JUDGING, _OF_JUDGES)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cascade import errors
 from cascade.episodes.store import StoreError
+from cascade.errors import ConfigError
+from cascade.providers.fake import FakeProvider, reply
 from cascade.server.refusals import Refused, refusal_of, unexpected
+
+from .served import ASK, asgi, orchestrator
 
 KEY = "sk-0123456789abcdefghijklmn"
 
@@ -64,3 +70,37 @@ def test_no_key_leaves_in_a_message() -> None:
 def test_of_a_mistake_of_ours_a_client_reads_nothing() -> None:
     refusal = unexpected()
     assert (refusal.status, refusal.body["error"]["code"]) == (500, "internal_error")
+
+
+OFFERS: dict[str, Any] = {
+    "kind": "offers",
+    "offers": [
+        {"name": "first", "model": "base"},
+        {"name": "check", "model": "guide", "purpose": "judge", "parents": ["first"]},
+        {"name": "last", "model": "guide", "purpose": "outright"},
+    ],
+}
+
+
+@pytest.mark.parametrize("strategy", [OFFERS, {"kind": "exit", "model": "base"}])
+def test_a_strategy_that_answers_no_chat_requests_is_not_served(strategy: dict[str, Any]) -> None:
+    """0.6: a list of offers with a judge was served, and every request was refused with 400, as the client's fault."""
+    policy = {"kind": "fixed", "depth": 1}
+    with orchestrator(strategy=strategy, policy=policy) as served, pytest.raises(ConfigError) as refused:
+        asgi(served)
+    (problem,) = refused.value.problems
+    assert "no chat requests; use strategy: {kind: ladder, models: […]}" in problem
+    assert ("check: offers that read others" in problem) == (strategy is OFFERS)
+
+
+async def test_offers_that_read_no_other_are_served_as_a_stream_and_with_tools() -> None:
+    offers = {**OFFERS, "offers": [OFFERS["offers"][0], OFFERS["offers"][2]]}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    called = reply("", tool_calls=[("look", {"at": "Vienna"})])
+    async with asgi(orchestrator(FakeProvider({"small": [called]}), strategy=offers)) as client:
+        for streams in (False, True):
+            body = {"model": "cascade", "messages": ASK, "tools": tools, "stream": streams}
+            answer = await client.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            assert '"name":"look"' in answer.text.replace(" ", "")
+            assert answer.text.rstrip().endswith("data: [DONE]") == streams
