@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from cascade import Orchestrator
+from cascade.calibration.verifying import verify
 from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.questions import AskedQuestion
+from cascade.errors import RefusedError
 from cascade.evaluation.logs import open_log
 from cascade.guarantees.base import Guarantee
 from cascade.policies import artifact
@@ -69,3 +71,28 @@ def test_it_is_logged_fitted_and_asked(name: str, tmp_path: Path) -> None:
         any(call.request.model == "large" and call.request.purpose != "judge" for call in one.calls) for one in answers
     )
     assert large < len(answers)
+
+
+def test_a_certificate_from_a_log_with_a_refused_offer_verifies_on_that_log(tmp_path: Path) -> None:
+    """0.6: "their answers, costs, signals or judgements have changed", of the very log that it was made from."""
+
+    def refusing(request: Request) -> Payload:
+        if request.role == "other" and request.question.text == question(7).text:
+            raise RefusedError("the filter declined")
+        return said(request)
+
+    models = {name: {"model": name, "price": {"input": 1, "output": 4}} for name in ("small", "middle", "large")}
+    names = {"first": "small", "other": "middle", "last": "large"}
+    offers = [{"name": name, "model": model} for name, model in names.items()]
+    config = load({"models": models, "strategy": {"kind": "offers", "offers": offers}, "provider": "fake"})
+    asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(120)]
+    done = collect(config, asked, tmp_path / "log.jsonl", providers={"fake": FakeProvider(refusing)})
+    assert [(one.role, one.questions) for one in done.refused] == [("other", 1)]
+    tables = open_log(str(tmp_path / "log.jsonl")).tables
+    assert tables[0].bought is not None
+    for share in (0.4, 0.9):  # the question trains, or certifies
+        guarantee = Guarantee("regret", 0.3, delta=0.1)
+        fitted = fit_policy(tables, guarantee, method="threshold", config=config, calibration_share=share)
+        artifact.write(tmp_path / f"policy {share}", fitted.artifact)
+        verdict = verify(tmp_path / f"policy {share}", tables)
+        assert verdict.ok, [(one.name, one.said) for one in verdict.checks if not one.ok]
