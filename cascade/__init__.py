@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cascade.api.logs import open_log
     from cascade.api.monitoring import monitor
     from cascade.api.onboarding import onboard
-    from cascade.api.policy import Policy
+    from cascade.api.policies import Policy
     from cascade.api.proving import prove
     from cascade.api.verifying import verify
     from cascade.chat import ChatRequest
@@ -65,7 +65,7 @@ _HOMES = {
     "monitor": "api.monitoring",
     "onboard": "api.onboarding",
     "open_log": "api.logs",
-    "Policy": "api.policy",
+    "Policy": "api.policies",
     "Guarantee": "guarantees.base",
     "FakeProvider": "providers.fake",
     "NetworkOptions": "api.fitting",

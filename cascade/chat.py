@@ -18,8 +18,6 @@ from cascade.text import encode_sorted
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _ENVELOPE = frozenset({"model", "stream", "stream_options", "n"})
 """Fields of a body that say who answers and how it travels, not what is asked."""
-MOST_CHARS = 20_000_000
-"""The longest request, as JSON: images travel inside it."""
 
 
 @runtime_checkable

@@ -1,22 +1,30 @@
-"""Reads the policy that a command is given: a policy directory, settings, or a configuration file."""
+"""Reads the policy that a command is given: a policy directory, settings, or a configuration file; and `Policy`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from rich.console import RenderableType
+from rich.text import Text
+
+from cascade.api.output import Result, plain_text
 from cascade.errors import ConfigError, UsageError
+from cascade.guarantees.certificate import statement, to_document
+from cascade.policies import base
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     POLICY_FILE,
     PolicyArtifact,
     damaged,
     there,
+    write,
 )
-from cascade.policies.base import Policy
 from cascade.policies.config import DirectoryConfig, PolicyConfig
+from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -41,7 +49,7 @@ class GivenPolicy(NamedTuple):
         return None if self.held is None else self.held.artifact
 
     @property
-    def bare(self) -> Policy:
+    def bare(self) -> base.Policy:
         """The policy that the settings describe, at the threshold in the settings."""
         if self.held is not None:
             return self.held.policy
@@ -50,7 +58,7 @@ class GivenPolicy(NamedTuple):
         return policy_of(self.section)
 
     @property
-    def deciding(self) -> Policy:
+    def deciding(self) -> base.Policy:
         """The policy as it serves: a directory's policy at its certified thresholds, if there are any."""
         return self.bare if self.held is None else self.held.deciding
 
@@ -123,3 +131,53 @@ def certified_directory(path: Path) -> HeldPolicy:
     if not held.artifact.certificates:
         raise UsageError(f"{path} has no certificate yet. Make one with: cascade calibrate EPISODES --policy {path}")
     return held
+
+
+@dataclass(frozen=True, slots=True)
+class Policy(Result):
+    """A policy with its certificates, as `fit` or `calibrate` wrote it.
+
+    Attributes:
+        held: the contents of its directory.
+    """
+
+    held: HeldPolicy
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Policy:
+        """Read a policy directory; if it has levels, the default level.
+
+        Raises:
+            UsageError: the folder is no policy directory.
+            ConfigError: lists every problem with it, also files that were changed.
+        """
+        return cls(policy_directory(Path(directory)))
+
+    def save(self, directory: str | Path) -> None:
+        """Write the policy directory byte for byte as it was read, without the model card.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        write(Path(directory), self.held.artifact)
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """The promises: a certificate for each segment; empty if there are none."""
+        return tuple(self.held.artifact.certificates)
+
+    @property
+    def deciding(self) -> base.Policy:
+        """The policy as it serves, at its certified thresholds."""
+        return self.held.deciding
+
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
+        """Yield what is printed, for a terminal of so many columns."""
+        yield Text(f"policy: {plain_text(self.held.section.kind)}", style="bold")
+        yield from (Text(plain_text(statement(one))) for one in self.certificates)
+        if not self.certificates:
+            yield Text("It has no certificate.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its kind and its certificates as plain values."""
+        return {"kind": self.held.section.kind, "certificates": [to_document(one) for one in self.certificates]}

@@ -81,11 +81,6 @@ class Labels(NamedTuple):
         """Return the same questions with the chosen steps, from 0."""
         return self._replace(judged=self.judged[:, columns], unjudged=self.unjudged[:, columns])
 
-    def of_another(self, shape: tuple[int, ...]) -> Labels:
-        """Return the same questions with answers, of this shape, that nobody could judge."""
-        nothing = np.zeros(shape, dtype=np.bool_)
-        return self._replace(judged=nothing, unjudged=nothing)
-
     def expected_loss(self, correct: Bools) -> float:
         """Return the chance that an answer nobody judged is a loss, by those that were: (losses + 1) / (judged + 2).
 
