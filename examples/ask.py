@@ -2,7 +2,7 @@
 
     python examples/ask.py
 
-It runs offline: the fake provider says what the script below tells it to.
+It runs offline: the fake provider gives the scripted replies below.
 """
 
 from cascade import Orchestrator

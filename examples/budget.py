@@ -1,8 +1,8 @@
-"""A hard cap on what one question may cost: refuse the next call, or answer with what there is.
+"""A hard cap on the cost of one question: refuse the next call, or return the best answer so far.
 
     python examples/budget.py
 
-Each call is held at the most it can cost before it is made, so the cap is not passed. It runs offline.
+The most that a call can cost is reserved before the call, so the cap is not exceeded. It runs offline.
 """
 
 from cascade import BudgetExceededError, CascadeConfig, Orchestrator

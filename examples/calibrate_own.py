@@ -1,8 +1,8 @@
-"""A threshold with a guarantee for a cascade of your own: all that is needed is one number a question.
+"""A threshold with a guarantee for a cascade of your own: it needs only one number per question.
 
     python examples/calibrate_own.py
 
-The cascade here: a cheap model answers, and where its doubt is at least kappa a strong model answers too. The lower
+The cascade here: a cheap model answers, and if its doubt is at least kappa a strong model answers too. The lower
 kappa, the more is kept. So each question has a critical value, the highest kappa at which a right answer is kept, and
 `calibrate` needs nothing else. The questions are drawn at random: it runs offline.
 """

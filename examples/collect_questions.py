@@ -1,4 +1,4 @@
-"""Log all steps of a few questions, stop at a cap on the money, and go on where it stopped: no call is paid twice.
+"""Log all steps of a few questions, stop at a spending cap, and resume: no call is paid twice.
 
     python examples/collect_questions.py
 

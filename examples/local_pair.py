@@ -1,10 +1,10 @@
-"""Two real models on this machine: a 0.5B model answers, a 1.5B model where the first is unsure. No key, no network.
+"""Two local models: a 0.5B model answers, and a 1.5B model if the first is unsure. No key, no network.
 
     pip install "certified-cascade[local]"
     cascade models pull qwen2.5-coder-0.5b qwen2.5-coder-1.5b      (1.6 GB, once)
     python examples/local_pair.py
 
-The prices are made up, so that there is something to count.
+The prices are made up, so that the cascade has costs to compare.
 """
 
 from cascade import Orchestrator, Question

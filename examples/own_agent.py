@@ -2,8 +2,8 @@
 
     python examples/own_agent.py
 
-It stands in the place of the cheap model of a ladder. Every call it makes is charged, capped, traced and logged like
-any other. It runs offline: the models are scripted.
+It replaces the cheap model of a ladder. Every call it makes is charged, capped, traced and logged like any other. It
+runs offline: the models are scripted.
 """
 
 from cascade import Orchestrator

@@ -2,7 +2,7 @@
 
     python examples/own_provider.py
 
-Here it is handed over in place of the fake one; `docs/python.md` says how a package makes it known. It runs offline.
+Here it replaces the fake provider; `docs/python.md` explains how a package registers it. It runs offline.
 """
 
 from cascade import Orchestrator

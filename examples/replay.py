@@ -1,4 +1,4 @@
-"""Log what the models said, then run the same questions again for no money, with another policy.
+"""Log the models' replies, then run the same questions again at no cost, with another policy.
 
     python examples/replay.py
 

@@ -1,8 +1,8 @@
-"""A stream: text as it is written, every finished step, and at last the answer.
+"""A stream: text as it is written, every finished step, and finally the answer.
 
     python examples/stream.py
 
-The base may turn out to be too unsure of its text, so nothing is final before the `Answer` comes. It runs offline.
+The base may prove too unsure of its text, so nothing is final before the `Answer` comes. It runs offline.
 """
 
 from cascade import Answer, Orchestrator, Step, TextDelta

@@ -1,4 +1,4 @@
-"""One task as a loop of turns: a policy says for each turn which model is asked, a purse holds what may be spent."""
+"""One task as a loop of turns: a policy chooses the model of each turn, and a purse limits the spending."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def play(task: Task, policy: Policy, models: Models, budget_nano_usd: int) -> Pl
 def _said(
     task: Task, messages: tuple[Message, ...], wanted: str, models: Models, purse: QuestionBudget
 ) -> tuple[str, str] | None:
-    """Return who was asked and the line it said; None where the purse holds no call any more."""
+    """Return the model asked and the line it wrote; None if the purse cannot pay for another call."""
     for place in dict.fromkeys((wanted, SMALL)):
         price, question = models.prices[place], Question(task.message)
         request = Request(models.names[place], messages, place, "answer", 1, question, REPLY_TOKENS)

@@ -4,10 +4,10 @@
     python examples/shop/shop_run.py --journal shop.journal               the 60 tasks with the two local models
     python examples/shop/shop_run.py --journal shop.journal --tasks 12    the first twelve
 
-Half of the tasks choose the policy at each budget (most tasks right, of equals the cheapest), the other half judge it,
-beside the two boundaries, always small and always large. A call that was made is never made again: the journal keeps
-it, and a run goes on where it stopped. No task can spend more than its budget: each call's worst price is held before
-it is made. The prices are made up.
+Half of the tasks choose the policy at each budget (the most tasks right; among equals the cheapest), the other half
+evaluate it, beside two baselines, always small and always large. No call is made twice: the journal has every call, and
+a run resumes where it stopped. No task can spend more than its budget: each call's highest price is reserved before
+the call. The prices are made up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A guarantee: a wrong answer counts where some step has a right one."""
+"""A guarantee: a wrong answer counts if some step has a right one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cascade.types import Answer
 
 
 class Avoidable(ServedAnswer):
-    """Count a wrong answer where some step has a right one."""
+    """Count a wrong answer if some step has a right one."""
 
     name = "avoidable"
     event = "the answer served is right, or no step would have brought a right one"

@@ -1,4 +1,4 @@
-"""A strategy: one model answers the question several times, and each step says how often its answer was given."""
+"""A strategy: one model answers the question several times, and each step states how often its answer was given."""
 
 from __future__ import annotations
 
