@@ -310,6 +310,20 @@ def bars(found: Iterable[Sequence[Mapping[str, Served]]]) -> str:
     )
 
 
+def near(found: Iterable[Sequence[Mapping[str, Served]]]) -> Iterator[str]:
+    """Yield, for each certified way, how often it is near the best of them, and how far from it: mean and worst row."""
+    ratios: dict[str, list[float]] = {way: [] for way in CERTIFIED}
+    for some in found:
+        mean = {way: float(np.mean([one[way].ratio for one in some])) for way in CERTIFIED}
+        least = min(mean.values())
+        for way, cost in mean.items():
+            ratios[way].append(cost / least)
+    for way, each in ratios.items():
+        within = sum(ratio <= NEAR for ratio in each)
+        typical = float(np.exp(np.mean(np.log(each))))
+        yield f"{way}: within 2 % in {within} of {len(each)} rows, {typical:.3f} × the best, at worst {max(each):.2f} ×"
+
+
 def _bars(mean: Mapping[str, float], costs: list[list[float]]) -> Iterator[str]:
     for regret, bar, cost in zip(REGRETS, BARS, np.mean(costs, axis=0).tolist(), strict=True):
         print(f"  matched at {regret:.0%}: {cost:.3f}, at most {bar}")
@@ -429,6 +443,7 @@ def main() -> None:
     print("\n".join(f"NOT MET {one}" for one in missed) or "all bars met")
     every["all rows"] = [row for found in every.values() for row in found]
     print("\n".join(f"{kind}: {bars(found)}" for kind, found in every.items()))
+    print("\n".join(near(every["all rows"])))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The tree::
 
     CascadeError                     exit 1
     ├── ConfigError                  exit 2   every problem at once, each with its path
+    │   └── NewerFileError                    a newer release wrote the file
     ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
     │   └── ClosedError                       close() or Ctrl-C stopped the question while it was answered
     ├── MissingExtraError            exit 2   a package is not installed: names the pip command

@@ -403,12 +403,19 @@ _OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})
 """Signals of a call that looks at other calls, or that is one of several to one model."""
 
 
+_OF_ROUNDS = frozenset({"base", "guide"})
+"""Roles that a strategy of rounds names its models by; calls of other strategies have the names of their own."""
+
+
 def about_parents(tables: Sequence[EpisodeTable]) -> Iterator[str]:
     """Yield which data sets look like lists of offers and do not say what each call reads."""
     for table in tables:
         if table.parents is not None or not any(table.calls) or table.arrays.answer.shape[2] > 1:
             continue
-        models = [one.model for one in table.calls if one is not None]
+        asked = [one for one in table.calls if one is not None]
+        models = [one.model for one in asked]
+        if any(one.role in _OF_ROUNDS for one in asked):
+            continue  # a round of base and guide whose log shows one answer
         known = {name for name, values in table.signals.items() if not np.isnan(values).all()}
         if table.arrays.horizon > 1 and (len({*models}) < len(models) or known & _OF_OFFERS):
             yield (
@@ -425,7 +432,8 @@ def about_reference(table: EpisodeTable) -> Iterator[str]:
         return
     walk = reference_walk(table)
     name = _reference_model(table)
-    who = {LAST_ONLY: "the last model of the ladder"}.get(walk, "the guide, asked alone")
+    last = "the last model of the ladder" if table.parents is None else "the last offer of the list"
+    who = last if walk == LAST_ONLY else "the guide, asked alone"
     why = "the log has no walk of a guide alone" if walk == LAST_ONLY else f"the log has the walk {walk!r}"
     named = who if name is None else f"{name}, {who}"
     yield f"the reference is {named}, because {why}"

@@ -244,7 +244,7 @@ def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:
     if not some:
         return f"{given} is empty: it has no row of an episode log."
     said = [
-        f"No row of {given} has {column}={where[column]}; the values are {_listed(counts)}."
+        f"No row of {given} has {column}={where[column]}; the column's values: {_listed(counts)}."
         for column, counts in found.items()
         if where[column] not in counts
     ]

@@ -122,7 +122,7 @@ def kept_by(answer: Answer) -> int:
 
 def answers_kept(answer: Answer) -> tuple[str, ...]:
     """Return the different answers that the policy kept, best first; every answer without one comes with a warning."""
-    warned = [one for one in answer.warnings if one.startswith(("the policy kept no answer", "no step brought"))]
+    warned = [one for one in answer.warnings if one.startswith(("the policy kept no answer", "no step gave"))]
     assert bool(warned) == (kept_by(answer) == 0)
     return answer.answers if kept_by(answer) else ()
 

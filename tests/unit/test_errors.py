@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 EXIT_CODES = {
     "CascadeError": 1,
     "ConfigError": 2,
+    "NewerFileError": 2,
     "UsageError": 2,
     "ClosedError": 2,
     "MissingExtraError": 2,

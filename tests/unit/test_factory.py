@@ -79,7 +79,7 @@ def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path: Path) -> None:
     for strategy in ({}, {"kind": "exit"}, {"kind": "ladder", "models": ["base"]}):
         made: Any = build_strategy(load(MODELS | {"strategy": strategy | {"prompts": str(tmp_path)}}))
         assert made.prompts.exit.before == "Stop? "
-    with pytest.raises(ConfigError, match="no folder"):
+    with pytest.raises(ConfigError, match="does not exist"):
         build_strategy(load(MODELS | {"strategy": {"prompts": str(tmp_path / "nowhere")}}))
 
 

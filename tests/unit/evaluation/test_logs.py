@@ -39,8 +39,8 @@ def test_a_value_that_no_row_has_is_answered_with_the_commonest(log: str) -> Non
     with pytest.raises(UsageError) as caught:
         open_log(log, {"dataset": "bar", "split": "dev"})
     assert str(caught.value) == (
-        f"No row of {log} has dataset=bar; the values are set 0, set 1, set 2, set 3, set 4 and 2 more. "
-        f"No row of {log} has split=dev; the values are test, train."
+        f"No row of {log} has dataset=bar; the column's values: set 0, set 1, set 2, set 3, set 4 and 2 more. "
+        f"No row of {log} has split=dev; the column's values: test, train."
     )
 
 
@@ -51,7 +51,7 @@ def test_values_that_no_row_has_together_are_said_so(log: str) -> None:
 
 def test_a_long_value_is_cut(tmp_path: Path) -> None:
     write_rows(tmp_path / "long.jsonl", [{**ROWS[0], "question": "x" * 500}])
-    with pytest.raises(UsageError, match=r"the values are x{60}…\.$"):
+    with pytest.raises(UsageError, match=r"the column's values: x{60}…\.$"):
         open_log(str(tmp_path / "long.jsonl"), {"question": "y"})
 
 

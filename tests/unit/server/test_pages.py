@@ -35,7 +35,7 @@ MODELS = {
     "guide": {"model": GUIDE, "price": {"input": 10.0, "output": 20.0}},
 }
 SCRIPT = {BASE: [reply(EVIL, logprobs=[-0.01])], GUIDE: [reply(f"other {EVIL}", logprobs=[-0.01] * 2)]}
-PRICE = {"input": 1.0, "output": 2.0}
+PRICE_USD = {"input": 1.0, "output": 2.0}
 AUDITED = {"kind": "agreement", "alpha": 0.1, "audit": {"probability": 1.0}}
 
 
@@ -218,7 +218,7 @@ async def test_unknown_prices_are_no_saving_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("priced", [True, False])
 async def test_a_stream_that_its_client_cuts_off_cost_at_most_its_bound(tmp_path: Path, priced: bool) -> None:
     """0.6: the page showed what the calls before had cost, as if the call that was cut off were free."""
-    models = {name: {"model": name, **({"price": PRICE} if priced else {})} for name in ("small", "large")}
+    models = {name: {"model": name, **({"price": PRICE_USD} if priced else {})} for name in ("small", "large")}
     doubtful = {"small": [reply("Answer: Inn", logprobs=[-3.0] * 2, input_tokens=10, output_tokens=2)]}
     traces = {"store": f"sqlite:///{tmp_path}/t.db"}
     strategy = {"kind": "ladder", "models": ["small", "large"]}
