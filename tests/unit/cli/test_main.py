@@ -130,6 +130,7 @@ class Interrupts(importlib.abc.MetaPathFinder):
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started with it ignored
 sys.meta_path.insert(0, Interrupts())
 sys.argv = ["cascade", "ask", "Which river?"]
 from cascade.cli.start import main
