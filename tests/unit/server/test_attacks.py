@@ -188,7 +188,8 @@ os.dup2(int(sys.argv[2]), 3)
 os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
 """
 SERVES = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts a process with it ignored, and then the server leaves it so
 from cascade.config import load
 from cascade.server.running import serve
 serve(load(sys.argv[1]))
