@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.errors import ConfigError, UsageError
+from cascade.errors import ConfigError, UsageError, refuse_newer
 from cascade.guarantees.certificate import digest
 from cascade.policies.artifact import HEDGE_FILE, json_bytes, json_of_bytes
 from cascade.policies.base import Observation
@@ -117,8 +117,10 @@ def loads(data: bytes, source: str) -> Hedge:
     Raises:
         ConfigError: everything that is wrong with it: a field that is missing, unknown or of another form, another
             version, a file that was changed after it was made.
+        NewerFileError: a newer release wrote it.
     """
     document, where = json_of_bytes(data, HEDGE_FILE), f"{source}/{HEDGE_FILE}"
+    refuse_newer(document.get("schema_version") if isinstance(document, dict) else None, VERSION, where)
     problems = list(_problems(document))
     if problems:
         raise ConfigError(problems, where)
