@@ -20,9 +20,13 @@ second cheap model may be asked too; `fit` leaves out what does not pay. Ways:
 * agree: serve where the two cheap models give the same output, else ask the last; tested as a whole on the others.
 
 `--resplits`: how often the loss over certifying and test requests together, given the training, is above alpha.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import functools

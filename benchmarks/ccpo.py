@@ -13,9 +13,13 @@ threshold from the training questions: neither promises anything. Errors are sta
 
 On logs a split draws 1,000, 200 and the rest, as `fit_logs.py`; costs are in USD a question and given over that of net
 benefit with products; "floor": one step covers 1 − alpha.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import math

@@ -6,9 +6,13 @@
 Questions and judgement are those of `ccpo.py`. Each level has a threshold of its own, from the same 200 calibration
 questions. **at 1 − α**: the cost of the level's policy at a coverage of exactly 1 − its α, cents for 200
 questions; **ratio**: over that of the network trained for the level alone. Errors are standard errors over the seeds.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import sys

@@ -8,9 +8,13 @@ The first variant is `LiteralConfig.literal()`; each one below it has one repair
 and the exact defaults. All learn from the same 1,000 simulated questions a seed. Judged on 20,000 fresh ones: cost at a
 coverage of exactly 1 − alpha over that of the limit, which is optimal stopping (net benefit with products) learned from
 150,000; and what a threshold calibrated on 200 questions of its own covers.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[report,train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

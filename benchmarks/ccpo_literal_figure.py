@@ -1,6 +1,11 @@
-"""The figure of `ccpo_literal`: three variants while they learn, and what every one of them costs in the end."""
+"""The figure of `ccpo_literal`: three variants while they learn, and what every one of them costs in the end.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
+"""
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,9 +5,13 @@
 
 Questions, limit and judgement are those of `ccpo.py`; errors are standard errors over the seeds. The settings are those
 that `design/ccpo.md` gives a reason for.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import sys

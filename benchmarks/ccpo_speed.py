@@ -10,9 +10,13 @@ against what torchrl's PPO does with 10 rollouts of the same questions: generali
 Adam on `ClipPPOLoss` over the whole batch, policy and critic each of the same three layers of 64, float32 as torchrl
 has it. Both are timed in turns in the same process, and the medians are compared: a busy machine slows both. (c) How a
 step grows with batch and layers. One process, one core, one thread.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev-train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

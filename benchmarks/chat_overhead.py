@@ -5,9 +5,13 @@ to one server on loopback, in a process of its own; bare httpx and `openai_http`
 machine slows both. `overhead.py` takes both figures in, with their limits.
 
     python benchmarks/chat_overhead.py
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import asyncio
 import json

@@ -16,9 +16,13 @@ promise the better one misses more: a higher threshold costs less.
 
 "means" without delta is hierarchical conformal prediction (Lee, Barber & Willett 2023; Dunn, Wasserman & Ramdas 2023)
 written as conformal risk control. With delta its p-values are the betting and the Hoeffding-Bentkus ones.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 from collections.abc import Callable, Mapping

@@ -9,9 +9,13 @@ promises that at most so many answers are wrong where the last model is right, Î
 The ladder is a policy by backward regressions for each level, "one score" the exact test of a threshold on the best
 single score (`simple/opponents.py`). A split draws seven of ten groups to fit and to certify, the others are the test.
 A cost is a share of the last model's on the test questions, and 1 where nothing is certified.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 from collections import defaultdict

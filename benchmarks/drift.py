@@ -7,9 +7,13 @@
 Streams without drift are calibrated anew, each with questions of its own, and end after 1,000 audits. A drift is a jump
 of the miss rate from 10 % to 25 %. "Served" runs whole cascades: three models in turn, of which the first becomes
 worse without becoming less sure of itself; every fifth question is audited.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import math

@@ -6,9 +6,13 @@
 Everything runs in one thread, in one process, the two sides of a ratio in turns: other work on the machine then slows
 both. Times are processor seconds, the least of several runs. LightGBM is compared where it is installed; the project
 does not depend on it.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[fit]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

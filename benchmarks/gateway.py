@@ -12,9 +12,13 @@ processor time a request takes in the server says what a quiet core would do, wh
     python benchmarks/gateway.py --memory 100000          memory over so many requests, a fifth of them streams
 
 With --rounds 0 nothing is measured but what the last two say.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[server]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import asyncio

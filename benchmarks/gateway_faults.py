@@ -13,9 +13,13 @@ The second counts the calls that reach a provider which fails a tenth, or all, o
 It ends with status 1 if a request ended more than 0.1 s past its deadline, waits for a core apart, a client got
 something else than is written here, or more calls were made than 1.1 (a tenth fails) or 1.2 (all fail) times those
 planned.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[server,dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import asyncio

@@ -7,9 +7,13 @@ the day's. In the end what is on record must be at least what the provider bills
 answered must have its trace in the store.
 
     python benchmarks/gateway_kill.py --postgres postgresql://localhost/scratch --seconds 60
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[sql,server,dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import asyncio

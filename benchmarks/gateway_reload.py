@@ -5,9 +5,13 @@ and on, half of them over one connection, half over a new one for each request. 
 and once it has ended another one starts. Every request must be answered with 200; nobody tries anything again.
 
     python benchmarks/gateway_reload.py --reloads 5
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[server,dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import asyncio

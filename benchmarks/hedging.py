@@ -15,11 +15,15 @@ does, and its hedge on its walks. The other groups are the test. All ways but th
 * reference alone: only the reference is asked.
 
 A call that is begun and not used counts with its whole cost. "Total" is USD and priced seconds together, as a share of
-that of "one after the other". Splits of which the certified policy is the reference alone have nothing to hedge; they
-count with a total of 1 for the first three ways.
+that of "one after the other". If a split's certified policy is the reference alone, there is no
+earlier call to hedge; the split counts with a total of 1 for the first three ways.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import asyncio

@@ -8,9 +8,13 @@ A question is some minutes of one core, so `cascade collect` runs in the backgro
 
 Of each random split half of the questions train, a quarter calibrates, a quarter is the test. Costs are made-up prices
 of local models, in cents for 200 questions. Rows whose walk was not logged are left out.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

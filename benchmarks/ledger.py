@@ -7,9 +7,13 @@
 With --kill a provider of its own, in this process, counts the calls that reach it and bills each at a fixed price. At
 the end the spend on record must be at least that, and no more than any cap. The tables cascade_accounts and
 cascade_holds of the database are dropped first.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[sql]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import multiprocessing

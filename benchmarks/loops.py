@@ -119,7 +119,8 @@ def look(world: World, rng: np.random.Generator, number: int) -> float | None:
     threshold = float(GRID[passed - 1])
     jitter = rng.uniform(0.5, 1.5, ROWS)
     guide, base = world.guide * jitter, world.base * jitter
-    costs = Costs(guide, base, base + np.where(u < threshold, 0.0, guide), np.zeros(ROWS, dtype=np.bool_))
+    asks = u >= threshold
+    costs = Costs(guide, base, base + np.where(asks, guide, 0.0), np.zeros(ROWS, dtype=np.bool_), asks)
     bounds = Bounds(4 * 1.5 * world.guide, 4 * 1.5 * world.base)
     least = least_saving(costs.saving(AUDIT, bounds), bounds, look_level(SAVING_LEVEL, number))
     return threshold if least > 0 else None

@@ -5,9 +5,13 @@
 
 The jump is that of `drift.py`, from 10 % to 25 %, at once or after 500 audits; n calibration questions, no δ. Each
 cell: within how many audits half of the streams alarm; 95 % of them.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import math

@@ -4,9 +4,13 @@
 
 Critical values are drawn from Beta(2, 3), whose 10 % quantile is 0.1426; both rules start at the same thresholds, take
 the same steps eta_t = 0.05·t^−0.6 and are held within 0..1.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import random

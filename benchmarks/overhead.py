@@ -5,9 +5,13 @@ the project holds itself to. With --json it prints one JSON document.
 
     python benchmarks/overhead.py            about a minute
     python benchmarks/overhead.py --long     100,000 asks for the memory figure (a few minutes)
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import asyncio
 import gc

@@ -11,9 +11,13 @@ the tables leave open. Each split draws new questions: 1,000 (HotpotQA) or 560 (
 test. λ is read as USD for each answer kept and handed on in mean steps. ± is one standard error over the splits. "the
 limit" is OSC trained on 150,000 questions and calibrated on the same 200. Costs at 1 − α are those of 20,000 more
 questions at a coverage of exactly 1 − α; in brackets what is covered at the least, where that is more.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

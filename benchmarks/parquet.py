@@ -4,9 +4,13 @@
     python benchmarks/parquet.py --rows 1000000
 
 Files are made in a temporary folder; each is read by a process of its own, whose peak is its own.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[parquet]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

@@ -28,9 +28,13 @@ each group by its mean: what the certificate speaks of. It may be above alpha in
 
 The last lines hold the portfolio against the best certified way of each row, and against the better of mapie and exact
 in the geometric mean: over pairs, ladders and tool calls, and over all rows.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

@@ -10,9 +10,13 @@ k-th of n marked ones in a random order of N:
 
 With ties fewer are missed. So every row is tested twice: as logged, the misses may not exceed the law anywhere;
 and with ties broken by lot they must follow it.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import sys

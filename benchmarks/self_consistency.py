@@ -8,9 +8,13 @@ are equal, k at most. Settled: samples until no other answer can overtake the mo
 that of k. One: a single sample. Ours: net benefit, fitted for `error` on seven of ten groups; it buys a further sample
 where that is worth its price, and serves the answer that is most likely right. It is read at the threshold where it
 errs as often on the test requests as the fixed k: that flatters it. Costs are means over 20 splits, shares of k.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 from collections import Counter

@@ -18,9 +18,13 @@ With `--record` each split is written as soon as it is done, and a stopped run c
 `--resplits`: a certificate speaks of the questions that its calibration rows were drawn from. Given what a fit trained
 on, these are the calibration and the test rows together. The promise is broken where the policy's regret over them is
 above alpha, which may happen in a share of delta of the splits.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import json

@@ -5,9 +5,13 @@
 
 Rates are of wall-clock time, and beside them of the processor's time of this process, which a busy machine changes
 less. With --json it prints one JSON document.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[sql]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import contextlib
@@ -164,11 +168,11 @@ def server(given: str | None) -> Iterator[str | None]:
     if given is not None:
         yield given
         return
-    try:
-        import psycopg
+    import psycopg
 
+    try:
         admin = psycopg.connect(f"{LOOPBACK}/postgres", autocommit=True, connect_timeout=2)
-    except (ImportError, psycopg.OperationalError):
+    except psycopg.OperationalError:
         yield None
         return
     with admin:

@@ -6,9 +6,13 @@
 Each problem is min g·x subject to c + b·x ≤ 0 and ½ x'Hx ≤ δ in 1 to 8 dimensions. Clarabel gets it with the trust
 region as the unit ball and both gradients at length 1, so that its tolerances are shares of what a step can do;
 everything is checked at our x in the problem's own units. Ends with 1 if a step is wrong. Needs cvxpy-base, clarabel.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev-train]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import math

@@ -10,9 +10,13 @@ that break the promise, is not to exceed; "law" what it should be exactly, where
 errors the measured value lies from the law, or above the promise. "certified" is the share of calibrations that gave a
 certificate: none can break a promise that was not made. Rows called "naive" are rules that people use, to see that the
 others could fail.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import math

@@ -9,9 +9,13 @@ tenths of the tasks, in 20 random divisions into tenths (±: their standard devi
 tasks with the largest predicted gain to the dear model. A coin does so at random (± its standard deviation); "knows"
 knows each task's outcome. All are compared at the same mean cost, one, two and three quarters of the way from the cheap
 model to the dear one. There are too few tasks to certify anything.
+
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[fit]"
 """
 
 from __future__ import annotations
+
+import extras  # noqa: F401 - before the packages that it speaks of
 
 import json
 import sys

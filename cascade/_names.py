@@ -1,4 +1,4 @@
-"""The version; names of packages that are loaded when first used; old names, which warn and say the new one."""
+"""The version, lazy loading of public names, and old names, which warn and give the new name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def loaded_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
 
     Args:
         package: the package's name.
-        homes: the module of each name, as seen from the package.
+        homes: the names of each module, as seen from the package, with spaces between them.
     """
+    module_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{package}.{homes[name]}"), name)
+        found = getattr(import_module(f"{package}.{module_of[name]}"), name)
         setattr(sys.modules[package], name, found)
         return found
 
@@ -85,14 +86,14 @@ _MOVED_NAMES: Mapping[str, str] = {
     "cascade.sections.PromptedConfig": "cascade.policies.prompted",
     "cascade.sections.DirectoryConfig": "cascade.policies.config",
 }
-"""Names that did not go where the rest of their module went."""
+"""Names that moved to another module than the rest of their old module."""
 
 
 class OldModules:
-    """Finds a module under its old name (`MOVED`). It is asked last, so that no other import costs more for it."""
+    """Finds a module under its old name (`MOVED`). It is the last finder, so other imports are not slower."""
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return what makes the module; None where the name is no old one."""
+        """Return the module's spec; None if the name is not an old one."""
         held = any(one.startswith(f"{name}.") for one in MOVED)
         return ModuleSpec(name, self, is_package=held) if name in MOVED else None  # type: ignore[arg-type]
 
@@ -100,12 +101,12 @@ class OldModules:
         """Leave it to the import system."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the module pass on what it is asked for."""
+        """Make the module forward attribute access to the new one."""
         vars(module)["__getattr__"] = partial(moved_attribute, module.__name__)
 
 
 def moved_attribute(old: str, name: str) -> Any:
-    """Return what a module is asked for under its old name, with a warning.
+    """Return an attribute of a module with an old name, with a warning.
 
     Raises:
         AttributeError: the module under its new name has no such attribute.

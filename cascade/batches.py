@@ -1,4 +1,4 @@
-"""Many questions at once, in threads or in tasks: every answer in its place, or one error that holds them all."""
+"""Answers many questions at once, in threads or tasks; returns all answers in order, or raises one error with them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def in_threads(
 
     Args:
         ask: answers one question; it ends when its halt is stopped.
-        questions: what is asked.
-        concurrency: questions at a time.
-        halt: stops all of them from outside.
+        questions: the questions.
+        concurrency: the number of questions that run at once.
+        halt: the switch that stops all of them.
 
     Raises:
         BatchError: some failed; `results` holds every answer and every error.
@@ -55,7 +55,7 @@ def in_threads(
         try:
             asked = [threads.submit(one, question) for question in questions]
             results = [future.result() for future in asked]
-        except BaseException:  # Ctrl-C: no further question is begun, and those under way end now
+        except BaseException:  # Ctrl-C: no further question starts, and running ones end now
             own.stop()
             threads.shutdown(wait=False, cancel_futures=True)
             own.wait_idle(SETTLE_S)

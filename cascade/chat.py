@@ -1,7 +1,7 @@
 """A chat request as an application sends it, and the message that answers it.
 
-A `ChatRequest` is carried to whichever model answers without a change: cascade adds no prompt of its own. The shape is
-that of OpenAI's chat completions, which most servers and client libraries share.
+A `ChatRequest` is sent unchanged to the model that answers: cascade adds no prompt of its own. Its form is that of
+OpenAI's chat completions, which most servers and client libraries use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cascade.text import encode_sorted
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _ENVELOPE = frozenset({"model", "stream", "stream_options", "n"})
-"""Fields of a body that say who answers and how it travels, not what is asked."""
+"""Fields of a body that select the model or the transport; they are not part of the request."""
 
 
 @runtime_checkable
@@ -39,11 +39,11 @@ class ChatRequest:
             is taken as that client takes it.
         options: every other field of the request's body, such as `tools`, `tool_choice`, `response_format`,
             `temperature`, `stop` or `max_tokens`. A field that cascade does not know is sent as it is.
-        group: what the request hangs together with (a conversation, a user): no split of a log cuts through it.
-        segment: what certificates are made for one by one (a tenant, a task).
+        group: the request's group (a conversation, a user); a split of a log never divides a group.
+        segment: the request's segment (a tenant, a task), which may have a certificate of its own.
 
     Raises:
-        UsageError: it is not a request that can be sent; the message lists every problem.
+        UsageError: the request cannot be sent; the message lists every problem.
 
     >>> request = ChatRequest([{"role": "user", "content": "Hi"}], {"temperature": 0.2})
     >>> request.body()
@@ -55,10 +55,10 @@ class ChatRequest:
     group: str | None = None
     segment: str | None = None
     canonical: str = field(init=False, repr=False, compare=False)
-    """The request as JSON, always the same for the same request: what ids and digests are made from."""
+    """The request as canonical JSON, from which ids and digests are made."""
 
     def __post_init__(self) -> None:
-        """Check the request, and copy it, so that no later change of the caller's objects reaches it."""
+        """Check and copy the request, so that later changes of the caller's objects have no effect."""
         given = _dumped(self.messages)
         problems = list(_problems(given, self.options))
         if not problems:
@@ -78,7 +78,7 @@ class ChatRequest:
         object.__setattr__(self, "canonical", canonical)
 
     def __hash__(self) -> int:
-        """Hash what is asked; the fields themselves are dicts."""
+        """Hash the canonical JSON; the fields themselves are dicts."""
         return hash((self.canonical, self.group, self.segment))
 
     @classmethod
@@ -90,7 +90,7 @@ class ChatRequest:
         `model`, `stream` and `stream_options` are left out: the cascade decides who answers.
 
         Raises:
-            UsageError: it is not such a body, or asks for more than one answer (`n`).
+            UsageError: it is not such a body, or requests more than one answer (`n`).
         """
         if "messages" not in body:
             raise UsageError("A chat request is a dict with messages, as OpenAI's chat completions take it.")
@@ -110,7 +110,7 @@ class ChatRequest:
 
     @property
     def user(self) -> str | None:
-        """The application's name of who asks, None where the request names nobody.
+        """The application's name of the user; None if the request names none.
 
         >>> ChatRequest([{"role": "user", "content": "Hi"}], {"user": "ann"}).user
         'ann'
@@ -120,13 +120,16 @@ class ChatRequest:
 
     @property
     def max_tokens(self) -> int | None:
-        """The limit of the reply that the application has set, None where it set none."""
+        """The reply limit that the application has set; None without one.
+
+        Of two limits it is the higher one, since servers differ in which one they read, and a cap rests on it.
+        """
         limits = [self.options.get(name) for name in ("max_completion_tokens", "max_tokens")]
-        return next((limit for limit in limits if limit is not None), None)
+        return max([limit for limit in limits if limit is not None], default=None)
 
     @property
     def top_logprobs(self) -> int | None:
-        """How many alternatives of each token the application wants back, at least 1; None where it wants no log-probs.
+        """The number of alternatives per token that the application requests, at least 1; None without log-probs.
 
         >>> ChatRequest([{"role": "user", "content": "Hi"}], {"logprobs": True, "top_logprobs": 5}).top_logprobs
         5
@@ -138,16 +141,17 @@ class ChatRequest:
 
     @property
     def json_schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema that the reply has to follow, None where there is none."""
+        """The JSON schema that the reply must follow; None without one."""
         wanted = self.options.get("response_format")
         if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
             return None
-        schema = (wanted.get("json_schema") or {}).get("schema")
+        held = wanted.get("json_schema")
+        schema = held.get("schema") if isinstance(held, Mapping) else None
         return schema if isinstance(schema, Mapping) else None
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels that the reply may be: the `enum` of its schema, or of the one property that the schema has.
+        """The labels that the reply may have: the `enum` of its schema, or of the schema's only property.
 
         >>> ChatRequest([{"role": "user", "content": "?"}], {"response_format": {"enum": ["A", "B"]}}).labels
         ('A', 'B')
@@ -162,13 +166,13 @@ class ChatRequest:
 
     @property
     def wants_json(self) -> bool:
-        """Whether the reply has to be JSON, with a schema or without."""
+        """Whether the reply must be JSON, with or without a schema."""
         wanted = self.options.get("response_format")
         return isinstance(wanted, Mapping) and wanted.get("type") in ("json_schema", "json_object")
 
     @property
     def asked_text(self) -> str:
-        """The text of the last message of the user, or of the last message at all where no user speaks."""
+        """The text of the last user message, or of the last message if there is no user message."""
         users = [message for message in self.messages if message.get("role") == "user"]
         return text_of((users or list(self.messages))[-1].get("content"))
 
@@ -200,7 +204,7 @@ _encode_strictly = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separato
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a JSON value. Of plain dicts and lists `marshal` makes it in a fifth of the time."""
+    """Return a copy of a JSON value; for plain dicts and lists by `marshal`, in a fifth of the time."""
     try:
         return marshal.loads(marshal.dumps(value))  # noqa: S302 - what was dumped here
     except ValueError:
@@ -208,18 +212,18 @@ def _copied(value: Any) -> Any:
 
 
 Chat: TypeAlias = ChatRequest | Mapping[str, Any] | Sequence[Mapping[str, Any] | Dumps]
-"""A chat request as a caller may give it: one made, the body of one in OpenAI's form, or its messages."""
+"""The forms of a chat request that callers may pass: a `ChatRequest`, a body in OpenAI's form, or messages."""
 
 
 def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
-    """Return what a caller gave as a chat request.
+    """Return a caller's request as a `ChatRequest`.
 
     Args:
         given: a request, a body, or messages.
         fields: further fields of the body, and `group` and `segment`.
 
     Raises:
-        UsageError: it is not one, or a field is given twice.
+        UsageError: it is not a chat request, or a field is given twice.
     """
     hangs_with = {name: value for name, value in fields.items() if name in {"group", "segment"}}
     options = {name: value for name, value in fields.items() if name not in hangs_with and not _is_left_out(value)}
@@ -235,7 +239,7 @@ def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
 
 
 def _is_left_out(value: object) -> bool:
-    """Whether a value is OpenAI's mark of an argument that is not given: `openai.omit`, `openai.NOT_GIVEN`."""
+    """Whether a value is one of OpenAI's marks for an omitted argument: `openai.omit`, `openai.NOT_GIVEN`."""
     kind = type(value)
     return kind.__name__ in {"Omit", "NotGiven"} and kind.__module__.partition(".")[0] == "openai"
 
@@ -250,7 +254,7 @@ def text_of(content: object) -> str:
 
 
 def part_texts(content: object) -> list[str | None]:
-    """Return the text of each part of a message's content; "" for a refusal, None for a part that is no text."""
+    """Return the text of each part of a message's content; "" for a refusal, None for a part that is not text."""
     if isinstance(content, str):
         return [content]
     return [_part_text(part) for part in content] if isinstance(content, list | tuple) else []
@@ -273,7 +277,7 @@ def has_image(content: object) -> bool:
 
 
 def said_by(message: Mapping[str, Any]) -> str:
-    """Return what a message says in words: the text of its content, or what its audio speaks where it has none.
+    """Return the text of a message: that of its content, or else the transcript of its audio.
 
     >>> said_by({"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "Hello."}})
     'Hello.'
@@ -284,18 +288,20 @@ def said_by(message: Mapping[str, Any]) -> str:
 
 
 def refusal_of(message: Mapping[str, Any]) -> str:
-    """Return what a message says in place of an answer, in its own field or as a part of its content; "" for nothing.
+    """Return the refusal in a message, from its field or from a part of its content; "" without one.
 
     >>> refusal_of({"content": [{"type": "refusal", "refusal": "I cannot help with that."}]})
     'I cannot help with that.'
     """
     content = message.get("content")
+    if message.get("refusal") is None and isinstance(content, str):
+        return ""  # most messages
     parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
     return "".join([one["refusal"] for one in (message, *parts) if isinstance(one.get("refusal"), str)])
 
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Return the tool calls of a message, an old-style function call among them."""
+    """Return the tool calls of a message, including an old-style function call."""
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         return tuple(call for call in calls if isinstance(call, Mapping))
@@ -304,9 +310,9 @@ def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def output_text(message: Mapping[str, Any]) -> str:
-    """Return what a message says as one text, which logs keep and comparators compare.
+    """Return a message as one text, for logs and comparators.
 
-    A message that calls tools is the JSON list of its calls, with names and parsed arguments; any other its text.
+    For a message that calls tools, the JSON list of its calls with names and parsed arguments; otherwise its text.
 
     >>> output_text({"content": None, "tool_calls": [{"function": {"name": "add", "arguments": '{"b": 2, "a": 1}'}}]})
     '[{"arguments":{"a":1,"b":2},"name":"add"}]'
@@ -318,7 +324,7 @@ def output_text(message: Mapping[str, Any]) -> str:
         return encode_sorted(
             [{"name": function_of(call).get("name"), "arguments": arguments_of(call)} for call in calls]
         )
-    except RecursionError:  # arguments that are read but not written again: as they stand
+    except RecursionError:  # arguments that can be parsed but not serialised stay as they are
         return encode_sorted([function_of(call) for call in calls])
 
 
@@ -341,7 +347,7 @@ def parsed(text: str) -> Any:
 
 
 def arguments_of(call: Mapping[str, Any]) -> Any:
-    """Return a call's arguments parsed, or as they stand where they are no JSON; no arguments are an empty object."""
+    """Return a call's parsed arguments, or their text if they are not JSON; missing arguments are an empty object."""
     given = function_of(call).get("arguments")
     if not isinstance(given, str):
         return {} if given is None else given
@@ -352,7 +358,7 @@ def arguments_of(call: Mapping[str, Any]) -> Any:
 
 
 def _problems(messages: object, options: object) -> Iterable[str]:
-    """Yield what keeps a request from being sent."""
+    """Yield the problems that prevent a request from being sent."""
     if not isinstance(messages, list | tuple) or not messages:
         yield "messages must be a list of at least one message"
     else:

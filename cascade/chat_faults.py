@@ -1,6 +1,6 @@
-"""What is wrong with a message that answers a chat request: an unknown tool, arguments that break the schema.
+"""Finds faults in a message that answers a chat request, such as an unknown tool or arguments that break the schema.
 
-A message with a fault is never served while another model can be asked; the last model's is served with a warning. Each
+A message with a fault is not served if another model can be asked; the last model's is served with a warning. Each
 fault has a number in `design/faults.md`, and a test that fails without its check.
 """
 
@@ -21,18 +21,18 @@ MOST_ARGUMENT_CHARS = 1_000_000
 """Longer arguments of one call are a fault (F115)."""
 _SHOWN_CHARS = 200
 MOST_SCHEMA_CHARS = 50_000
-"""To read a schema of this length takes 0.3 s, once."""
+"""The maximum length of a schema; reading one of this length takes 0.3 s, once."""
 MOST_STEPS = 20_000
-"""Keywords that one check may look at, about 0.2 s."""
+"""The maximum number of keywords evaluated in one check, about 0.2 s."""
 _MATCHING = 500
-"""Steps of a pattern's match that take as long as a keyword."""
+"""The number of steps of a pattern match that take as long as one keyword."""
 
 
 def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reason: str) -> tuple[str, ...]:
-    """Return what is wrong with a message, in words; nothing for one that can be served.
+    """Return the faults of a message in words; empty if it can be served.
 
     Args:
-        request: what it answers.
+        request: the request that it answers.
         message: the assistant's message, in OpenAI's form.
         finish_reason: why the model stopped.
     """
@@ -57,7 +57,7 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
 
 
 def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
-    """Yield where the number or the names of the calls are not what the request allows."""
+    """Yield the faults in the number or names of the calls."""
     choice = request.options.get("tool_choice")
     if len(calls) > 1 and request.options.get("parallel_tool_calls") is False:
         yield f"{len(calls)} tools were called where one call is allowed"  # F105
@@ -72,7 +72,7 @@ def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -
 
 
 def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with one tool call."""
+    """Yield the faults of one tool call."""
     kind = call.get("type") or "function"
     called = call.get(kind) if isinstance(kind, str) else None
     called = called if isinstance(called, Mapping) else {}
@@ -82,7 +82,7 @@ def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]
         yield f"the tool {str(name)[:_SHOWN_CHARS]!r} was not offered"  # F102
         return
     if kind != "function":
-        return  # the input of a tool of another kind is free text
+        return  # the input of other kinds of tools is free text
     if isinstance(given, str) and len(given) > MOST_ARGUMENT_CHARS:
         yield f"the arguments of {name} have more than {MOST_ARGUMENT_CHARS:,} characters"  # F115
         return
@@ -100,7 +100,7 @@ def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]
 
 
 def _tool(request: ChatRequest, kind: str, name: object) -> Mapping[str, Any] | None:
-    """Return the tool of a kind that a request offers under a name; None where it offers none."""
+    """Return the tool of a kind and name that a request offers; None if there is none."""
     old = request.options.get("functions") if kind == "function" else None
     offered = [*request.tools, *({"function": one} for one in (old if isinstance(old, list) else ()))]
     found = [held for tool in offered if isinstance(held := tool.get(kind), Mapping) and held.get("name") == name]
@@ -119,11 +119,11 @@ def _json_faults(request: ChatRequest, text: str) -> Iterator[str]:
 
 
 def schema_problem(schema: object, value: object) -> str | None:
-    """Return where a value breaks a JSON schema; None where it keeps it, or where that is not known.
+    """Return where a value breaks a JSON schema; None if it does not, or if that is unknown.
 
-    It is not known where the schema itself is wrong, is longer than `MOST_SCHEMA_CHARS`, or asks for more work than a
-    server can do between two requests (`MOST_STEPS`). References to other documents are not followed: nothing leaves
-    the machine.
+    It is unknown if the schema is not valid, is longer than `MOST_SCHEMA_CHARS`, or needs more work than a server can
+    do between two requests (`MOST_STEPS`). References to other documents are not followed, so no request leaves the
+    machine.
 
     >>> schema_problem({"type": "object", "properties": {"n": {"type": "integer"}}}, {"n": "2"})
     "$.n: '2' is not of type 'integer'"
@@ -138,16 +138,16 @@ def schema_problem(schema: object, value: object) -> str | None:
 
 
 class _TooMuchWorkError(Exception):
-    """A check that would hold up everything else."""
+    """A check that would take too long."""
 
 
 _work = threading.local()
-"""`left`: the steps that the check under way may still take."""
+"""`left`: the steps that the running check may still take."""
 
 
 @lru_cache(maxsize=256)
 def _checker(schema: str) -> Callable[[object], str | None] | None:
-    """Return the check of a schema, made once; None where the schema itself is wrong."""
+    """Return the cached check of a schema; None if the schema is not valid."""
     try:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
@@ -175,7 +175,7 @@ def _checker(schema: str) -> Callable[[object], str | None] | None:
 
 @lru_cache(maxsize=1)
 def _bounded_validator() -> Any:
-    """Return jsonschema's validator with a count of the work that each keyword does."""
+    """Return jsonschema's validator, extended to count the work of each keyword."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
@@ -193,7 +193,7 @@ def _bounded_validator() -> Any:
 
 
 def _steps(keyword: str, wanted: Any, value: Any, schema: Any) -> int:
-    """Return how much work a keyword is for a value."""
+    """Return the amount of work of a keyword for a value."""
     if keyword == "uniqueItems" and isinstance(value, list):
         return 1 + len(value) ** 2  # each is compared with each
     if keyword == "pattern" and isinstance(value, str):
@@ -216,7 +216,7 @@ def _patterns(schema: object) -> Iterator[str]:
 
 
 def _matching(pattern: str, length: int) -> int:
-    """Return how much work it is at most to search a text of a length. Raises _TooMuchWorkError where none can say."""
+    """Return an upper bound on the work of searching a text of a length. Raises _TooMuchWorkError if none is known."""
     effort = _effort(pattern)
     if effort is None:
         raise _TooMuchWorkError
@@ -225,11 +225,10 @@ def _matching(pattern: str, length: int) -> int:
 
 @lru_cache(maxsize=1_024)
 def _effort(pattern: str) -> tuple[int, int] | None:
-    """Return f and k where searching n characters takes at most about f n^k steps; None where it may take more.
+    """Return f and k such that searching n characters takes at most about f n^k steps; None if it may take more.
 
-    A search begins at each character, unless it is held to the first, and each repetition multiplies the ways
-    through what follows: by n, or by as many as it has lengths. A repetition of what can itself match in several ways
-    may take 2^n.
+    A search starts at each character, unless it is anchored. Each repetition multiplies the number of ways by n, or by
+    the number of its lengths. A repetition of a part that can match in several ways may take 2^n steps.
 
     >>> _effort("^[a-z]+$"), _effort("[0-9]+-[0-9]+"), _effort("^[0-9]{4}-[0-9]?$"), _effort("(a+)+"), _effort("(a|a)*")
     ((1, 1), (1, 3), (2, 0), None, None)
@@ -242,7 +241,7 @@ def _effort(pattern: str) -> tuple[int, int] | None:
 
 
 def _ways(parsed: Any, ways: tuple[int, int], *, repeated: bool) -> tuple[int, int] | None:
-    """Return in how many ways a part matches, times those before it."""
+    """Return the number of ways in which a part matches, times those of the parts before it."""
     found: tuple[int, int] | None = ways
     for kind, given in parsed:
         if kind in _LEAVES:

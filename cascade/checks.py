@@ -1,4 +1,4 @@
-"""Checks of single values: addresses, keys, misspelt words and shares of a configuration, and what is asked."""
+"""Checks of single values: addresses, keys, misspelt words and shares in a configuration, and questions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from cascade._names import warn_renamed
 from cascade.errors import UsageError
+from cascade.money import nano_usd
 from cascade.safety import holds_key, taken_out
 from cascade.types import Question
 
@@ -28,7 +29,7 @@ _LONGEST_NAME_CHARS = 40
 
 
 def shown_name(value: object) -> str:
-    """Return a name that does not exist as an error shows it: a long one may be a key that was pasted there.
+    """Return an unknown name as an error shows it: a long one is hidden, since it may be a pasted key.
 
     >>> shown_name("treshold"), shown_name("0123456789abcdef" * 4)
     ("'treshold'", 'such a name (64 characters, not shown)')
@@ -44,10 +45,11 @@ _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+")
 
 
 def checked_key(key: str, name: str) -> str:
-    """Return a key without the blanks and line ends around it, as a file or a shell may have left them.
+    """Return a key without surrounding blanks and line ends, which a file or a shell may have added.
 
     Raises:
-        ValueError: the key holds a character that an HTTP header cannot hold; the message has its `name`, not the key.
+        ValueError: the key has a character that is not allowed in an HTTP header; the message has its `name`, not the
+            key.
     """
     bare = key.strip()
     if not all("!" <= char <= "~" for char in bare):
@@ -61,9 +63,9 @@ _CALLED = "/chat/completions"
 
 
 def checked_base(value: str) -> str:
-    """Return a server's address, or raise ValueError for one that is none or must not be asked (F74)."""
+    """Return a server's address; raise ValueError if it is not valid or is forbidden (F74)."""
     parts = urlsplit(value)
-    if parts.port == 0:  # reading it also refuses what is no port
+    if parts.port == 0:  # reading `port` also refuses invalid ports
         raise ValueError("port 0 is no address")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("an address starts with http:// or https:// and names a host")
@@ -77,12 +79,12 @@ def checked_base(value: str) -> str:
     return value
 
 
-# Where Alibaba Cloud and, over IPv6, AWS keep theirs: not link-local by their numbers.
+# The metadata addresses of Alibaba Cloud and, over IPv6, of AWS, which are not link-local.
 _METADATA = {ipaddress.ip_address("100.100.100.200"), ipaddress.ip_address("fd00:ec2::254")}
 
 
 def is_link_local(host: str) -> bool:
-    """Whether a host is where clouds keep their metadata, in any spelling of the address.
+    """Whether a host is a link-local or cloud metadata address, in any spelling.
 
     >>> is_link_local("169.254.169.254"), is_link_local("0xA9FEA9FE"), is_link_local("127.0.0.1")
     (True, True, False)
@@ -104,12 +106,12 @@ _SECRET_NAMES = re.compile(r"(?i)^(?:api_?key|key|token|secret|password|authoriz
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a setting of this name would hold a key."""
+    """Whether a setting of this name is for a key."""
     return isinstance(name, str) and _SECRET_NAMES.match(name) is not None
 
 
 def secret_problems(value: object, path: str = "") -> Iterable[str]:
-    """Yield where a key stands in a configuration (F67), without the key."""
+    """Yield the places of keys in a configuration (F67), without the keys."""
     advice = "keys do not belong in a configuration; put it in an environment variable and name that: api_key_env: NAME"
     if isinstance(value, Mapping):
         for name, item in value.items():
@@ -126,11 +128,11 @@ def secret_problems(value: object, path: str = "") -> Iterable[str]:
 
 
 def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
-    """Return what is wrong with shares and probabilities; one that is None was not given.
+    """Return the problems of shares and probabilities; None means not given.
 
     Args:
-        ends: whether 0 and 1 are shares too.
-        shares: by the names that the problems call them by.
+        ends: whether 0 and 1 are allowed.
+        shares: the values, by their names in messages.
 
     >>> share_problems(alpha=1.0, delta=None, level=0.05), share_problems(alpha=1.5, ends=True)
     (['alpha must lie between 0 and 1, not 1'], ['alpha must lie in 0..1, not 1.5'])
@@ -141,6 +143,15 @@ def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
         for name, share in shares.items()
         if share is not None and not (0 < share < 1 or (ends and share in {0, 1}))  # NaN is neither
     ]
+
+
+def nano_of(option: str, amount_usd: float | None) -> int | None:
+    """Return the amount that an option gives in nano-USD. Raises UsageError if it is not above 0."""
+    if amount_usd is None:
+        return None
+    if not 0 < amount_usd < 1e9:
+        raise UsageError(f"{option} is an amount in USD above 0, not {amount_usd}.")
+    return nano_usd(amount_usd)
 
 
 _LIST_AT_MOST = 16
@@ -157,7 +168,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def hint_at(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest known word, where one is near.
+    """Return a hint with the nearest known word, or "" if none is near.
 
     >>> hint_at("treshold", ("fixed", "threshold")), hint_at("x", ("fixed", "threshold"))
     ('; did you mean threshold?', '')
@@ -167,7 +178,7 @@ def hint_at(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest known word, and all of them if there are few.
+    """Return a hint with the nearest known word, and with all known words if there are few.
 
     >>> did_you_mean("treshold", ("fixed", "threshold"))
     '; did you mean threshold? Known: fixed, threshold'
@@ -183,7 +194,7 @@ _CHAT_KEYS = frozenset({"role", "content"})
 
 
 def refuse_chat(given: object) -> None:
-    """Raise `UsageError` for a chat message, or a list of them, in the place of a question."""
+    """Raise `UsageError` for a chat message, or a list of them, given as a question."""
     several = given if isinstance(given, list | tuple) else [given]
     if several and all(isinstance(one, Mapping) and one.keys() & _CHAT_KEYS for one in several):
         raise UsageError(
@@ -192,14 +203,14 @@ def refuse_chat(given: object) -> None:
 
 
 def chat_question(given: Chat, fields: Mapping[str, Any]) -> Question:
-    """Return the question that a chat request asks. Raises UsageError where it is none."""
+    """Return a chat request as a question. Raises UsageError if it is not one."""
     from cascade.chat import chat_request  # of a chat request alone
 
     return Question.of_chat(chat_request(given, fields))
 
 
 def checked_question(question: str | Question, segment: str | None = None) -> Question:
-    """Return the question, in a segment where one is given; raise `UsageError` where it asks nothing or is too long."""
+    """Return the question, with its segment if given; raise `UsageError` if it is empty or too long."""
     asked = Question(question) if isinstance(question, str) else question
     refuse_chat(question)
     if getattr(asked, "chat", None) is not None:
@@ -213,11 +224,10 @@ def checked_question(question: str | Question, segment: str | None = None) -> Qu
 
 
 def fitted_question(asked: Question, context_chars: int | None) -> tuple[Question, tuple[str, ...]]:
-    """Return a question as the models are to read it, and what the caller has to know of that.
+    """Return a question as the models will read it, and warnings for the caller.
 
-    A context of more than `context_chars` characters loses its middle; None, the default of the configuration, leaves
-    every context whole. What no prompt may hold (`safety`) is named; the question itself keeps it. A chat
-    request is sent as it is.
+    The middle of a context of more than `context_chars` characters is cut out; with None, the default, contexts are
+    never cut. A warning names characters that are not allowed in prompts (`safety`). A chat request is sent unchanged.
     """
     said: list[str] = []
     if asked.chat is not None:
@@ -244,21 +254,21 @@ _OF_CLIENTS = {
     "extra_headers": "the provider's configuration says what is sent",
     "extra_query": "the address in the configuration says where requests go (api_base)",
 }
-"""What OpenAI's client takes beside a request's body, and what to use instead."""
+"""Arguments of OpenAI's client that are not fields of a body, and what to use instead."""
 
 
 def timed_chat(messages: Chat, fields: dict[str, Any]) -> tuple[Question, float | None]:
-    """Return the question that a chat request asks, and `deadline_s`, which may stand among its fields.
+    """Return a chat request as a question, and `deadline_s`, which may be among its fields.
 
-    As in OpenAI's client the fields of `extra_body` are put into the body.
+    As in OpenAI's client, the fields of `extra_body` are added to the body.
 
     Raises:
-        UsageError: it is no request, or holds an argument of OpenAI's client that is no field of a body.
+        UsageError: it is not a request, or has an argument of OpenAI's client that is not a field of a body.
     """
     deadline_s, more = fields.pop("deadline_s", None), fields.pop("extra_body", None)
     alien = [f"{name}: {instead}" for name, instead in _OF_CLIENTS.items() if name in fields]
     if alien:
-        raise UsageError("\n  - ".join(["Arguments of OpenAI's client that are no fields of a request:", *alien]))
+        raise UsageError("\n  - ".join(["Arguments of OpenAI's client that are not fields of a request:", *alien]))
     if more is not None and not isinstance(more, Mapping):
         raise UsageError(f"extra_body must be a dict of fields, not {type(more).__name__}.")
     fields = {**fields, **(more or {})}
@@ -273,7 +283,7 @@ def above_zero(deadline_s: object) -> float | None:
 
 
 def level_of(level: str | None, budget: str | None) -> str | None:
-    """Return the level that is asked for, also by its old name."""
+    """Return the requested level, also if given by its old name."""
     if budget is None:
         return level
     warn_renamed("ask(budget=…)", "ask(level=…)", stacklevel=3)
@@ -292,9 +302,9 @@ def in_event_loop() -> bool:
 
 
 def refuse_in_event_loop(name: str, instead: str) -> None:
-    """Raise UsageError where a blocking call of an orchestrator would stop a running event loop."""
+    """Raise UsageError if a blocking call of an orchestrator would stop a running event loop."""
     if in_event_loop():
         raise UsageError(
-            f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
-            f"Use: {'async for event in' if instead.startswith('astream') else 'await'} orchestrator.{instead}(…)"
+            f"{name}() blocks, and it was called inside a running event loop, which it would stop. Use: "
+            f"{'async for event in' if instead.startswith('astream') else 'await'} orchestrator.{instead}(…)"
         )

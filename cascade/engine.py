@@ -48,52 +48,151 @@ UNCERTIFIED = BROKEN_OFF | {"forced"}
 
 
 @dataclass(slots=True)
-class _Record:
-    """The record of the walk so far, and the scope of the certificate, if there is one."""
+class _Walk:
+    """A question in progress: its inputs and the record so far."""
 
-    scope: Scope | None = None
+    question: Question
+    plan: Plan
+    strategy: Strategy
+    policy: Policy
+    prices: Mapping[str, Price | None]
+    purse: QuestionBudget
+    scope: Scope | None  # of the certificate, if there is one
+    may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
+    deadline: Deadline
+    standins: Standins
+    warnings: list[str]
     outside: list[str] = field(default_factory=list)  # why the certificate does not cover this question
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # of the step in the making
-    warnings: list[str] = field(default_factory=list)
-    may_finish: bool = False  # when the money ends, the plan may still make a step of the calls it has paid for
     exhausted: BudgetExceededError | None = None
     late: ProviderTimeoutError | None = None  # the deadline is over
-    deadline: Deadline = field(default_factory=Deadline)
-    standins: Standins = field(default_factory=Standins)
 
-    def seen(self, step: Step) -> tuple[Step, ...]:
+    def follow(self) -> Generator[Request | Step, Completion | None, str]:
+        """Follow the plan until the policy or the plan ends it; return why it stopped."""
+        item = next(self.plan, None)
+        while item is not None:
+            if not isinstance(item, Step):
+                item = yield from self._pay(item)
+                continue
+            observation = self._within(Observation(self.question, self._seen(item), self.strategy.horizon))
+            step, last = observation.step, observation.last
+            decision = decide(self.policy, observation)
+            if decision.buy is not None:
+                decision = decision._replace(buy_name=dict(enumerate(self.strategy.step_names, 1)).get(decision.buy))
+            self.warnings += () if last else missing_logprobs(step, self.policy.reads)
+            if step.number:  # before the first call there is nothing to record
+                yield self._finish(step._replace(decision=decision))
+            self._check()
+            if not decision.proceed:
+                if step.forced is not None:
+                    return "forced"
+                return "horizon" if last else "policy"
+            item = self._resumed(decision.buy)
+        return "horizon"
+
+    def run_on(self) -> Generator[Request | Step, Completion | None, None]:
+        """Follow the plan to its end after the walk, for an audit. The steps keep nothing.
+
+        An error here cuts the audit short and does not affect the answer.
+        """
+        self.may_finish, horizon = False, self.strategy.horizon
+        try:
+            while self.steps and not (self.steps[-1].final or self.steps[-1].number >= horizon):
+                item = next(self.plan, None)
+                while isinstance(item, Request | Conclusion):
+                    item = yield from self._pay(item)
+                if item is None:
+                    return
+                observation = Observation(self.question, self._seen(item), horizon)
+                decision = decide(self.policy, observation)._replace(keep=(), proceed=not observation.last)
+                yield self._finish(observation.step._replace(decision=decision, audited=True))
+                self._check()
+        except (BudgetExceededError, ProviderError) as error:
+            self.warnings.append(f"the audit was cut short: {type(error).__name__}: {error}")
+
+    def all_calls(self) -> tuple[Call, ...]:
+        return tuple(call for step in self.steps for call in step.calls) + tuple(self.calls)
+
+    def _seen(self, step: Step) -> tuple[Step, ...]:
         """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
         return (*self.steps, step._replace(calls=tuple(self.calls)))
 
-    def finish(self, step: Step) -> Step:
+    def _within(self, observation: Observation) -> Observation:
+        """Record why the latest step is outside the certificate's scope, and go on if a certificate is required."""
+        step, scope = observation.step, self.scope
+        outside = scope.outside(step) if scope is not None and step.number else ()
+        self.outside += outside
+        if scope is None or not outside or not scope.insists or step.forced is not None or observation.last:
+            return observation
+        reason = f"{outside[0]}: no certificate covers that, and one is required, so the walk goes on"
+        return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
+
+    def _finish(self, step: Step) -> Step:
         """Record a decided step and begin the calls of the next one."""
         self.calls.clear()
         self.steps.append(step)
         self.warnings += step.warnings
         return step
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise the error that ends the walk even if the policy wants to go on, if there is one."""
         if self.exhausted is not None:
             raise self.exhausted
         if self.late is not None:
             raise self.late
 
-    def ask(self, request: Request) -> None:
-        """Raise ProviderTimeoutError if the deadline is over before a call."""
+    # --- calls ---
+
+    def _resumed(self, told: Completion | ProviderError | int | None) -> Request | Step | Conclusion | None:
+        """Resume the plan with a reply, an error, or the number of the offer to buy next if the policy chose one."""
+        try:
+            return self.plan.throw(told) if isinstance(told, ProviderError) else self.plan.send(told)
+        except StopIteration:
+            return None
+
+    def _pay(
+        self, request: Request | Conclusion
+    ) -> Generator[Request, Completion | None, Request | Step | Conclusion | None]:
+        """Make a call, or that of a stand-in, and resume the plan with its result."""
+        try:
+            completion = yield from self._answered(request)
+        except ProviderError as error:
+            return self._resumed(error)
+        return self._resumed(completion)
+
+    def _answered(self, request: Request | Conclusion) -> Generator[Request, Completion | None, Completion]:
+        """Make a call or, if its model is down or too expensive, that of the next stand-in."""
+        if isinstance(request, Conclusion):
+            self.calls.append(Call(*request, 0, 0, "no"))
+            return request.completion
+        if request.purpose == SKIP:
+            nothing = Completion("", "skipped", Usage(0, 0))
+            self.calls.append(Call(request, nothing, 0, 0, "no"))
+            return nothing
         if self.deadline.over:
             says = f"the deadline was over before {request.model} was asked."
             self.late = self.late or ProviderTimeoutError(says, model=request.model, billed="no")
             raise self.late
+        asked: Request | None = request
+        failure: ProviderError | None = None
+        waiting = list(self.standins.down.get(request.model, ()))
+        while asked is not None:
+            try:
+                return (yield from self._call(asked))
+            except BudgetExceededError as error:  # from the question's cap, or thrown in from a shared cap
+                asked = self._cheaper(asked, error)
+                if asked is None:
+                    if not (self.may_finish and self.calls) or self.exhausted is not None:
+                        raise  # no paid call is left that the plan could make a step of
+                    self.exhausted = error
+                    failure = ProviderUnavailableError(f"not asked: {error}", model=request.model)
+            except ProviderError as error:
+                asked, failure = self._other(asked, error, waiting), error
+        assert failure is not None  # noqa: S101 - nobody is left to ask because of it
+        raise failure
 
-    def exhaust(self, error: BudgetExceededError) -> None:
-        """Note that the money has ended; raise the error if no paid call is left that the plan could make a step of."""
-        if not (self.may_finish and self.calls) or self.exhausted is not None:
-            raise error
-        self.exhausted = error
-
-    def cheaper(self, asked: Request, error: BudgetExceededError) -> Request | None:
+    def _cheaper(self, asked: Request, error: BudgetExceededError) -> Request | None:
         """Return the call of the stand-in for a model that the budget cannot pay, if there is no answer yet."""
         use = self.standins.poor
         begun = self.exhausted is not None or self.calls or any(step.candidates for step in self.steps)
@@ -102,7 +201,7 @@ class _Record:
         self.exhausted = error
         return asked._replace(model=use.name, instead_of=asked.model)
 
-    def other(self, asked: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
+    def _other(self, asked: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
         """Return the call of the next stand-in for a model that is down, taken from `waiting`."""
         while waiting and error.another_may_answer and not self.deadline.over:
             use = waiting.pop(0)
@@ -112,8 +211,32 @@ class _Record:
             self.late = error
         return None
 
-    def all_calls(self) -> tuple[Call, ...]:
-        return tuple(call for step in self.steps for call in step.calls) + tuple(self.calls)
+    def _call(self, request: Request) -> Generator[Request, Completion | None, Completion]:
+        """Hold the money, make the call, settle, and record it."""
+        price, purse = self.prices.get(request.model), self.purse
+        hold = purse.hold(request, price)
+        try:
+            completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
+        except BudgetExceededError:  # from a shared cap: the call was not made
+            raise
+        except ProviderError as error:
+            call = failed_call(request, error, price)
+            self.calls.append(call)
+            purse.settle(hold, call.cost_nano_usd if call.billed != "maybe" else None)
+            raise
+        except BaseException:
+            purse.settle(hold, None)  # cancelled: it may be billed
+            raise
+        assert completion is not None  # noqa: S101 - drivers answer a request with a completion
+        call = paid_call(request, completion, price)
+        self.calls.append(call)
+        if call.unpriced is not None:
+            self.warnings.append(f"the cost is unknown: {request.model} has no known price for {call.unpriced}")
+        known = call.cost_nano_usd is not None
+        purse.settle(hold, call.cost_nano_usd if known else max(hold, call.cost_bound_nano_usd or 0))
+        if request.instead_of is not None:
+            self.warnings.append(f"{request.model} answered in place of {request.instead_of}")
+        return completion
 
 
 def run(
@@ -168,223 +291,61 @@ def run(
             the paid calls.
     """
     started = time.monotonic()
-    record = _Record(
+    walk = _Walk(
+        question,
+        strategy.plan(question),
+        strategy,
+        policy,
+        prices,
+        budget or QuestionBudget(),
         scope=None if certificate is None else scope,
         may_finish=on_exhausted != "refuse",
-        warnings=list(warnings),
         deadline=deadline or Deadline(),
         standins=standins or Standins(),
+        warnings=list(warnings),
     )
-    purse = budget or QuestionBudget()
-    plan = strategy.plan(question)
     try:
-        stopped = yield from _walk(question, plan, strategy, policy, prices, purse, record)
+        stopped = yield from walk.follow()
         if audit:
-            yield from _run_on(question, plan, strategy.horizon, policy, prices, purse, record)
+            yield from walk.run_on()
     except BudgetExceededError as error:
-        error.calls = record.all_calls()
-        if on_exhausted == "refuse" or not any(step.candidates for step in record.steps):
+        error.calls = walk.all_calls()
+        if on_exhausted == "refuse" or not any(step.candidates for step in walk.steps):
             _say_first(error)
             raise
         stopped = "budget"
-        record.warnings.append(str(error))
+        walk.warnings.append(str(error))
     except ProviderError as error:
-        error.calls = record.all_calls()
-        if error.shown or not any(step.candidates for step in record.steps):
+        error.calls = walk.all_calls()
+        if error.shown or not any(step.candidates for step in walk.steps):
             _say_first(error)
             raise
-        stopped = "deadline" if error is record.late else "provider error"
-        record.warnings.append(f"{type(error).__name__}: {error}")
+        stopped = "deadline" if error is walk.late else "provider error"
+        walk.warnings.append(f"{type(error).__name__}: {error}")
     finally:
-        plan.close()
-    record.warnings += _failed_calls(record.steps)
-    answers, stopped = _served(record.steps, stopped, abstain_below, question.chat)
-    record.warnings += _unkept(record.steps, answers, stopped)
+        walk.plan.close()
+    walk.warnings += _failed_calls(walk.steps)
+    answers, stopped = _served(walk.steps, stopped, abstain_below, question.chat)
+    walk.warnings += _unkept(walk.steps, answers, stopped)
     if certificate is not None:
-        reasons = list(dict.fromkeys(record.outside))
+        reasons = list(dict.fromkeys(walk.outside))
         if stopped in UNCERTIFIED:
             reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
         certificate = None if reasons else certificate
-        record.warnings += [f"no certificate: {said}" for said in reasons]
+        walk.warnings += [f"no certificate: {said}" for said in reasons]
     return Answer(
         question=question,
         text=answers[0] if answers else None,
         answers=answers,
-        steps=tuple(record.steps),
+        steps=tuple(walk.steps),
         stopped=stopped,
         latency_s=time.monotonic() - started,
-        warnings=tuple(record.warnings),
+        warnings=tuple(walk.warnings),
         certificate=certificate,
-        loose_calls=tuple(record.calls),
+        loose_calls=tuple(walk.calls),
         audited=audit,
         level=level,
     )
-
-
-def _walk(
-    question: Question,
-    plan: Plan,
-    strategy: Strategy,
-    policy: Policy,
-    prices: Mapping[str, Price | None],
-    purse: QuestionBudget,
-    record: _Record,
-) -> Generator[Request | Step, Completion | None, str]:
-    """Follow the plan until the policy or the plan ends it; return why it stopped."""
-    item = next(plan, None)
-    while item is not None:
-        if not isinstance(item, Step):
-            item = yield from _pay(item, plan, prices, purse, record)
-            continue
-        observation = _within(Observation(question, record.seen(item), strategy.horizon), record)
-        step, last = observation.step, observation.last
-        decision = decide(policy, observation)
-        if decision.buy is not None:
-            decision = decision._replace(buy_name=dict(enumerate(strategy.step_names, 1)).get(decision.buy))
-        record.warnings += () if last else missing_logprobs(step, policy.reads)
-        if step.number:  # before the first call there is nothing to put on record
-            yield record.finish(step._replace(decision=decision))
-        record.check()
-        if not decision.proceed:
-            if step.forced is not None:
-                return "forced"
-            return "horizon" if last else "policy"
-        item = _resumed(plan, decision.buy)
-    return "horizon"
-
-
-def _within(observation: Observation, record: _Record) -> Observation:
-    """Record why the latest step is outside the certificate's scope, and go on if a certificate is required."""
-    step, scope = observation.step, record.scope
-    if scope is None or not step.number:
-        return observation
-    outside = scope.outside(step)
-    if not outside:
-        return observation
-    record.outside += outside
-    if not scope.insists or step.forced is not None or observation.last:
-        return observation
-    reason = f"{outside[0]}: no certificate covers that, and one is required, so the walk goes on"
-    return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
-
-
-def _run_on(
-    question: Question,
-    plan: Plan,
-    horizon: int,
-    policy: Policy,
-    prices: Mapping[str, Price | None],
-    purse: QuestionBudget,
-    record: _Record,
-) -> Generator[Request | Step, Completion | None, None]:
-    """Follow the plan to its end after the walk, for an audit. The steps keep nothing.
-
-    An error here cuts the audit short and does not affect the answer.
-    """
-    record.may_finish = False
-    try:
-        while record.steps and not (record.steps[-1].final or record.steps[-1].number >= horizon):
-            item = next(plan, None)
-            while isinstance(item, Request | Conclusion):
-                item = yield from _pay(item, plan, prices, purse, record)
-            if item is None:
-                return
-            observation = Observation(question, record.seen(item), horizon)
-            decision = decide(policy, observation)._replace(keep=(), proceed=not observation.last)
-            yield record.finish(observation.step._replace(decision=decision, audited=True))
-            record.check()
-    except (BudgetExceededError, ProviderError) as error:
-        record.warnings.append(f"the audit was cut short: {type(error).__name__}: {error}")
-
-
-def _pay(
-    request: Request | Conclusion,
-    plan: Plan,
-    prices: Mapping[str, Price | None],
-    purse: QuestionBudget,
-    record: _Record,
-) -> Generator[Request, Completion | None, Request | Step | Conclusion | None]:
-    """Make a call, or that of a stand-in, and resume the plan with its result."""
-    try:
-        completion = yield from _answered(request, prices, purse, record)
-    except ProviderError as error:
-        return _resume(plan, error)
-    return _resumed(plan, completion)
-
-
-def _answered(
-    request: Request | Conclusion, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
-) -> Generator[Request, Completion | None, Completion]:
-    """Make a call or, if its model is down or too expensive, that of the next stand-in."""
-    if isinstance(request, Conclusion):
-        record.calls.append(Call(*request, 0, 0, "no"))
-        return request.completion
-    if request.purpose == SKIP:
-        nothing = Completion("", "skipped", Usage(0, 0))
-        record.calls.append(Call(request, nothing, 0, 0, "no"))
-        return nothing
-    record.ask(request)
-    asked: Request | None = request
-    failure: ProviderError | None = None
-    waiting = list(record.standins.down.get(request.model, ()))
-    while asked is not None:
-        try:
-            return (yield from _call(asked, prices, purse, record))
-        except BudgetExceededError as error:  # from the question's cap, or thrown in from a shared cap
-            asked = record.cheaper(asked, error)
-            if asked is None:
-                record.exhaust(error)
-                failure = ProviderUnavailableError(f"not asked: {error}", model=request.model)
-        except ProviderError as error:
-            asked, failure = record.other(asked, error, waiting), error
-    assert failure is not None  # noqa: S101 - nobody is left to ask because of it
-    raise failure
-
-
-def _call(
-    request: Request, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
-) -> Generator[Request, Completion | None, Completion]:
-    """Hold the money, make the call, settle, and record it."""
-    price = prices.get(request.model)
-    hold = purse.hold(request, price)
-    try:
-        completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
-    except BudgetExceededError:  # from a shared cap: the call was not made
-        raise
-    except ProviderError as error:
-        call = failed_call(request, error, price)
-        record.calls.append(call)
-        purse.settle(hold, call.cost_nano_usd if call.billed != "maybe" else None)
-        raise
-    except BaseException:
-        purse.settle(hold, None)  # cancelled: it may be billed
-        raise
-    assert completion is not None  # noqa: S101 - drivers answer a request with a completion
-    call = paid_call(request, completion, price)
-    record.calls.append(call)
-    if call.unpriced is not None:
-        record.warnings.append(f"the cost is unknown: {request.model} has no known price for {call.unpriced}")
-    purse.settle(
-        hold, call.cost_nano_usd if call.cost_nano_usd is not None else max(hold, call.cost_bound_nano_usd or 0)
-    )
-    if request.instead_of is not None:
-        record.warnings.append(f"{request.model} answered in place of {request.instead_of}")
-    return completion
-
-
-def _resumed(plan: Plan, told: Completion | int | None) -> Request | Step | Conclusion | None:
-    """Resume a plan with a reply, or with the number of the offer to buy next if the policy chose one."""
-    try:
-        return plan.send(told)
-    except StopIteration:
-        return None
-
-
-def _resume(plan: Plan, error: ProviderError) -> Request | Step | Conclusion | None:
-    try:
-        return plan.throw(error)
-    except StopIteration:
-        return None
 
 
 def _failed_calls(steps: Sequence[Step]) -> list[str]:
@@ -417,7 +378,9 @@ def _say_first(error: ProviderError | BudgetExceededError) -> None:
     failed = [call for call in error.calls if call.error is not None]
     first = failed[0] if failed else None
     if first is not None and str(error) not in str(first.error):
-        error.args = (f"The {first.request.role} at step {first.request.step}: {first.error} After that: {error}",)
+        said = str(first.error).rstrip(".")
+        failure = f"The call of {first.request.role} failed at step {first.request.step}: {said}."
+        error.args = (f"{failure} After that: {error}",)
 
 
 def decide(policy: Policy, observation: Observation) -> Decision:

@@ -1,4 +1,4 @@
-"""Every error that `cascade` raises on purpose.
+"""The errors that `cascade` raises.
 
 The tree::
 
@@ -25,9 +25,8 @@ The tree::
         ├── RefusedError                      the model or a filter declined
         └── StreamInterruptedError            a stream ended before its end; holds `.partial`
 
-Every error pickles (it crosses process borders whole) and none carries a key: texts go through `redact`,
-and foreign exceptions are never chained, since they hold request headers: `from None` hides one and keeps it, so
-`CascadeError` lets go of it.
+Every error can be pickled without loss, and none contains a key. Texts pass through `redact`. Foreign exceptions are
+never chained, since they hold request headers; `from None` only hides them, so `CascadeError` also drops the reference.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from typing import Any, ClassVar
 from cascade.safety import redact
 
 _MAX_QUOTED = 200
-"""The most characters of a foreign text that an error quotes (F12)."""
+"""The maximum number of characters of a foreign text that an error quotes (F12)."""
 _LOOKED_AT = 20_000
 
 
@@ -65,7 +64,7 @@ def _link(name: str) -> Any:
 
 
 class CascadeError(Exception):
-    """The root of the tree. `exit_code` is what the command line ends with.
+    """The root of the tree. `exit_code` is the exit code of the command line.
 
     Its chain (`__cause__`, `__context__`) holds only errors of this tree: an exception of a library may hold a key.
     """
@@ -82,7 +81,7 @@ class CascadeError(Exception):
         self.__dict__.update(fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by class, message and fields, so that every error crosses a process border whole (F46)."""
+        """Pickle by class, message and fields, so that no field is lost between processes (F46)."""
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -112,7 +111,7 @@ class ConfigError(CascadeError):
 
 
 class NewerFileError(ConfigError):
-    """A file that a newer release wrote: nothing is wrong with it, and what its fields mean is not known here."""
+    """A file that a newer release wrote. It is not damaged, but this release does not know its fields."""
 
 
 def refuse_newer(version: object, known: int, source: str | None) -> None:
@@ -123,7 +122,7 @@ def refuse_newer(version: object, known: int, source: str | None) -> None:
 
 
 class UsageError(CascadeError):
-    """A call that cannot work as it was made; the message says which call would."""
+    """A call with invalid arguments or at the wrong time; the message says what to do instead."""
 
     exit_code = 2
 
@@ -131,7 +130,7 @@ class UsageError(CascadeError):
 class ClosedError(UsageError):
     """The question was stopped while it was answered: the orchestrator was closed, or `ask_many` interrupted.
 
-    The call under way was cancelled and may be billed. Answers that came before it are on record in the traces.
+    The running call was cancelled and may be billed. Earlier answers are in the traces.
     """
 
 
@@ -210,18 +209,20 @@ class ModelFileError(CascadeError):
 class NotCertifiedError(CascadeError):
     """The target cannot be met with this data, or was not certified. `needed_n` questions would be enough, if known.
 
-    `chance` is the estimated probability that so many are enough; None if they certainly are. `why` is the message
-    without that number, for callers that count otherwise.
+    `chance` is the estimated probability that this number is enough; None if it is certain. `why` is the message
+    without the number, for callers that count differently, and without `advice`: the argument of the call that makes a
+    policy all the same, if there is such an argument.
     """
 
     exit_code = 3
     needed_n: int | None = None
     chance: float | None = None
     why: str | None = None
+    advice: str | None = None
 
 
 class BudgetExceededError(CascadeError):
-    """The next call could pass the cap, so it was not made. `calls` holds what was already paid.
+    """The next call could pass the cap, so it was not made. `calls` has the calls already paid.
 
     `spent` is true if the call alone fits under the cap, and earlier calls have used it up; `retry_after_s` is the time
     to the end of the cap's day or month, if it has one.
@@ -234,9 +235,9 @@ class BudgetExceededError(CascadeError):
 
 
 class BatchError(CascadeError):
-    """Some questions of a batch failed. Nothing that was paid is lost.
+    """Some questions of a batch failed; the other answers are kept.
 
-    `results` has one entry a question, in order: its Answer or its CascadeError.
+    `results` has one entry per question, in order: its Answer or its CascadeError.
     """
 
     exit_code = 5
@@ -246,10 +247,10 @@ class BatchError(CascadeError):
 class ProviderError(CascadeError):
     """One call to one model failed.
 
-    `model` and `status` say where, `retryable` whether the same call may be made again, `retry_after_s` when, `billed`
-    whether the provider may charge for it all the same, `maybe_billed` for how many tries it may, `usage` the tokens
-    that it reported, if any. `shown` says that a client already has a part of the reply, so that no other reply can be
-    served. `early` says that the call was begun before its step and that nothing of its reply was passed on.
+    `model` and `status` identify the call, `retryable` is whether it may be made again, `retry_after_s` when, `billed`
+    whether the provider may charge for it, `maybe_billed` for how many tries, `usage` the reported tokens, if any.
+    `shown`: a client already has a part of the reply, so that no other reply can be served. `early`: the call was
+    started before its step (a hedge) and nothing of its reply was passed on.
     """
 
     exit_code = 5
@@ -274,7 +275,7 @@ class ProviderError(CascadeError):
 
 
 def refused_for_good(name: str) -> bool:
-    """Whether an error of this name is about the request, so that no retry mends it; False for one about the server.
+    """Whether an error of this name is about the request, so that retrying is useless; False for one about the server.
 
     >>> refused_for_good("RefusedError"), refused_for_good("RateLimitedError"), refused_for_good("Strange")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""From the configuration's sections to what they describe: the strategy, the policy, and where models are served."""
+"""Builds the objects that a configuration describes: the strategy, the policy, the addresses and guards of models."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _with_agents(config: CascadeConfig, strategy: Strategy) -> Strategy:
 
 
 def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) -> Strategy:
-    """Return the strategy that asks one of the configured models and no other, for no log-probs of its own.
+    """Return the strategy that asks only one of the configured models, without extra log-probs.
 
     Args:
         config: the configuration.
@@ -69,7 +69,7 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
 
 
 def build_standins(config: CascadeConfig) -> Standins:
-    """Return who is asked in another model's place, as a configuration says."""
+    """Return the configured stand-ins of models."""
     use = {name: _use(entry) for name, entry in config.models.items()}
     down = {one.model: tuple([use[name] for name in one.fallbacks]) for one in config.models.values() if one.fallbacks}
     poor = use[config.strategy.places[0]] if config.budget.on_exhausted == "base_only" else None
@@ -77,7 +77,7 @@ def build_standins(config: CascadeConfig) -> Standins:
 
 
 def build_policy(config: CascadeConfig) -> Policy:
-    """Return the policy that a configuration describes; of a policy directory, the policy at its certified threshold.
+    """Return the policy of a configuration; for a policy directory, the policy at its certified threshold.
 
     Raises:
         ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy.
@@ -92,19 +92,19 @@ def policy_of(section: PolicyConfig) -> Policy:
 
 
 def certified_policy(config: CascadeConfig, directory: str) -> tuple[Policy, PolicyArtifact]:
-    """Return the policy of a policy directory, and the directory's content, which says what is certified.
+    """Return the policy of a policy directory, and the directory's contents with the certificates.
 
-    The policy is at its certified threshold; at the hand-set one of its settings where nothing is certified.
+    The policy is at its certified threshold; without a certificate, at the threshold in its settings.
 
     Raises:
-        ConfigError: as `build_policy` says.
+        ConfigError: as for `build_policy`.
     """
     held = fitting(config, read_policy(directory), directory)
     return held.deciding, held.artifact
 
 
 def fitting(config: CascadeConfig, held: HeldPolicy, directory: str) -> HeldPolicy:
-    """Return a policy that was read from a directory, if it fits the strategy. Raises ConfigError where it does not."""
+    """Return a policy that was read from a directory. Raises ConfigError if it does not fit the strategy."""
     problems = list(strategy_problems(config.model_copy(update={"policy": held.section})))
     if problems:
         raise ConfigError(problems, directory)
@@ -115,9 +115,9 @@ class HeldPolicy(NamedTuple):
     """A policy directory as read.
 
     Attributes:
-        artifact: what is in it.
+        artifact: its contents.
         section: the settings of its policy.
-        policy: what these settings describe, at the threshold that they name.
+        policy: the policy of these settings, at their threshold.
     """
 
     artifact: PolicyArtifact
@@ -126,23 +126,23 @@ class HeldPolicy(NamedTuple):
 
     @property
     def deciding(self) -> Policy:
-        """The policy as it serves: at its certified thresholds, where there are any."""
+        """The policy for serving, at its certified thresholds if there are any."""
         return self.artifact.calibrated(self.policy) if self.artifact.certificates else self.policy
 
 
 def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPolicy:
-    """Return a policy directory with the policy in it.
+    """Read a policy directory, with the policy in it.
 
     Args:
-        directory: where it is.
-        certificates: whether to read the certificates too; not where they are about to be replaced.
+        directory: its path.
+        certificates: whether to read the certificates too; false if they are about to be replaced.
 
     Raises:
-        ConfigError: it cannot be read, was changed, or holds no policy but the path of another directory; the numbers
-            of a learned policy are no such numbers (`model_file.loads`).
-        MissingExtraError, ModelFileError: it looks at questions with a sentence model that is not here.
+        ConfigError: it cannot be read, was changed, or refers to another directory; or the numbers of a learned policy
+            are not valid (`model_file.loads`).
+        MissingExtraError, ModelFileError: it needs a sentence model that is not installed.
     """
-    from cascade.policies.reading import read  # numpy, which most configurations do without
+    from cascade.policies.reading import read  # numpy, which most configurations do not need
 
     found = read(directory, certificates=certificates)
     section = policy_section(found.policy, held=True)
@@ -152,27 +152,27 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
 
 
 def _sentence_model() -> Embedder:
-    from cascade.strategies.embedding import sentence_model  # numpy, which most configurations do without
+    from cascade.strategies.embedding import sentence_model  # numpy, which most configurations do not need
 
     return sentence_model()
 
 
 class HeldLevels(NamedTuple):
-    """A policy directory with levels as read: which there are, and the policy of each by its name."""
+    """A policy directory with levels as read: the levels, and the policy of each by name."""
 
     levels: Levels
     policies: Mapping[str, HeldPolicy]
 
 
 def read_levels(directory: str | Path, *, certificates: bool = True) -> HeldLevels | None:
-    """Return the levels of a policy directory; None where it has none.
+    """Return the levels of a policy directory; None if it has none.
 
     Args:
-        directory: where it is.
-        certificates: whether to read the certificates too; not where they are about to be replaced.
+        directory: its path.
+        certificates: whether to read the certificates too; false if they are about to be replaced.
 
     Raises:
-        ConfigError: everything that is wrong with any of them, or they are not the levels of one policy.
+        ConfigError: lists every problem of any level; or they are not the levels of one policy.
         MissingExtraError, ModelFileError: as `read_policy`.
     """
     from cascade.policies import levels as file
@@ -208,20 +208,20 @@ def _use(entry: ModelConfig) -> ModelUse:
 
 
 def address(config: CascadeConfig, kind: str, entry: ModelConfig) -> str | None:
-    """Return where a provider of this kind finds a model; None where it knows by itself."""
+    """Return the address at which a provider finds a model; None if the provider knows it."""
     shared = config.provider
     base = entry.api_base or (shared.api_base if kind == shared.kind else None)
     return base or ((environment(DEFAULT_BASE_VARIABLE) or OPENAI_BASE) if kind == "openai_http" else None)
 
 
 def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:
-    """Return where each model is served and with which key, as far as the configuration says.
+    """Return the address and the key of each model, as far as configured.
 
-    `openai_http` always needs an address: the provider's, else OPENAI_BASE_URL, else OpenAI's own. `litellm` finds its
-    own where none is configured.
+    `openai_http` always needs an address: the provider's, else OPENAI_BASE_URL, else OpenAI's own. `litellm` finds one
+    itself if none is configured.
 
     Raises:
-        ConfigError: a variable holds what can be no key; without the key.
+        ConfigError: a variable's value cannot be a key; the message does not contain it.
     """
     shared = config.provider
     own_kind = kind == shared.kind
@@ -245,13 +245,13 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
 
 
 _STANDS_IN = "replay"
-"""The provider that says again what others said, verifiers among them."""
+"""The provider that replays a log, including the calls of verifiers."""
 
 
 def build_guards(
     config: CascadeConfig, providers: Mapping[str, Provider]
 ) -> tuple[Mapping[str, Guard], tuple[Guard, ...]]:
-    """Return the guard of each model by its name, and those that were made here and are to be closed.
+    """Return the guard of each model by name, and the guards made here, which the caller must close.
 
     Args:
         config: the configuration. One provider is made for each kind; its endpoints are those of the models it serves.

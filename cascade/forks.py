@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import ismethod
 from typing import Any
 
@@ -61,15 +61,9 @@ def no_fork() -> Iterator[None]:
         yield
 
 
-def _before() -> None:
-    _quiet.acquire(timeout=_WAIT_S)
-
-
 def _in_parent() -> None:
-    try:
+    with suppress(RuntimeError):  # the wait before the fork timed out
         _quiet.release()
-    except RuntimeError:  # the wait before the fork timed out
-        return
 
 
 def _in_child() -> None:
@@ -84,4 +78,6 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(
+        before=lambda: _quiet.acquire(timeout=_WAIT_S), after_in_parent=_in_parent, after_in_child=_in_child
+    )

@@ -62,13 +62,17 @@ def nano_usd(amount_usd: Decimal | float | str) -> int:
 
 
 def _pico(amount_usd: Decimal) -> int:
-    """Return an amount in pico-dollars; what costs something is never free."""
+    """Return an amount in pico-dollars; an amount above 0 is at least 1."""
     pico = int((amount_usd * PICO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))
     return 1 if pico == 0 and amount_usd > 0 else pico
 
 
+def _per_token(per_million_usd: Decimal | float | str | None) -> int | None:
+    return None if per_million_usd is None else _pico(Decimal(str(per_million_usd)).scaleb(-6))
+
+
 class Usage(NamedTuple):
-    """Token counts of one call. `estimated` marks counts that the provider did not send; they err high.
+    """Token counts of one call. `estimated` marks counts that the provider did not send; estimates are high.
 
     `cached_input_tokens` were read from the provider's prompt cache, `written_input_tokens` written to it; both are
     among `input_tokens`.
@@ -84,13 +88,13 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model charges, in pico-dollars (10⁻¹² USD) per token and per request.
+    """The price of a model, in pico-dollars (10⁻¹² USD) per token and per request.
 
     `cached_input` (read from a prompt cache) and `reasoning` default to the plain rates. `cache_write` (written to it),
-    `audio_input` and `audio_output` are unknown where they are None.
-    `above` holds (tokens, Price) pairs: the price of a whole call whose input is longer than so many tokens. `tiers`
-    holds the price at each service tier that has one of its own, `search` (size, pico-dollars) pairs of a model that
-    searches the web once for each request.
+    `audio_input` and `audio_output` are unknown if they are None.
+    `above` holds (tokens, Price) pairs: the price of a whole call whose input has more than this number of tokens.
+    `tiers` holds the price at each service tier that has one of its own, `search` (size, pico-dollars) pairs of a
+    model that searches the web once for each request.
     """
 
     input: int
@@ -127,23 +131,19 @@ class Price:
         >>> Price.per_million(input=3.0, output=15.0, cached_input=0.3).input
         3000000
         """
-
-        def per_token(amount: Decimal | float | str | None) -> int | None:
-            return None if amount is None else _pico(Decimal(str(amount)).scaleb(-6))
-
         return cls(
-            input=per_token(input) or 0,
-            output=per_token(output) or 0,
-            cached_input=per_token(cached_input),
-            reasoning=per_token(reasoning),
+            input=_per_token(input) or 0,
+            output=_per_token(output) or 0,
+            cached_input=_per_token(cached_input),
+            reasoning=_per_token(reasoning),
             request=_pico(Decimal(str(request))),
             source=source,
             note=note,
-            cache_write=per_token(cache_write),
+            cache_write=_per_token(cache_write),
         )
 
     def cost_nano_usd(self, usage: Usage) -> int | None:
-        """Return the cost of a call in nano-dollars, rounded up; None where the usage, or a price for it, is not known.
+        """Return the cost of a call in nano-dollars, rounded up; None if the usage, or a price for it, is unknown.
 
         >>> Price.per_million(input=0.15, output=0.6).cost_nano_usd(Usage(1000, 10))
         156000
@@ -152,7 +152,7 @@ class Price:
             return None
         price = self.for_input(usage.input_tokens)
         if usage.written_input_tokens and price.cache_write is None:
-            return None  # writing costs more than reading, and nobody says how much
+            return None  # writing costs more than reading, by an unknown amount
         pico = usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
         cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
         if cached and price.cached_input is not None:
@@ -164,7 +164,7 @@ class Price:
         return -(-pico // PICO_PER_NANO)
 
     def bound_nano_usd(self, input_tokens: int, max_output_tokens: int) -> int:
-        """Return the most that a call can cost: every token at the dearest rate that may apply to it."""
+        """Return the highest possible cost of a call: every token at the highest rate that may apply to it."""
         prices = (self, *(price for _, price in self.above))
         dearest_input = max(max(p.input, p.cached_input or 0, p.cache_write or 0) for p in prices)
         dearest_output = max(max(p.output, p.reasoning or 0) for p in prices)
@@ -172,7 +172,7 @@ class Price:
         return -(-pico // PICO_PER_NANO)
 
     def for_input(self, input_tokens: int) -> Price:
-        """Return the price of a call whose prompt has so many tokens."""
+        """Return the price of a call whose prompt has this number of tokens."""
         if not self.above:
             return self
         applicable = [price for tokens, price in self.above if input_tokens > tokens]
@@ -196,7 +196,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class PriceTable:
-    """Prices by model name, with the day they were read and a hash of what they say.
+    """Prices by model name, with the day they were read and a hash of their content.
 
     Models that the table does not know have no price.
     """
@@ -207,15 +207,13 @@ class PriceTable:
     digest: str
 
     @classmethod
+    @cache
     def bundled(cls) -> PriceTable:
         """Return the table that ships with the package: no network, no other package needed."""
-        document, digest = _bundled_document()
-        return cls(
-            prices=document["models"],
-            as_of=date.fromisoformat(document["as_of"]),
-            source=document["source"],
-            digest=digest,
-        )
+        raw = resources.files("cascade").joinpath("data/prices.json").read_bytes()
+        found = json.loads(raw)
+        digest = hashlib.sha256(raw).hexdigest()
+        return cls(found["models"], date.fromisoformat(found["as_of"]), found["source"], digest)
 
     @classmethod
     def from_litellm(cls) -> PriceTable | None:
@@ -260,10 +258,6 @@ def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
         request=entry.get("request", 0),
         source=source,
     )
-
-    def pico(name: str) -> int | None:
-        return None if entry.get(name) is None else _pico(Decimal(str(entry[name])).scaleb(-6))
-
     return replace(
         price,
         above=tuple(
@@ -272,8 +266,8 @@ def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
         ),
         tiers=tuple((name, price_from_entry(tier, source)) for name, tier in entry.get("tiers", {}).items()),
         search=tuple((size, _pico(Decimal(str(amount)))) for size, amount in entry.get("search", {}).items()),
-        audio_input=pico("audio_input"),
-        audio_output=pico("audio_output"),
+        audio_input=_per_token(entry.get("audio_input")),
+        audio_output=_per_token(entry.get("audio_output")),
     )
 
 
@@ -329,7 +323,7 @@ def _above(entry: Mapping[str, Any], rates: Mapping[str, Any], service: str) -> 
 def _service(
     entry: Mapping[str, Any], plain: Mapping[str, Any], above: list[dict[str, Any]], service: str
 ) -> dict[str, Any] | None:
-    """Return the rates of a service tier; None where one is missing that the model has without it."""
+    """Return the rates of a service tier; None if a rate is missing that the model has without the tier."""
     rates = _rates(entry, service)
     longer = _above(entry, rates, service)
     whole = {"input", "output", *({"cached_input"} & plain.keys())} <= rates.keys() and len(longer) == len(above)
@@ -347,25 +341,17 @@ def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
         if amount is not None:
             rates[short] = amount
     if rates.get("cache_write", 0.0) <= rates.get("input", 0.0):
-        rates.pop(
-            "cache_write", None
-        )  # nobody charges less for it: the map is wrong, or has 0 for what it does not know
+        rates.pop("cache_write", None)  # no provider charges less: the map is wrong, or has 0 for what it does not know
     return rates
 
 
 def litellm_map_path() -> Path | None:
-    """Return where the installed litellm keeps its price map, or None where it is not installed."""
+    """Return the path of the installed litellm's price map; None if litellm is not installed."""
     spec = util.find_spec("litellm")
     if spec is None or not spec.submodule_search_locations:
         return None
     path = Path(spec.submodule_search_locations[0]) / "model_prices_and_context_window_backup.json"
     return path if path.is_file() else None
-
-
-@cache
-def _bundled_document() -> tuple[dict[str, Any], str]:
-    raw = resources.files("cascade").joinpath("data/prices.json").read_bytes()
-    return json.loads(raw), hashlib.sha256(raw).hexdigest()
 
 
 def total_nano_usd(costs: Iterable[int | None]) -> int | None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
@@ -402,7 +401,7 @@ class Orchestrator:
 
     @property
     def alarm(self) -> str | None:
-        """The audit result that withdrew a certificate, in words; None without an alarm."""
+        """A sentence about the audits that withdrew a certificate; None without an alarm."""
         return None if self._service is None else self._service.alarm
 
     @property
@@ -517,17 +516,13 @@ class Orchestrator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:

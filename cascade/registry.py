@@ -1,8 +1,8 @@
-"""Find what a configuration names: something built in, something an installed package brings, or a class of one's own.
+"""Find what a configuration names: a built-in, a plug-in of an installed package, or a class of one's own.
 
-A `Registry` serves one sort of plug-in: strategies, policies, providers, matchers, guarantees, agents. It maps a name
-to an object and imports the object when it is first asked for, so that a program imports what it uses and nothing else.
-A member that a plug-in's Protocol computes, and that a plug-in may replace by a field, is a `default`.
+There is a `Registry` for each sort of plug-in: strategies, policies, providers, matchers, guarantees, agents. It maps
+names to objects and imports an object when it is first used. A `default` is a computed member of a plug-in's base class
+that a plug-in may replace by a field.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import reduce
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -28,15 +29,15 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """The plug-ins of one sort, by name.
 
-    A built-in name cannot be taken by a package. A name may also be a place, "module:attribute", where `by_place` says
-    so; the module has to be importable.
+    A package cannot replace a built-in name. If `by_place` is true, a name may also be an import path
+    "module:attribute".
 
     Args:
-        sort: what one of them is called in messages: "strategy".
-        group: the group of entry points in which packages name theirs: "cascade.strategies".
-        built_in: the place of each built-in one, "module:attribute", by name.
-        lacks: says what a found object lacks to be one of them, in words; None where it lacks nothing.
-        by_place: whether a name may be a place.
+        sort: the noun for one of them in messages: "strategy".
+        group: the group of entry points in which packages register theirs: "cascade.strategies".
+        built_in: the import path "module:attribute" of each built-in one, by name.
+        lacks: returns, in words, what an object lacks to be one of them; None if it is valid.
+        by_place: whether a name may be an import path.
     """
 
     sort: str
@@ -47,11 +48,11 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that is known, the built-in ones first. Nothing is imported."""
+        """Every known name, the built-in ones first. Nothing is imported."""
         return tuple(dict.fromkeys([*self.built_in, *(point.name for point in entry_points(group=self.group))]))
 
     def usable(self, names: Iterable[str] | None = None) -> dict[str, T]:
-        """Return those of these names, or all, by name; those are left out that `find` says cannot be used."""
+        """Return the objects of these names (by default all) by name, without those that cannot be used."""
         found = {}
         for name in self.names if names is None else names:
             with suppress(UsageError):
@@ -59,11 +60,11 @@ class Registry(Generic[T]):
         return {name: one for name, one in found.items() if one is not None}
 
     def find(self, name: str) -> T | None:
-        """Return what a name stands for; None where there is nothing of that name.
+        """Return the object of a name; None if there is none.
 
         Raises:
-            UsageError: it is there and cannot be used: its import fails, two packages bring one of that name, or it
-                is no plug-in of this sort. The message says what to do.
+            UsageError: it exists and cannot be used: its import fails, two packages register this name, or it is not a
+                plug-in of this sort. The message says what to do.
         """
         place = self._place(name)
         if place is None:
@@ -80,7 +81,7 @@ class Registry(Generic[T]):
         return kept
 
     def file(self, name: str) -> Path | None:
-        """Return the file that holds what a name stands for, as `file_of`; None where there is nothing of that name."""
+        """Return the file that defines the object of a name, as `file_of`; None if there is none."""
         place = self._place(name)
         return None if place is None else file_of(place)
 
@@ -98,7 +99,7 @@ class Registry(Generic[T]):
         return places[0] if places else None
 
 
-_ADVICE = "Mend or uninstall the package that brings it, or put the folder of its module on PYTHONPATH."
+_ADVICE = "Repair or uninstall the package that provides it, or add the folder of its module to PYTHONPATH."
 
 
 def subclass_of(base: type) -> Callable[[Any], str | None]:
@@ -118,7 +119,7 @@ def subclass_of(base: type) -> Callable[[Any], str | None]:
 
 
 def callable_alone(found: Any) -> str | None:
-    """Return what keeps an object from being a factory, as `Registry.lacks`."""
+    """Return why an object cannot be a factory, as for `Registry.lacks`."""
     return None if callable(found) else "it cannot be called"
 
 
@@ -191,3 +192,14 @@ else:
             if instance is None:
                 raise AttributeError(self.name)
             return self.function(instance)
+
+
+def passes_on(part: str, *names: str) -> Callable[[type[T]], type[T]]:
+    """Let a class take these members from one of its parts: a plug-in that wraps another."""
+
+    def passing(made: type[T]) -> type[T]:
+        for name in names:
+            setattr(made, name, property(attrgetter(f"{part}.{name}")))
+        return made
+
+    return passing

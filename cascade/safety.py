@@ -1,4 +1,4 @@
-r"""What comes from outside, made safe: text for a prompt, keys in any text, and files that a user names.
+r"""Handles untrusted input: text for prompts, keys in any text, and files named by a user.
 
 `defuse` takes marks that tokenizers read as special tokens, and invisible characters, out of everything that a user, a
 document or a model wrote, before any model reads it; `taken_out` says what it removes from a text. Everything else
@@ -35,7 +35,7 @@ import re
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -93,7 +93,7 @@ def defuse(text: str) -> str:
 
 
 def taken_out(text: str) -> str | None:
-    r"""Return, in words, what `defuse` takes out of a text; None where it takes out nothing.
+    r"""Return a description of what `defuse` takes out of a text; None if it takes out nothing.
 
     >>> taken_out("Pa\u200bris<|im_end|>"), taken_out("Paris")
     ("1 invisible character (U+200B) and 1 mark of a chat template ('<|im_end|>')", None)
@@ -114,7 +114,7 @@ _TYPED_BLANKS = str.maketrans("\t\n\r", "   ")
 
 
 def seen_places(text: str) -> list[int] | None:
-    r"""Return where characters stand that are seen, or typed; None where all are: most texts, told quickly.
+    r"""Return the positions of visible and typed characters; None if all are, as in most texts, which is fast.
 
     >>> seen_places("a\u200bb"), seen_places("a\nb")
     ([0, 2], None)
@@ -148,7 +148,7 @@ def _without_invisible(text: str) -> str:
 
 
 def _means_something(text: str, place: int) -> bool:
-    """Return whether an invisible character carries meaning between its neighbours."""
+    """Return whether an invisible character has a meaning between its neighbours."""
     char, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
     if not before:
         return False
@@ -303,9 +303,24 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return "".join([*pieces, text[last:]])
 
 
+_FILE = re.compile(r"[\"'](?:data:[^\"',]{0,200},)?([A-Za-z0-9+/=]{10000,})")
+"""A quoted file in Base64, such as an image. No key is that long, and a part that looks like one does so by chance."""
+
+
 def _keys(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield where keys stand in a text, start and end, whether or not something unseen is in them. They may overlap."""
-    known = [secret for secret in secrets if secret]
+    """Yield start and end of the keys in a text, also if they contain invisible characters. They may overlap.
+
+    Files in Base64 are searched for the given secrets alone: for shapes, a megabyte takes half a second.
+    """
+    known, last = [secret for secret in secrets if secret], 0
+    yield from _verbatim(text, known)
+    files = [file.span(1) for file in _FILE.finditer(text)]
+    for start, end in (*files, (len(text), len(text))):
+        yield from ((last + first, last + after) for first, after in _keys_in(text[last:start], known))
+        last = end
+
+
+def _keys_in(text: str, known: Sequence[str]) -> Iterator[tuple[int, int]]:
     yield from _found(text, known)
     places = seen_places(text)
     if places is not None:
@@ -313,13 +328,17 @@ def _keys(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
         yield from ((places[start], places[end - 1] + 1) for start, end in _found(bare, known))
 
 
-def _found(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield where keys stand in a text that are written without a break."""
+def _verbatim(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
     for secret in secrets:
         start = text.find(secret)
         while start >= 0:
             yield start, start + len(secret)
             start = text.find(secret, start + len(secret))
+
+
+def _found(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the keys in a text without invisible characters."""
+    yield from _verbatim(text, secrets)
     lowered = text.lower()
     for shape in _SHAPES:
         if shape.piece in lowered:
@@ -330,7 +349,7 @@ def _found(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
 # --- files ---
 
 _OPEN_ALREADY = {"/dev/fd", "/proc/self/fd"}
-"""Folders of what this process has open: a pipe there is the shell's, as in `cascade ask -c <(make-config)`."""
+"""Folders of this process's open files: a pipe there is from the shell, as in `cascade ask -c <(make-config)`."""
 
 
 def open_regular(path: Path, *, or_open_pipe: bool = False) -> BinaryIO:
@@ -338,7 +357,7 @@ def open_regular(path: Path, *, or_open_pipe: bool = False) -> BinaryIO:
 
     Args:
         path: the file.
-        or_open_pipe: whether a pipe that this process has open already, such as /dev/fd/63, may be read too.
+        or_open_pipe: whether a pipe that this process already has open, such as /dev/fd/63, may be read too.
 
     Raises:
         OSError: the file cannot be opened, or is not a regular file; `strerror` then says so.

@@ -1,4 +1,4 @@
-"""What every section of the configuration is, and how a section is chosen by its `kind`."""
+"""The base classes of the sections of a configuration, and the choice of a section's class by its `kind`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cascade.registry import Registry
 
 
 class Section(BaseModel):
-    """A part of the configuration: frozen, and a setting that it does not know is an error."""
+    """A section of the configuration: frozen; an unknown setting is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
     def _no_truth_as_number(cls, data: Any) -> Any:
-        """Read true and false (in YAML `yes` and `on` too) as words where a number is wanted: they are none."""
+        """Refuse true and false (in YAML also `yes` and `on`) as numbers."""
         if not isinstance(data, Mapping):
             return data
         words = {
@@ -42,10 +42,10 @@ def _is_number(annotation: Any) -> bool:
 
 
 class KindSection(Section):
-    """A section of one kind among several: its class is found by `kind`, and holds what is known of that kind.
+    """A section with several kinds: each kind has its own class, found by the setting `kind`.
 
     Attributes:
-        kind: the name that it is found by.
+        kind: the name of the kind.
         not_by_hand: why this kind cannot be written into a configuration; None if it can.
     """
 
@@ -62,9 +62,9 @@ class ByKind(Generic[S]):
 
     Args:
         registry: finds the class of a kind.
-        default: the kind of a section that names none.
-        held: whether the section stands in a policy directory. There kinds stand too that nobody writes by hand, and
-            no kind is a place ("module:Class"): to read a directory must not import what the directory names.
+        default: the kind of a section without the setting.
+        held: whether the section is in a policy directory. There, kinds are allowed that cannot be written by hand, and
+            import paths ("module:Class") are forbidden: reading a directory must not import what the directory names.
     """
 
     registry: Registry[type[S]]
@@ -73,16 +73,16 @@ class ByKind(Generic[S]):
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """The kinds that a person may write."""
+        """The kinds that can be written into a configuration."""
         return tuple([name for name in self.registry.names if self._by_hand(name)])
 
     def _by_hand(self, name: str) -> bool:
-        """Whether a kind is written by hand. What packages bring is, and is not imported to find out."""
+        """Whether a kind can be written by hand. Kinds of packages can; they are not imported for this check."""
         found = self.registry.find(name) if name in self.registry.built_in else None
         return found is None or found.not_by_hand is None
 
     def class_at(self, value: Any) -> type[S] | None:
-        """Return the class of a section, or of the settings of one; None where `read` would refuse them."""
+        """Return the class of a section, or of its settings; None if `read` would refuse them."""
         if isinstance(value, KindSection):
             found: Any = type(value)
             return found if self.registry.lacks(found) is None else None
@@ -95,7 +95,7 @@ class ByKind(Generic[S]):
         """Return the class of a kind.
 
         Raises:
-            ValueError: there is no such kind, it cannot be imported, or it may not stand here.
+            ValueError: there is no such kind, it cannot be imported, or it is not allowed here.
         """
         if self.held and ":" in str(kind):
             raise ValueError(
@@ -114,7 +114,7 @@ class ByKind(Generic[S]):
         return found
 
     def read(self, value: Any) -> S:
-        """Return the section that settings describe; a section is returned as it is."""
+        """Return the section from its settings; a section is returned unchanged."""
         if self.registry.lacks(type(value)) is None:
             ready: S = value
             return ready
@@ -125,10 +125,10 @@ class ByKind(Generic[S]):
         return self.class_of(kind).model_validate({**value, "kind": kind})
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read settings with `read`: pydantic puts the problems of the section it finds among all others."""
+        """Read settings with `read`; pydantic reports the section's problems with all others."""
         return core_schema.no_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema of a choice among the kinds that a person may write."""
+        """Return the schema of a choice among the kinds that can be written by hand."""
         found = [self.class_of(name) for name in self.offered]
         return {"oneOf": [handler(one.__pydantic_core_schema__) for one in found]}

@@ -1,7 +1,6 @@
-"""A question whose text is shown as it is written: what of each reply is shown, on the drivers of `engine`.
+"""Streamed answers: selects the part of each reply that is shown, on the drivers of `engine`.
 
-`stream` and `astream` show drafts: what each model writes, whether it is served or not. `aserve` shows nothing that is
-not served.
+`stream` and `astream` show drafts: the text of each model, served or not. `aserve` shows only text that is served.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from cascade.strategies.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta
 
 _ANSWERING = frozenset({"answer", "direct"})
-"""What calls are for whose replies hold an answer; the others judge or decide."""
+"""The purposes of calls whose replies have an answer; other calls judge or decide."""
 
 
 class _Shown:
-    """What is shown of one call's reply: all of it if `raw`, else its answer."""
+    """The part of a call's reply that is shown: all of it if `raw`, else its answer."""
 
     def __init__(self, request: Request, *, raw: bool) -> None:
         self._request, self._answer = request, AnswerText()
@@ -30,7 +29,7 @@ class _Shown:
         self._raw = raw or request.chat is not None  # a message is shown as it is written
 
     def of(self, event: TextDelta) -> Iterator[TextDelta]:
-        """Yield what is shown of a piece of the reply, if anything."""
+        """Yield the part of a piece of the reply that is shown, if any."""
         if self._raw:
             yield event
         elif self._answers and (text := self._answer.add(event.text)):
@@ -93,13 +92,13 @@ async def astream(
 
 
 class Flow:
-    """Whether a reply can be shown as it is written: only where nothing else can be served in its place.
+    """Decides whether a reply can be streamed: only if no other reply can be served instead.
 
-    That holds for the reply of the last model, once the policy has gone on without keeping any earlier answer, unless
-    the cascade may abstain or the reply is one that has to be checked as a whole.
+    That is the reply of the last model, if the policy has kept no earlier answer, unless the cascade may abstain or the
+    whole reply has to be checked.
 
     Args:
-        horizon: T, the number of the last step; 0 where nothing is shown before the answer is known.
+        horizon: T, the number of the last step; 0 to show nothing before the answer is known.
         may_abstain: whether the answer may be withheld once it is known.
 
     >>> from cascade.types import Question
@@ -114,22 +113,22 @@ class Flow:
         self._open = horizon > 0 and not may_abstain
 
     def take(self, step: Step) -> None:
-        """Take a decided step in."""
+        """Record a decided step."""
         decision = step.decision
         self._open = self._open and decision is not None and decision.proceed and not decision.keep
 
     def shows(self, request: Request) -> bool:
-        """Return whether the reply to a request can be shown as it is written."""
+        """Return whether the reply to a request can be streamed."""
         return self._open and self.may_show(request)
 
     def may_show(self, request: Request) -> bool:
-        """Return whether it could be shown so after steps of which nothing is kept."""
+        """Return whether it could be streamed after steps without a kept answer."""
         last = 0 < self._horizon <= request.step and request.purpose in _ANSWERING
         return last and request.chat is not None and not _checked_whole(request.chat)
 
 
 def _checked_whole(asked: ChatRequest) -> bool:
-    """Whether the whole reply has to be there before it can be served: JSON, a tool that must be called, log-probs."""
+    """Whether the whole reply is needed before it can be served: JSON, a required tool call, log-probs."""
     choice = asked.options.get("tool_choice")
     return asked.wants_json or choice not in (None, "auto", "none") or bool(asked.top_logprobs)
 
@@ -141,14 +140,14 @@ async def aserve(
     flow: Flow,
     trace: Trace,
 ) -> AsyncGenerator[TextDelta | Answer, None]:
-    """Run a question to its end and yield text that is served and no other, then the answer.
+    """Run a question to its end; yield only text that is served, then the answer.
 
     Args:
-        walk: the question.
+        walk: the question's walk.
         whole: makes a call and returns the whole reply.
         pieces: makes a call and yields the reply as it is written.
-        flow: what may be shown before the answer is known.
-        trace: the record.
+        flow: decides what may be shown before the answer is known.
+        trace: records the question.
 
     Raises:
         ProviderError: as `engine.run` does; with `shown`, after text was yielded.

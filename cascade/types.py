@@ -1,8 +1,8 @@
-"""The values that travel between the layers: immutable, picklable, without behaviour beyond reading them.
+"""The value objects shared by all layers: immutable, picklable, with read-only properties.
 
-A question walks along a chain of paid steps. A `Request` is one call to one model, a `Completion` what came back after
-the guard has checked it, a `Call` the record of both with its cost. A `Step` is one paid stage with its candidates and
-signals and the `Decision` made on them. An `Answer` is what the caller gets. Unknown is None everywhere, never 0.
+A question is answered in a series of paid steps. A `Request` is one call to one model, a `Completion` its checked
+reply, a `Call` the record of both with the cost. A `Step` has candidates, signals and the `Decision` made on them. An
+`Answer` is the result for the caller. Unknown is always None, never 0.
 
 The small values that are made many times a question are named tuples, the others frozen dataclasses: a frozen
 dataclass takes four times as long to make, a fifth of all the overhead of an ask (`benchmarks/overhead.py`).
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Role = Literal["system", "user", "assistant"]
 
 ALONE = BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
-"""The ways to answer with one model by itself, as logs and answers call them."""
+"""The names, in logs and answers, of the ways to answer with one model alone."""
 
 
 class Message(NamedTuple):
@@ -39,19 +39,19 @@ class Message(NamedTuple):
 
 
 SKIP = "skip"
-"""The purpose of a call that is not made: it goes on record as an empty reply that cost nothing."""
+"""The purpose of a call that is not made; it is recorded as an empty reply at no cost."""
 ACT = "act"
 """The purpose of a call that an agent makes on the way to its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, with an optional text that the answer is to be read from.
+    """A question, with an optional context: a text that contains the answer.
 
-    `group` is what hangs together with other questions (a document, a user, a conversation): no split of a log cuts
-    through it. `segment` is what certificates are made for one by one (a tenant, a task, a language). `chat` is the
-    request that an application sent, where it sent one; `text` is then its last user message, and `context` the whole
-    request as JSON.
+    `group` names the questions that belong together (a document, a user, a conversation); a split of a log never
+    divides a group. `segment` is a part of the questions that may have a certificate of its own (a tenant, a task, a
+    language). `chat` is the application's chat request, if there is one; `text` is then its last user message, and
+    `context` the whole request as JSON.
     """
 
     text: str
@@ -62,21 +62,21 @@ class Question:
 
     @classmethod
     def of_chat(cls, request: ChatRequest) -> Question:
-        """Return the question that a chat request asks."""
+        """Return a chat request as a question."""
         text = request.asked_text.strip() or "(a message without text)"
         return cls(text, request.canonical, request.group, request.segment, request)
 
 
 class Request(NamedTuple):
-    """One call to one model. It holds no key and no address, so it can be logged whole.
+    """One call to one model. It has no key and no address, so it can be logged completely.
 
-    `role` names the model's place in the strategy ("base", "guide", a rung of a ladder) and `purpose` what the call is
-    for ("answer", "judge", "direct"). Neither is sent. `at_most_once` forbids to repeat a call that may have been
+    `role` is the model's role in the strategy ("base", "guide", a rung of a ladder) and `purpose` the purpose of the
+    call ("answer", "judge", "direct"). Neither is sent. `at_most_once` forbids repeating a call that may have been
     billed, as under a hard cap. `top_logprobs` is how many alternatives per token are wanted;
-    None asks for no log-probs at all. `sample` numbers repeated calls of the same prompt. With `chat` it is the
-    application's own request that is sent, unchanged, and `messages` is empty. `instead_of` is the model in whose place
-    this one is asked, because that one is down or too dear for what is left of a budget. `without` names what
-    cascade would add and the model refuses.
+    None requests no log-probs. `sample` numbers repeated calls of the same prompt. With `chat`, the application's own
+    request is sent unchanged, and `messages` is empty. `instead_of` is the model that this one replaces because it is
+    down or too expensive for the rest of the budget. `without` names the fields that cascade would add but the model
+    refuses.
     """
 
     model: str
@@ -100,7 +100,7 @@ class Request(NamedTuple):
 class Token(NamedTuple):
     """One generated token with its natural log-probability and the alternatives at its place.
 
-    `logprob` is ≤ 0, −inf for an impossible token, None where something came that is not a log-probability.
+    `logprob` is ≤ 0, −inf for an impossible token, and None if the provider's value was not a log-probability.
     """
 
     text: str
@@ -111,7 +111,7 @@ class Token(NamedTuple):
 def tokens_of(
     texts: Iterable[str], logprobs: Iterable[float | None], tops: Iterable[tuple[tuple[str, float], ...]]
 ) -> list[Token]:
-    """Return a token for each of these, as `Token` makes it, in a third less time: replies have hundreds of them.
+    """Return many tokens at once, a third faster than by `Token`; replies have hundreds of them.
 
     >>> tokens_of(["Yes"], [-0.1], [()])
     [Token(text='Yes', logprob=-0.1, top=())]
@@ -122,12 +122,11 @@ def tokens_of(
 class Completion(NamedTuple):
     """A checked answer of a provider.
 
-    `tokens` is None where no log-probs came; `model` is the name it echoed, and `fingerprint` what the provider says of
-    the model's build, `tier` at which service tier it was served, and `details` the counts of its usage by their kinds;
-    `maybe_billed` counts earlier tries of the same call that failed and may be charged all the same.
-    Where a chat request was answered, `message` is the assistant's whole message, `text` what it says as one text, and
-    `faults` why it should not be served. `shown` says that a client has its text already, so that it is served whatever
-    its faults.
+    `tokens` is None without log-probs. As reported by the provider, `model` is the model's name, `fingerprint` its
+    build, `tier` the service tier, and `details` the counts of its usage by kind. `maybe_billed` is the number of
+    earlier failed tries of the call that may still be charged.
+    For a chat request, `message` is the assistant's whole message, `text` the same as one text, and `faults` the
+    reasons why it should not be served. `shown`: a client already has its text, so it is served despite faults.
     """
 
     text: str
@@ -153,12 +152,12 @@ class Completion(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The record of one call: who was asked what for, what came back or went wrong, and what it cost.
+    """The record of one call: the request, the reply or the error, and the cost.
 
-    `cost_nano_usd` is None where price or usage is unknown; `cost_bound_nano_usd` then holds the most it can have been,
-    if a price is known. `billed` is "yes", "no" or "maybe" (a timed-out call may be charged all the same). `unpriced`
-    is what of a call has no known price although its model has one. `begun` is the number of the step during which the
-    call was begun early; None for a call that was begun at its own step.
+    `cost_nano_usd` is None if price or usage is unknown; `cost_bound_nano_usd` is then an upper bound, if a price is
+    known. `billed` is "yes", "no" or "maybe" (a timed-out call may still be charged). `unpriced` names the part of the
+    call without a known price, if the model has one. `begun` is the number of the step during which the call was
+    started early (a hedge); None for a call that started at its own step.
     """
 
     request: Request
@@ -172,26 +171,26 @@ class Call(NamedTuple):
 
     @property
     def lacks_logprobs(self) -> bool:
-        """Whether the reply came without the log-probs that it was asked for."""
+        """Whether the reply lacks the requested log-probs."""
         if self.request.top_logprobs is None or self.completion is None:
             return False
         return self.completion.tokens is None and bool(self.completion.text)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the question ended while the call was under way, so that its reply is not known."""
+        """Whether the question ended during the call, so that its reply is unknown."""
         return self.completion is None and self.error is None and self.begun is None
 
     @property
     def failed_with(self) -> str:
-        """The name of the error that it failed with; "" where it did not."""
+        """The name of the error with which it failed; "" if it did not fail."""
         return (self.error or "").partition(":")[0]
 
 
 class Candidate(NamedTuple):
     """One answer that could be returned. `confidence` in [0, 1] is the strategy's own estimate that it is right.
 
-    `message` is the model's whole message, where a chat request is answered.
+    `message` is the model's whole message, if it answers a chat request.
     """
 
     text: str
@@ -202,12 +201,11 @@ class Candidate(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a policy's scores became at threshold kappa: which candidates are kept, whether another step is paid.
+    """A policy's decision at threshold kappa: which candidates are kept, and whether another step is paid.
 
-    `scores` belong to the candidates in order. So do `confidences`, in [0, 1] or None for unknown, where the policy has
-    estimates of its own; they then stand in the place of the candidates'. `buy` is the number of the offer that it
-    buys next where it goes on, of a policy that decides before each call, and `buy_name` what the strategy calls that.
-    `Step.reason` says it in words.
+    `scores` are in the order of the candidates, and so are `confidences`, in [0, 1] or None for unknown, if the policy
+    has its own estimates, which then replace the candidates'. `buy` is the number of the offer to buy next, for a
+    policy that decides before each call, and `buy_name` its name. `Step.reason` has the decision in words.
     """
 
     keep: tuple[int, ...]
@@ -221,10 +219,10 @@ class Decision(NamedTuple):
 
 
 class Forced(NamedTuple):
-    """A decision that the configuration takes.
+    """A decision by the configuration instead of the policy.
 
-    "accept" keeps every candidate and stops, "abstain" keeps none and stops; "escalate" goes on, and leaves to the
-    policy what is kept.
+    "accept" keeps every candidate and stops; "abstain" keeps none and stops; "escalate" goes on, and the policy decides
+    what is kept.
     """
 
     action: Literal["accept", "abstain", "escalate"]
@@ -232,12 +230,11 @@ class Forced(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One paid stage: candidates, named signals (None = not known), the calls that made it, what was decided.
+    """One paid step: its candidates, named signals (None = unknown), calls, and decision.
 
-    `forced` is set where the configuration leaves the policy no choice; `final` marks a step that none can follow;
-    `audited` one that was run after the decision to stop, to see what it would have brought. `warnings` are what the
-    caller has to know of the step; they become warnings of the answer. `parents` are the numbers of the steps that its
-    content depends on; None for the step before.
+    `forced` is set if the configuration decided instead of the policy; `final` marks a step after which none is
+    possible; `audited` a step that was run after the decision to stop, for an audit. `warnings` become warnings of the
+    answer. `parents` are the numbers of the steps that its content depends on; None for the step before.
     """
 
     number: int
@@ -254,11 +251,11 @@ class Step(NamedTuple):
 
     @property
     def cost_nano_usd(self) -> int | None:
-        """What this step cost; None if any of its calls has an unknown cost."""
+        """The cost of this step; None if the cost of any of its calls is unknown."""
         return total_nano_usd(call.cost_nano_usd for call in self.calls)
 
     def confidence(self, index: int) -> float | None:
-        """Return how likely a candidate is right: as the policy estimates it, or else the strategy; None if unknown."""
+        """Return the probability that a candidate is right, by the policy or else the strategy; None if unknown."""
         judged = None if self.decision is None else self.decision.confidences
         return self.candidates[index].confidence if judged is None else judged[index]
 
@@ -286,7 +283,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of text as a model writes it, for `stream`. `model` is who writes it, where that is known."""
+    """A piece of text as a model writes it, for `stream`. `model` is the model's name, if known."""
 
     text: str
     role: str
@@ -296,32 +293,33 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What is guaranteed about the answers, from what data, and for what cascade (`guarantees.certificate`).
+    """A promise about the answers, with the data and the cascade that it was made for (`guarantees.certificate`).
 
     Attributes:
         kind: the kind of guarantee: "coverage", "solvable", "f1", "budget", "regret", "error", or an installed one.
-        alpha: the share of questions that may be missed; None where only a budget is promised.
-        n: calibration questions that the threshold was set on, each of another group.
-        calibration_id: the start of the SHA-256 of everything else in the certificate.
-        delta: the probability that the calibration misleads; None for a promise on average over calibrations.
-        k: the rank of the threshold among the critical values; None where it was set by tests on a path.
+        alpha: the share of questions that may be missed; None if only a budget is promised.
+        n: the number of calibration questions that set the threshold, each of another group.
+        calibration_id: the start of the SHA-256 of all other fields.
+        delta: the probability that the calibration gives a threshold that breaks the promise; None for a promise on
+            average over calibrations.
+        k: the rank of the threshold among the critical values; None if it was set by tests on a path.
         kappa: the threshold.
-        abstain_below: nothing is served whose confidence is below; None without abstention.
+        abstain_below: nothing is served below this confidence; None without abstention.
         budget_nano_usd: the promised bound on the mean cost of a question.
-        group: the group of questions it speaks of, where it was made by groups: before 0.6, or with --by-group.
-        pool: whether it speaks of all segments together that have no certificate of their own.
+        group: the group of questions that it covers, if it was made by groups: before 0.6, or with --by-group.
+        pool: whether it covers, taken together, all segments without a certificate of their own.
         keeps_everything: whether the promise is kept by keeping every answer of every step.
-        data_sha256, policy_sha256: what it was made from.
-        made_for: the strategy, models, prices and prompts that it holds for; None inside for what is not known.
+        data_sha256, policy_sha256: the hashes of the data and the policy that it was made from.
+        made_for: the strategy, models, prices and prompts for which it holds; None inside for unknown parts.
         created, expires: dates, ISO 8601, UTC; it holds until the end of the day `expires`.
-        assumptions: what it rests on, in words.
-        segment: the segment of questions it speaks of; None for all.
-        unit: what it speaks of: a random "question", or a random question of a random "group" where the log had groups
-            of several; None before 0.6, where all questions of a group counted as unrelated.
-        together: with how many segments' promises it holds at once but for a probability together × delta; None where
-            it holds by itself.
-        reference: the model whose output the served answer is compared with; None where labels said what is right.
-        comparator: the matcher that compares them.
+        assumptions: its assumptions, in words.
+        segment: the segment of questions that it covers; None for all.
+        unit: the unit of the promise: a random "question", or a random question of a random "group" if the log had
+            groups of several; None before 0.6, when the questions of a group counted as independent.
+        together: the number of segments whose promises hold at once, except with probability together × delta; None if
+            the promise is separate.
+        reference: the model whose output the served answer is compared with; None if labels decided what is right.
+        comparator: the comparator of the two outputs.
 
     Reference: Angelopoulos & Bates, A gentle introduction to conformal prediction (2021), and `design/`.
     """
@@ -352,21 +350,21 @@ class Certificate:
 
     @property
     def name(self) -> str | None:
-        """The segment that it speaks of, or the group where it was made by groups; None for all, or all others."""
+        """The segment that it covers, or the group if it was made by groups; None for all, or for all others."""
         return self.segment if self.segment is not None else self.group
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one question and everything that happened on the way.
+    """The answer to one question, with the record of all steps and calls.
 
     `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
-    first: the prediction set that a certificate speaks of. `stopped` is one of "policy" (the policy had enough),
+    first: the prediction set that a certificate covers. `stopped` is one of "policy" (the policy had enough),
     "horizon" (the last step was reached), "budget", "deadline" (the time was over), "forced" (by the configuration),
     "provider error" (a later step), "abstained" (the best answer is not sure enough to be served).
-    `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited` says
-    that the question was drawn for an audit and run on to the last step, or as far as providers and the cap allowed;
-    those steps are in `steps` and in the cost. `level` is the level of the policy that served, where it has some.
+    `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited`: the
+    question was drawn for an audit and run to the last step, or as far as providers and the cap allowed; these steps
+    are in `steps` and in the cost. `level` is the level of the policy that served, if it has levels.
     """
 
     question: Question
@@ -383,7 +381,7 @@ class Answer:
 
     @property
     def served(self) -> tuple[Candidate, Call] | None:
-        """The candidate whose text is served and the call that made it; None where nothing is served."""
+        """The candidate whose text is served, and its call; None if nothing is served."""
         for step in self.steps:
             kept = step.decision.keep if step.decision is not None else ()
             for index in kept or range(len(step.candidates)):
@@ -401,7 +399,7 @@ class Answer:
 
     @property
     def message(self) -> Mapping[str, Any] | None:
-        """The served model's message, unchanged, where a chat request was answered: content, tool calls, refusal."""
+        """The served model's unchanged message, if a chat request was answered: content, tool calls, refusal."""
         served = self.served
         return None if served is None else served[0].message
 
@@ -414,7 +412,7 @@ class Answer:
 
     @property
     def parsed(self) -> Any:
-        """The value of the JSON that is served; None where the answer is no JSON.
+        """The parsed value of the served JSON; None if the answer is not JSON.
 
         >>> Answer(Question("?"), '{"intent": "card_lost"}', (), (), "policy", 0.0).parsed
         {'intent': 'card_lost'}
@@ -430,7 +428,7 @@ class Answer:
     def to_openai(self) -> dict[str, Any]:
         """Return the answer as a chat completion, as OpenAI's client library reads it.
 
-        `usage` is that of the call whose message is served; what the whole cascade cost is `cost`.
+        `usage` is that of the call whose message is served; the cost of the whole cascade is `cost`.
 
         Raises:
             UsageError: nothing was served.
@@ -469,12 +467,12 @@ class Answer:
 
     @property
     def cost(self) -> Decimal | None:
-        """The exact cost in USD; None where a price or a usage is unknown, never 0 instead."""
+        """The exact cost in USD; None, never 0, if a price or a usage is unknown."""
         return usd_or_none(self.cost_nano_usd)
 
     @property
     def cost_bound(self) -> Decimal | None:
-        """The most that the question can have cost in USD, with unknown usage estimated; None without a price."""
+        """An upper bound on the cost in USD, with unknown usage estimated; None without a price."""
         return usd_or_none(total_nano_usd(call.cost_bound_nano_usd for call in self.calls))
 
     @property
@@ -486,7 +484,7 @@ class Answer:
         return {model: usd_or_none(total_nano_usd(costs)) for model, costs in by_model.items()}
 
     def explain(self) -> str:
-        """Return the path in words, a line a step, ending with why it stopped."""
+        """Return the path in words, one line per step, ending with the reason for the stop."""
         lines = []
         for step in self.steps:
             shown = ", ".join(f"{c.source}: {c.text!r}" for c in step.candidates) or "no usable answer"
@@ -503,10 +501,8 @@ class Answer:
         document: dict[str, Any] = _plain(self)
         for step, plain in zip(self.steps, document["steps"], strict=True):
             plain["reason"] = step.reason
-        cost = self.cost
-        document["cost_usd"] = None if cost is None else float(cost)
-        bound = self.cost_bound
-        document["cost_bound_usd"] = None if bound is None else float(bound)
+        for name, cost in (("cost_usd", self.cost), ("cost_bound_usd", self.cost_bound)):
+            document[name] = None if cost is None else float(cost)
         document["cost_by_model_usd"] = {m: None if c is None else float(c) for m, c in self.cost_by_model.items()}
         return document
 
@@ -516,7 +512,7 @@ def _begun(call: Call) -> str:
 
 
 def _unused(call: Call) -> str:
-    """Return in words what became of a call that was begun early and not used."""
+    """Return a sentence about a call that was started early and not used."""
     ended = "it was not used" if call.error is None else call.error.rstrip(".")
     cost, most = usd_or_none(call.cost_nano_usd), usd_or_none(call.cost_bound_nano_usd)
     if cost is not None:
@@ -528,11 +524,11 @@ _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "
 
 
 _IMPOSSIBLE_LOGPROB = -9999.0
-"""What OpenAI's API gives for the log-probability of an impossible token: JSON has no infinity."""
+"""OpenAI's value for the log-probability of an impossible token, since JSON has no infinity."""
 
 
 def _openai_logprobs(completion: Completion) -> dict[str, Any] | None:
-    """Return a reply's log-probs in OpenAI's form; None where one is unknown."""
+    """Return a reply's log-probs in OpenAI's form; None if one is unknown."""
     if completion.tokens is None or any(token.logprob is None for token in completion.tokens):
         return None
     return {
@@ -549,7 +545,7 @@ def _openai_token(text: str, logprob: float | None) -> dict[str, Any]:
 
 
 def _openai_usage(usage: Usage, details: Mapping[str, Mapping[str, int]]) -> dict[str, Any] | None:
-    """Return token counts in OpenAI's form; None where a count is unknown: the form has no place for one that is."""
+    """Return token counts in OpenAI's form; None if a count is unknown, which the form cannot express."""
     read, written = usage.input_tokens, usage.output_tokens
     if read is None or written is None:
         return None

@@ -24,7 +24,7 @@ SCRIPT: Script = {
 
 
 def main() -> None:
-    """Ask, and print what came of it."""
+    """Ask a question and print the answer."""
     with Orchestrator.from_config(CONFIG, providers={"fake": FakeProvider(SCRIPT)}) as orchestrator:
         answer = orchestrator.ask("Which river runs through Vienna?")
     print(f"answer  {answer.text}")

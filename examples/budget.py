@@ -24,7 +24,7 @@ UNSURE = FakeProvider({"small": [reply("Answer: Oslo", logprobs=[-0.9])], "large
 
 
 def capped(on_exhausted: str) -> CascadeConfig:
-    """Return the configuration with a cap that the base keeps to and the guide would pass."""
+    """Return the configuration, with a cap that allows the base's call but not the guide's."""
     budget = BudgetConfig.model_validate({"per_question": 0.0005, "on_exhausted": on_exhausted})
     return CONFIG.model_copy(update={"budget": budget})
 

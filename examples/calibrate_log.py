@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def serve(directory: Path, models: Replay, solvable: dict[str, bool]) -> None:
-    """Ask the other half, and count what was missed: answered rightly by some step, by none of the answers kept."""
+    """Ask the other half, and count the misses: some step has a right answer, and none of those kept is right."""
     fresh = [one for one in demo_questions("log") if one.question_id in solvable]
     settings = {**CONFIG, "policy": str(directory), "provider": "local"}
     with Orchestrator.from_config(settings, providers={"local": models}) as orchestrator:

@@ -20,13 +20,13 @@ def ask(chance: random.Random) -> tuple[float, float]:
     hard = chance.random()
     cheap_right, strong_right = chance.random() > hard, chance.random() > hard / 3
     doubt = min(1.0, max(0.0, chance.gauss(hard, 0.2)))
-    if cheap_right or not strong_right:  # right whatever kappa is, or nothing to be found: counts as covered
+    if cheap_right or not strong_right:  # right at every kappa, or no model is right: counts as covered
         return doubt, ALWAYS
     return doubt, doubt  # the strong model is asked, and right, where kappa is at most the doubt
 
 
 def main() -> None:
-    """Calibrate on 300 questions, then see what 100,000 others bring."""
+    """Calibrate on 300 questions, then measure the result on 100,000 others."""
     chance = random.Random(7)
     critical = [ask(chance)[1] for _ in range(300)]
     found = calibrate(critical, alpha=0.1)
@@ -47,7 +47,7 @@ def main() -> None:
     print(f"of {few.n} questions none may be missed: keep everything; {few.needed_n} are needed")
 
     tenants = ["acme"] * 200 + ["globex"] * 80 + [f"visitor {number}" for number in range(20)]
-    by_tenant = calibrate_segments(critical, tenants, alpha=0.1)  # who has too few questions is pooled
+    by_tenant = calibrate_segments(critical, tenants, alpha=0.1)  # tenants with too few questions are pooled
     for name in ("acme", "globex", "visitor 3", "somebody new"):
         print(f"{name}: kappa {by_tenant.of(name).kappa:.3f}, from {by_tenant.of(name).n} questions")
 

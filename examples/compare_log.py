@@ -1,4 +1,4 @@
-"""Compare every way to answer on one log, and judge a policy of your own on it: exact, no model is asked.
+"""Compare all methods on one log, and evaluate a policy of your own on it, exactly and without a model call.
 
     python examples/compare_log.py
 
@@ -9,7 +9,7 @@ import cascade
 
 
 def main() -> None:
-    """Print what the simple ways cost and cover, then one threshold after another."""
+    """Print the cost and coverage of the baselines, then of several thresholds."""
     log = cascade.open_log("simulated:mmlu/llama-2-7b,500")
     print(cascade.compare(log, alpha=0.1, splits=5))
     for threshold in (0.1, 0.3, 0.6):

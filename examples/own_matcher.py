@@ -11,7 +11,7 @@ SHADES = {"crimson": "red", "scarlet": "red", "navy": "blue", "azure": "blue"}
 
 
 def same_colour(answer: str, gold: tuple[str, ...]) -> bool:
-    """Whether an answer names one of the accepted colours, a shade counting as its colour."""
+    """Return whether an answer names one of the accepted colours; a shade counts as its colour."""
     return colour(answer) in {colour(one) for one in gold}
 
 

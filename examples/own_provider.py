@@ -14,7 +14,7 @@ class Upper:
     """Answers with the question's last word in capitals. A real one would ask a server."""
 
     def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
-        """Return a chat completion as plain JSON values. Checks, retries and prices are not its business."""
+        """Return a chat completion as plain JSON values. cascade adds checks, retries and prices."""
         said = f"Answer: {request.question.text.split()[-1].upper()}"
         return {"choices": [{"index": 0, "message": {"content": said}, "finish_reason": "stop"}]}
 
@@ -23,7 +23,7 @@ class Upper:
         return self.complete(request, timeout_s)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 if __name__ == "__main__":

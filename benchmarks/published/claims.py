@@ -316,11 +316,11 @@ def _reason(table: Table, rows: Rows, name: str, figure: str) -> str:
     if (table.number, name) in IMPOSSIBLE:
         return IMPOSSIBLE[table.number, name]
     if name == EXIT_BASE:
-        return "the first reading of the tables (`design/simulation.md`) has so weak a base"
+        return "in the first reading of the tables (`design/simulation.md`) the base is this weak"
     if name == RANDOM and figure != "coverage":
         return "it takes 40/27 = 1.48 rounds of four in every world; the printed row is one draw of 200 questions"
     if name == GUIDE_POLICY:
-        return "printed: GPT-4o decides, paid for each decision; here: its verdict, which is paid anyway, decides"
+        return "printed: GPT-4o is paid for each decision; here: its verdict decides, at no extra cost"
     printed, length = table.rows[name], column(rows, name, "length")
     cents = column(rows, name, "cents")
     if figure == "cents" and length is not None and cents is not None:
@@ -331,5 +331,5 @@ def _reason(table: Table, rows: Rows, name: str, figure: str) -> str:
 
 
 NOT_PLAYED: Mapping[str, str] = {
-    BASE_POLICY: "a small model decides: its verdicts are not simulated, so the row is not played",
+    BASE_POLICY: "not played, since a small model's verdicts are not simulated",
 }

@@ -102,15 +102,15 @@ def summary(found: Mapping[int, Rows]) -> list[str]:
     return [
         "## All tables",
         "",
-        "How many of the tables' sentences hold here, by what they speak of:",
+        "How many of the tables' claims hold here, by subject:",
         "",
         *markdown(("sentence", *order), counted),
         "",
-        "Cost as played, each row at the coverage that it reaches, one row over another:",
+        "Cost as played, as the ratio of two rows, each at its own coverage:",
         "",
         *markdown(("ratio", "", *numbers), played),
         "",
-        "Cost at a coverage of exactly 1 − α on the same fresh questions, one row over another:",
+        "Cost at a coverage of exactly 1 − α on the same fresh questions, as the ratio of two rows:",
         "",
         *markdown(("ratio", *numbers), ratios),
     ]

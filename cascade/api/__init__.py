@@ -1,1 +1,1 @@
-"""The functions of the package, each in a file with the result that it returns."""
+"""The public functions of the package; each has a file of its own, together with the result class that it returns."""

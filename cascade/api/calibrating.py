@@ -28,9 +28,10 @@ from cascade.api.logs import (
 )
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import GivenPolicy, PolicyAsked, given_policy
-from cascade.api.promises import GuaranteeOptions, calibrated_document, calibrated_report, nano_of, wanted_guarantee
+from cascade.api.promises import GuaranteeOptions, calibrated_document, calibrated_report, wanted_guarantee
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import unknown
+from cascade.checks import nano_of
 from cascade.config import CascadeConfig, load
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.evaluation.logs import Log
@@ -48,7 +49,7 @@ class CalibrationResult(Result):
     """A policy, or each of its levels, certified on a log.
 
     Attributes:
-        calibrated: what was found for each level by its name; without levels for the policy, called "".
+        calibrated: the result for each level, by name; without levels, one result under the name "".
         output: the directory that was written.
         default: the level that serves a question that names none; None without levels.
     """
@@ -58,7 +59,7 @@ class CalibrationResult(Result):
     default: str | None = None
 
     def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         if self.default is None:
             yield from calibrated_report(self.calibrated[""], width)
         else:
@@ -120,9 +121,9 @@ def calibrate(
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
         together: with --by-segment and --delta: delta holds for all segments together, not for each.
         by_group: the old name of --by-segment, for the column group; 0.7 removes it.
-        abstain: abstain where the best answer is not sure enough.
+        abstain: abstain if the confidence in the best answer is too low.
         config: the configuration that will serve: models, prices, prompts, strategy.
-        expires_days: the certificate expires after so many days. By default never.
+        expires_days: the number of days after which the certificate expires. By default it never does.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
         models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
@@ -154,7 +155,12 @@ def calibrate(
     tell_pooled(opened.tables, tell)
     tell_questions(opened.tables, tell)
     done = {name: _calibrated(part, opened, how, name) for name, part in parts.items()}
-    _tell_lost(parts[first].before, done[first].artifact, tell)
+    before = parts[first].before
+    gone = (
+        None if before is None else lost(before.certificates[0].made_for, done[first].artifact.certificates[0].made_for)
+    )
+    if gone is not None:
+        tell(gone)
     if levels is None:
         write(target, done[""].artifact)
     else:
@@ -163,7 +169,7 @@ def calibrate(
 
 
 class _Part(NamedTuple):
-    """A policy to calibrate, what its directory held before, and the promise to make."""
+    """A policy to calibrate, the earlier contents of its directory, and the promise to make."""
 
     given: GivenPolicy
     before: PolicyArtifact | None
@@ -180,7 +186,7 @@ class _How(NamedTuple):
 
 
 def _part(one: LevelGiven, days: int | None, how: _How, level: str) -> _Part:
-    """Return the policy to calibrate, with its promise; tell the promise and what changes in it."""
+    """Return the policy to calibrate, with its promise; report the promise and its changes to `tell`."""
     before = held_before(one.given, anew=one.asked.kind is not None)
     return _Part(one.given, before, _promise(one.asked, days, before, how, level))
 
@@ -202,9 +208,9 @@ def _calibrated(part: _Part, log: Log, how: _How, level: str) -> Calibrated:
             allow_everything=how.allow_everything,
         )
     except NotCertifiedError as error:
-        if not level:
-            raise
-        raise NotCertifiedError(f"Level {level!r}: {error}", needed_n=error.needed_n, chance=error.chance) from None
+        if level:
+            error.args = (f"Level {level!r}: {error}",)
+        raise
     return done
 
 
@@ -221,7 +227,7 @@ def _target(given: GivenPolicy, output: Path | None, *, force: bool) -> Path:
 def _promise(
     asked: GuaranteeOptions, days: int | None, before: PolicyArtifact | None, how: _How, level: str
 ) -> Promise:
-    """Return the promise to make: the directory's earlier one with the given parts replaced; tell what changes."""
+    """Return the promise to make: the earlier one with the given parts replaced; report the changes to `tell`."""
     config, tell = how.settings, how.tell
     if before is None or before.asked is None:
         return Promise(wanted_guarantee(asked, config, tell), days)
@@ -237,9 +243,7 @@ def _promise(
 def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig | None) -> Guarantee:
     """Return a promise in which the given parts replace the old ones."""
     if held.rules.on_cost and asked.alpha is not None:
-        raise UsageError(
-            "--alpha is a share of questions, and a budget is not a promise about questions; leave --alpha out."
-        )
+        raise UsageError("--alpha is a share of questions, and a budget guarantee is about cost; leave --alpha out.")
     bounded = held.budget_nano_usd is not None or asked.budget_usd is not None
     cap = config.budget.per_question if config is not None and bounded else None
     given: dict[str, Any] = {
@@ -255,25 +259,20 @@ def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig 
     try:
         return replace(held, **{name: value for name, value in given.items() if value is not None})
     except UsageError as error:
-        told = f"The directory promises {held.kind}; --guarantee KIND asks for another promise, all of it anew."
+        told = f"The directory promises {held.kind}; --guarantee KIND replaces the whole promise."
         raise UsageError(f"{error} {told}") from None
-
-
-def _tell_lost(before: PolicyArtifact | None, now: PolicyArtifact, tell: Tell) -> None:
-    """Tell which facts about the cascade the old certificate recorded and the new one does not."""
-    gone = None if before is None else lost(before.certificates[0].made_for, now.certificates[0].made_for)
-    if gone is not None:
-        tell(gone)
 
 
 def _demand_prices(log: Log, config: CascadeConfig | None, before: PolicyArtifact | None) -> None:
     """Refuse a log whose costs were computed at other prices than the certificate's."""
     if config is not None:
         prices, whose = config.prices(), "the configuration"
-        advice = "collect anew, or configure the prices of the log"
+        advice = "collect a new log, or set the prices of this one in the configuration"
     elif before is not None:
-        prices, whose = prices_held(before.certificates[0].made_for), "the certificate was made for"
-        advice = "collect anew, or name with --config the configuration that will serve"
+        held = (before.certificates[0].made_for.get("prices") or {}).items()
+        prices = {model: None if price is None else _price(price) for model, price in held}
+        whose = "the certificate was made for"
+        advice = "collect a new log, or give --config with the configuration that will serve"
     else:
         return
     refuse_other_prices(log, prices, whose, advice)
@@ -282,18 +281,18 @@ def _demand_prices(log: Log, config: CascadeConfig | None, before: PolicyArtifac
 # --- what a directory promised before, and the parts that a new calibration keeps ---
 
 
-_UNSAID = "say it with --guarantee"
+_UNSAID = "name the promise with --guarantee"
 
 
 class Promise(NamedTuple):
-    """A promise, and for how many days it is made; None: without end."""
+    """A promise, and the number of days for which it is valid; None: without end."""
 
     asked: Guarantee
     days: int | None
 
 
 def held_before(given: GivenPolicy, *, anew: bool) -> PolicyArtifact | None:
-    """Return what a policy directory holds; None without a directory, or without a certificate in it.
+    """Return the contents of a policy directory; None if there is no directory or it has no certificate.
 
     Args:
         given: the policy.
@@ -309,14 +308,14 @@ def held_before(given: GivenPolicy, *, anew: bool) -> PolicyArtifact | None:
     except ConfigError as error:
         if anew:
             return None
-        raise ConfigError([*error.problems, f"so what it promised is not known; {_UNSAID}"], error.source) from None
+        raise ConfigError([*error.problems, f"so its earlier promise is unknown; {_UNSAID}"], error.source) from None
     if held.certificates and held.asked is None and not anew:
-        raise ConfigError([f"what it promised is not on record; {_UNSAID}"], str(given.directory))
+        raise ConfigError([f"its earlier promise is not recorded; {_UNSAID}"], str(given.directory))
     return held if held.certificates else None
 
 
 def days_held(held: PolicyArtifact) -> int | None:
-    """Return for how many days the certificates were made; None if they do not expire."""
+    """Return the number of days for which the certificates are valid; None if they do not expire."""
     first = held.certificates[0]
     if first.expires is None:
         return None
@@ -324,7 +323,7 @@ def days_held(held: PolicyArtifact) -> int | None:
 
 
 def changes(before: Promise, now: Promise) -> str:
-    """Return in one line what was promised, and which parts change.
+    """Return one line with the earlier promise and its changes.
 
     >>> changes(Promise(Guarantee("coverage", 0.03), None), Promise(Guarantee("coverage", 0.05), None))
     'promised before: coverage, alpha 0.03; changed: alpha 0.03 -> 0.05'
@@ -336,7 +335,7 @@ def changes(before: Promise, now: Promise) -> str:
 
 
 def _parts(promise: Promise) -> dict[str, str]:
-    """Return each part of a promise in words; "" for a part that was not asked for."""
+    """Return each part of a promise in words; "" for a part that is not set."""
     asked = promise.asked
     shares = {name: "" if one is None else f"{one:g}" for name, one in (("alpha", asked.alpha), ("delta", asked.delta))}
     money = {"budget": asked.budget_nano_usd, "most": asked.most_nano_usd}
@@ -359,16 +358,11 @@ def _said(parts: Mapping[str, str]) -> Iterator[str]:
 
 
 def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return, in words, the recorded facts about the cascade that a new certificate drops; None if it drops none."""
+    """Return a warning that names the facts about the cascade that a new certificate drops; None if it drops none."""
     gone = [name for name in unknown(now) if name not in unknown(before)]
     if not gone:
         return None
-    return f"no longer on record, for the log is of another cascade: {', '.join(gone)}; give --config"
-
-
-def prices_held(made_for: Mapping[str, Any]) -> dict[str, Price | None]:
-    """Return the prices that a certificate was made at, by model."""
-    return {model: None if price is None else _price(price) for model, price in (made_for.get("prices") or {}).items()}
+    return f"no longer recorded, because the log is of another cascade: {', '.join(gone)}; give --config"
 
 
 def _price(held: Mapping[str, Any]) -> Price:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cascade.api.output import Result, Tell, dollars, plain_text, warn
 from cascade.api.tables import rounds_table
+from cascade.checks import nano_of
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
 from cascade.collection.baselines import BASELINES, recorded_baselines
@@ -22,7 +23,7 @@ from cascade.episodes.schema import GUIDE_ONLY, Dropped
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import CascadeError, ProviderError, UsageError
 from cascade.matching import get_matcher
-from cascade.money import nano_usd, usd
+from cascade.money import usd
 from cascade.text import counted
 
 
@@ -40,7 +41,7 @@ class CollectionResult(Result):
 
     @property
     def error(self) -> CascadeError | None:
-        """The error that ended the run early, or that questions failed; None if all are logged."""
+        """The error that ended the run early, or an error that lists the failed questions; None if all are logged."""
         done = self.collected
         if done.stopped is not None or not done.failures:
             return done.stopped
@@ -50,11 +51,11 @@ class CollectionResult(Result):
         )
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its tables are narrow
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         done, progress = self.collected, self.collected.progress
         yield _line(
             f"{done.questions} questions logged: {progress.made_calls} calls made, "
-            f"{progress.reused_calls} answered from the record, {money_said(progress)}"
+            f"{progress.reused_calls} reused from earlier runs, {money_said(progress)}"
         )
         if done.rows:
             yield _line(f"{done.rows} rows in {self.output}")
@@ -67,7 +68,7 @@ class CollectionResult(Result):
             )
         if done.unused_calls:
             kept_in = journal_of(self.output).name
-            yield _line(f"{done.unused_calls} calls on record are not in this log; they stay in {kept_in}")
+            yield _line(f"{done.unused_calls} recorded calls are not in this log; they stay in {kept_in}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `collect --json`."""
@@ -116,7 +117,7 @@ def collect(
         resume: continue an earlier run; nothing is paid twice.
         concurrency: how many questions run at once.
         max_cost_usd: stop before the log costs more than this, in USD.
-        walks: also log these baselines: their names, ("all",) or () for none; by default the guide alone.
+        walks: the names of the baselines to log too; ("all",) for all, () for none. By default the guide alone.
         matcher: how answers are judged: exact, hotpotqa, choice, … By default, the form of the questions decides.
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
@@ -127,10 +128,16 @@ def collect(
         UsageError: the questions or the log cannot be read or written, or a name does not exist.
         ConfigError: the configuration is wrong.
     """
-    cap, judge = _cap(max_cost_usd), None if matcher is None else get_matcher(matcher)
+    cap, judge = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
     settings = config if isinstance(config, CascadeConfig) else load(Path(config))
     named = isinstance(questions, (str, Path))
-    asked = _questions(Path(questions), tell) if isinstance(questions, (str, Path)) else list(questions)
+    if isinstance(questions, (str, Path)):
+        odd = Dropped()
+        asked = read_questions(Path(questions), odd)
+        if odd.describe():  # before anything is paid: a misspelt field leaves a question without its answer
+            tell(odd.describe())
+    else:
+        asked = list(questions)
     done = collecting(
         settings,
         asked[:limit],
@@ -144,22 +151,6 @@ def collect(
         tell=show,
     )
     return CollectionResult(done, Path(output))
-
-
-def _questions(path: Path, tell: Tell) -> list[AskedQuestion]:
-    odd = Dropped()
-    asked = read_questions(path, odd)
-    if odd.describe():  # before anything is paid: a misspelt field leaves a question without its answer
-        tell(odd.describe())
-    return asked
-
-
-def _cap(max_cost: float | None) -> int | None:
-    if max_cost is None:
-        return None
-    if not 0 < max_cost < 1e9:
-        raise UsageError(f"--max-cost is an amount in USD above 0, not {max_cost}.")
-    return nano_usd(max_cost)
 
 
 def _wanted(walks: Sequence[str] | None) -> list[str]:
@@ -188,7 +179,7 @@ def _duration(seconds: float) -> str:
 
 
 def _line(said: str) -> Text:
-    """Return a sentence whose path no terminal may break."""
+    """Return a line that does not wrap, so that a path in it can be copied."""
     return Text(plain_text(said), no_wrap=True, overflow="ignore")
 
 
@@ -196,6 +187,6 @@ def _steps(output: Path) -> Iterator[RenderableType]:
     try:
         tables = tables_from_rows(read_rows(output))
     except UsageError:  # the log is written all the same
-        yield "The log does not say for any question which answers are right."
+        yield "The log does not say which answers are right, for any question."
         return
     yield from map(rounds_table, tables)

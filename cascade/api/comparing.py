@@ -1,4 +1,4 @@
-"""`compare`: every way to answer, on the same splits of a log."""
+"""`compare`: compares policies and baselines on the same random splits of a log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class ComparisonResult(Result):
     Attributes:
         alpha: the share of questions that may be missed.
         splits: how many random splits.
-        datasets: what was found, a comparison for each data set of the log.
-        tables: the data sets, in the same order.
+        datasets: the comparison for each data set of the log.
+        tables: the questions of each data set, in the same order.
         break_evens: when judging pays, for each data set that has the numbers for it.
         rounds: whether the summary also shows accuracy and cost by step.
     """
@@ -48,12 +48,12 @@ class ComparisonResult(Result):
     rounds: bool = False
 
     def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         for table, one in zip(self.tables, self.datasets, strict=True):
             if self.rounds:
                 yield from (rounds_table(table), "")
             yield compare_table(one, width)
-            yield Text.from_markup(legend(one), style="dim")
+            yield Text.from_markup(legend(one, width), style="dim")
             yield from (Text(plain_text(said), style="dim") for said in _at_other_prices(one))
             yield from (Text(plain_text(said), style="yellow") for said in one.left_out)
             if one.dataset in self.break_evens:
@@ -147,10 +147,10 @@ def compare(
 
 
 def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]:
-    """Yield the rows of the policies that --policy gives.
+    """Yield a row of the comparison for each policy named by --policy.
 
     Raises:
-        UsageError: one is a policy directory or a configuration, which may have learned from these very questions; or
+        UsageError: one is a policy directory or a configuration, which may have learned from these questions; or
             two of one kind are given.
     """
     several = [asked] if isinstance(asked, str | PathLike | Mapping) else asked or []
@@ -160,7 +160,7 @@ def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]
         if found.held is not None or found.config is not None:
             raise UsageError(
                 f"{one}: compare takes a policy by its settings, such as {{kind: threshold, keep: both}}. A policy "
-                f"directory may have learned from these questions: use cascade evaluate on others, or --fit."
+                "directory may be fitted on these questions: evaluate it on others (cascade evaluate), or use --fit."
             )
         row = Given(found.bare, found.section.kind)
         if row.kind in kinds:
@@ -170,7 +170,7 @@ def _given(asked: PolicyAsked | Sequence[PolicyAsked] | None) -> Iterator[Given]
 
 
 def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None) -> list[Method]:
-    """Return the methods that are played only on request."""
+    """Return the methods that are compared only on request."""
     if steps is not None and not networks:
         raise UsageError("--steps says how long networks are trained; give --networks too.")
     found: list[Method] = [Portfolio()] if fit else []
@@ -183,7 +183,7 @@ def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None
 
 
 def _at_other_prices(found: Comparison) -> Iterator[str]:
-    """Yield, a sentence each, what the cheapest row at the wanted coverage saves at other prices."""
+    """Yield sentences: what the cheapest row with the wanted coverage saves at other prices."""
     rows = [row for row in found.rows if row.other_prices and row.matched_cost_usd is not None]
     today = found.row(found.reference).mean.cost_usd
     if not rows or not today:
@@ -201,7 +201,9 @@ def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:
 
     if len(tables) > 1:
         names = ", ".join(one.dataset for one in tables)
-        raise UsageError(f"The log holds {len(tables)} data sets; draw one with --where dataset=NAME of: {names}")
+        raise UsageError(
+            f"--plot draws one data set, and the log has {len(tables)}; choose one with --where dataset=NAME: {names}"
+        )
     check(path, tables[0].dataset, cost_known=tables[0].cost_known)
 
 

@@ -31,7 +31,7 @@ class EvaluationResult(Result):
     datasets: tuple[Evaluation, ...]
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         for one in self.datasets:
             yield evaluation_table(one)
             yield from (Text(plain_text(said), style="bold yellow") for said in evaluation_notes(one))

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.fit_report import path_of, written
+from cascade.api.fit_report import next_step, path_of, written
 from cascade.api.output import Result, plain_text, table
 from cascade.api.promises import calibrated_document, calibrated_report
 from cascade.calibration.crossing import bound
@@ -30,11 +30,13 @@ class CrossedFit(Result):
         crossed: its members, and their certificate.
         asked: the options of the call, for the model card.
         output: the directory that it was written into; None if it was not written.
+        notices: the notices about the log and the call, as `tell` got them.
     """
 
     crossed: Crossed
     asked: Mapping[str, str]
     output: str | None = None
+    notices: tuple[str, ...] = ()
 
     def save(self, directory: str | Path) -> Self:
         """Write the policy directory with its model card; return the same result with its `output`."""
@@ -42,13 +44,13 @@ class CrossedFit(Result):
         return replace(self, output=str(directory))
 
     def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         done = self.crossed
         steps, many = done.training.arrays.horizon, len(done.choices)
         repeated = done.calibrated.repeated
         besides = f" ({repeated:,} more episodes of the same ones left out)" if repeated else ""
         said = f"{counted(done.training.n, 'question')} of {counted(steps, 'step')}{besides}"
-        yield Text(f"{said}, in {many} folds: all fit, and all certify", style="bold")
+        yield Text(f"{said}, in {many} folds: each is used both to fit and to certify", style="bold")
         for note in done.notes:
             yield Text(plain_text(f"{note[:1].upper()}{note[1:]}."))
         yield ""
@@ -56,14 +58,14 @@ class CrossedFit(Result):
         yield ""
         yield from calibrated_report(done.calibrated, width)
         yield ""
-        yield Text("The figures play each question under the one member that has not seen it.", style="dim")
+        yield Text("The figures use, for each question, the one member that was not fitted on it.", style="dim")
         yield ""
         output = self.output or ""
         yield from written(
             self.output,
             f"what it is and how it was chosen in {plain_text(output)}/README.md",
             warning=worth_of(done.calibrated).describe("the guide, or a ladder's last model, alone"),
-            following=f"next: policy: {path_of(output)} in cascade.yaml serves it",
+            following=next_step(done.policy.reads, done.policy.sources, path_of(output), done.training),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,6 +77,7 @@ class CrossedFit(Result):
             "bound": bound(done.alpha),
             "questions": done.training.n,
             "fit_notes": list(done.notes),
+            "notices": list(self.notices),
             "worth": worth_of(done.calibrated)._asdict(),
             "members": [
                 {"chosen": choice.chosen.name, "training": choice.n, "calibration": critical.size}

@@ -1,4 +1,4 @@
-"""`fit --levels`: reads the levels asked for, writes them, and prints a table with a row for each."""
+"""`fit --levels`: parses the levels, writes them, and prints a table with a row for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.fit_report import PolicyFit, path_of, written
+from cascade.api.fit_report import PolicyFit, fitted_document, next_step, path_of, written
 from cascade.api.logs import Problems
 from cascade.api.output import Result, per_thousand, plain_text, table
 from cascade.api.promises import GuaranteeOptions
@@ -26,7 +26,7 @@ from cascade.training.levels import level_notes, level_problems, middle
 
 _WIDE = 100
 _BARE = {2: ("low", "high"), 3: ("low", "medium", "high")}
-"""The names of levels that were given by their alphas alone, the cheapest first."""
+"""The default names of levels given as bare alphas, the cheapest first."""
 APART = (
     "Each level's promise holds for questions like those of the log. Choose a level by what a question may cost, not "
     "by how hard it looks: a level promises nothing about the hard questions alone."
@@ -43,7 +43,7 @@ class LevelsWanted(NamedTuple):
 def levels_asked(
     problems: Problems, given: str | None, default: str | None, promise: GuaranteeOptions
 ) -> LevelsWanted | None:
-    """Return the levels asked for; None if there are none, or if a problem with them was noted."""
+    """Return the requested levels; None if there are none, or if a problem with them was noted."""
     if given is None:
         if default is not None:
             problems.add("--default-level is one of --levels, and there are none.")
@@ -112,7 +112,7 @@ def _number(text: str) -> float | None:
 
 
 def check_places(problems: Problems, output: Path, wanted: LevelsWanted | None, *, force: bool) -> None:
-    """Note foreign files where a level would be written."""
+    """Note a problem if files that are not levels are in the way."""
     if wanted is not None and not force:
         with problems.noted():
             refuse_foreign(output, wanted.alphas, wanted.default)
@@ -126,7 +126,7 @@ def refuse_foreign(output: Path, names: Iterable[str], default: str) -> None:
     """
     if there := foreign(output, names, default):
         hold = "holds" if len(there) == 1 else "hold"
-        said = f"{', '.join(map(str, there))} {hold} files that are no level of {output}"
+        said = f"{', '.join(map(str, there))} {hold} files that do not belong to a level of {output}"
         raise UsageError(f"{said}; choose another --output, or --force.")
 
 
@@ -141,11 +141,13 @@ class LevelsFit(Result):
         fits: each level by its name, the cheapest first.
         default: the level that serves a question that names none.
         output: the directory that they were written into; None if they were not written.
+        notices: the notices about the log and the call, as `tell` got them.
     """
 
     fits: Mapping[str, PolicyFit]
     default: str
     output: str | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def fitted(self) -> dict[str, Fitted]:
@@ -161,7 +163,7 @@ class LevelsFit(Result):
         return replace(self, fits=fits, output=str(directory))
 
     def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         fitted = self.fitted
         sizes = fitted[self.default].sizes
         asked = f"{counted(sizes.questions, 'question')}: {sizes.training:,} to choose and fit on"
@@ -174,13 +176,17 @@ class LevelsFit(Result):
         output = self.output or ""
         what = f"and {plain_text(output)}/levels: what each level is in its README.md"
         level = next(iter(fitted))
-        following = f'next: policy: {path_of(output)} in cascade.yaml; ask(question, level="{level}")'
+        policies, table = [one.policy for one in fitted.values()], fitted[self.default].training
+        reads = {name for one in policies for name in one.reads}
+        following = next_step(reads, policies[0].sources, path_of(output), table)
         first, *last = written(self.output, what, following=following)
         yield first
         for name, one in fitted.items() if last else ():
             against = worth_of(one.calibrated).describe("the guide, or a ladder's last model, alone")
             if against is not None:
                 yield Text(plain_text(f"{name}: {against}"), style="bold yellow")
+        if last:
+            yield Text(plain_text(f'to ask at a level: ask(question, level="{level}")'))
         yield from last
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,8 +195,9 @@ class LevelsFit(Result):
             "output": self.output,
             "default": self.default,
             "level_notes": list(level_notes(self.fitted)),
+            "notices": list(self.notices),
             "levels": {
-                name: {"alpha": one.fitted.calibrated.guarantee.alpha, **one.to_dict()}
+                name: {"alpha": one.fitted.calibrated.guarantee.alpha, **fitted_document(one)}
                 for name, one in self.fits.items()
             },
         }

@@ -1,6 +1,7 @@
-"""What `fit` prints: how the questions were divided, the candidates, what was chosen and why, and the certificate.
+"""The report that `fit` prints: the split of the questions, the candidates, the choice, and the certificate.
 
-And whether it can serve: a policy that reads a signal that no strategy gives can be fitted on a log, and not serve.
+The report also says whether the policy can serve. A policy can be fitted on a log with a signal that no strategy
+produces; such a policy can be evaluated but not served.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _WIDE, _MIDDLE = 118, 100
 _LEAST_NAME = 22
 _THRESHOLDS = 3
-"""The most thresholds in the table; the document and the card have all."""
+"""The maximum number of thresholds in the printed table; the JSON document and the model card have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,14 @@ class PolicyFit(Result):
         facts: the contents of its model card.
         files: the files beside the policy, by name: the model card, plots.
         output: the directory that it was written into; None if it was not written.
+        notices: the notices about the log and the call, as `tell` got them.
     """
 
     fitted: Fitted
     facts: Facts
     files: Mapping[str, bytes]
     output: str | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def policy(self) -> Policy:
@@ -92,12 +95,12 @@ class PolicyFit(Result):
         return replace(self, output=str(directory))
 
     def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         return fitted_report(self, width)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fit --json`. Costs in USD per question."""
-        return fitted_document(self)
+        return fitted_document(self) | {"notices": list(self.notices)}
 
 
 def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
@@ -114,13 +117,13 @@ def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
 
 
 def written(output: str | None, what: str, *, warning: str | None = None, following: str = "") -> Iterator[Text]:
-    """Yield where a fit was written, and what to do next.
+    """Yield lines that say where a fit was written and what to do next.
 
     Args:
-        output: the policy directory; None where none was written.
+        output: the policy directory; None if none was written.
         what: what its README.md says.
         warning: why it should not be served; printed instead of `following`.
-        following: the next step; its lines but the first are those of a configuration.
+        following: the next step; all its lines except the first belong to a configuration.
     """
     if output is None:
         yield Text("not written yet: save(DIRECTORY) writes the policy directory")
@@ -138,7 +141,7 @@ def written(output: str | None, what: str, *, warning: str | None = None, follow
 
 
 def path_of(output: str) -> str:
-    """Return a directory as a configuration names it.
+    """Return a directory as it is written in a configuration.
 
     >>> path_of("policy"), path_of("/srv/policy")
     ('./policy', '/srv/policy')
@@ -278,7 +281,7 @@ def _columns(found: PolicyFit) -> Sequence[Column[_Line]]:
 
 
 def _charged(found: PolicyFit) -> bool:
-    """Whether candidates are charged for the answers that they keep."""
+    """Whether candidates pay a charge for the answers that they keep (`lambda_set`)."""
     return any(one.charge is not None for one in found.fitted.choice.judged)
 
 
@@ -321,7 +324,7 @@ def _table(found: PolicyFit, width: int) -> Table:
 
 
 def _told(lines: Sequence[_Line]) -> tuple[list[_Line], int]:
-    """Return the lines to show, and the number of thresholds left out; the cheapest and the chosen one are shown."""
+    """Return the lines to show (always the cheapest and the chosen one) and the number of thresholds left out."""
     costs = sorted(line.cost for line in lines if _is_threshold(line) and line.cost is not None)
     most = costs[_THRESHOLDS - 1] if len(costs) > _THRESHOLDS else None
     shown, left = [], _THRESHOLDS
@@ -348,14 +351,14 @@ def _legend(found: PolicyFit, width: int) -> str:
     said = [costs.get(choice.unit, "missed: the share of questions missed at the budget")]
     if _charged(found):
         said.append(
-            "charge: what --lambda-set charges for further answers, in the same unit, and no money; candidates are "
+            "charge: what --lambda-set charges for further answers, in the same unit, but not money; candidates are "
             "compared by cost and charge together"
         )
     if choice.alpha is not None:
         certify = f"{found.fitted.sizes.calibration:,} calibration questions"
         said += [
             f"× ref: cost as a multiple of that of {_called(found.baselines[0])}",
-            f"kept: share of questions on which the promise is kept; candidates stand at what {certify} can certify",
+            f"kept: share of questions on which the promise is kept, at what {certify} can certify",
         ]
     said.append("Δ to the best: 90 % interval of the difference to the best candidate, in the unit of the first column")
     if any(one.matched is None for one in choice.judged):
@@ -390,10 +393,10 @@ def _chosen(found: PolicyFit) -> str:
 def _reason(found: PolicyFit, winner: Judged) -> str:
     if winner.matched is None:
         return "no candidate keeps the promise at any threshold on the training questions, and it is the simplest"
-    if winner.method == "reference":  # `why` is a sentence of its own
+    if winner.method == "reference":  # `why` is already a complete sentence
         return winner.why
     what = {"nano_usd": "it costs", "steps": "it takes", "missed": "it misses"}[found.fitted.choice.unit]
-    together = ", its charge for further answers counted in" if winner.charge is not None else ""
+    together = ", including its charge for further answers" if winner.charge is not None else ""
     return f"{what} {winner.why}{together}" if winner.why == "the least" else f"it is {winner.why}{together}"
 
 
@@ -463,7 +466,7 @@ def _judged_document(one: Judged, unit: str) -> dict[str, Any]:
 
 
 def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig | None) -> list[str]:
-    """Return, sorted, the signals that no strategy with candidates of these sources gives.
+    """Return, sorted, the signals that no strategy with candidates of these sources produces.
 
     Args:
         names: names of signals.
@@ -477,12 +480,12 @@ def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig
 
 
 def tell_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None, tell: Tell) -> None:
-    """Tell which signals of a log no strategy gives, each with the most similar name of a signal that one gives."""
+    """Report each signal of a log that no strategy produces, with the most similar name that one does produce."""
     for table in tables:
         there = [name for name, values in table.signals.items() if not np.isnan(values).all()]
         for name in unserved(there, table.sources, config):
             tell(
-                f"{table.dataset}: no strategy gives the signal {name}, so a policy that looks at it cannot be served. "
+                f"{table.dataset}: no strategy gives the signal {name}, so a policy that uses it cannot be served. "
                 f"{_advice(name, _given(table.sources, config))}"
             )
 
@@ -491,27 +494,27 @@ def next_step(reads: Iterable[str], sources: Sequence[str], path: str, table: Ep
     """Return what to write into cascade.yaml to serve a fitted policy, or why it cannot be served.
 
     Args:
-        reads: the signals that the policy looks at.
+        reads: the signals that the policy uses.
         sources: the places of the candidates.
         path: the policy directory, as a configuration names it.
         table: the questions that it was fitted on, which may tell the strategy.
 
     >>> next_step(["p_yes"], ("answer",), "./policy")
     'next: policy: ./policy in cascade.yaml serves it, with a strategy of kind offers or verified'
-    >>> next_step(["logprob"], ("answer",), "./policy")[:59]
-    'It cannot be served: it looks at logprob, which no strategy'
+    >>> next_step(["logprob"], ("answer",), "./policy")[:55]
+    'It cannot be served: it uses logprob, which no strategy'
     """
     names = set(reads)
     missing = unserved(names, sources, None)
     if missing:
         return (
-            f"It cannot be served: it looks at {', '.join(missing)}, which no strategy gives. It can be evaluated on "
+            f"It cannot be served: it uses {', '.join(missing)}, which no strategy gives. It can be evaluated on "
             "logs that have it."
         )
     there = gives_for(sources)
     kinds = [kind for kind, one in there.items() if names <= one.signals]
     if not kinds:
-        return f"It cannot be served: it looks at {', '.join(sorted(names))}, and no strategy gives all of them."
+        return f"It cannot be served: it uses {', '.join(sorted(names))}, and no strategy gives all of them."
     served = f"next: policy: {path} in cascade.yaml serves it"
     last = None if table is None or table.parents is None or not table.calls else table.calls[-1]
     if table is not None and last is not None and last.role != last.model:
@@ -521,9 +524,9 @@ def next_step(reads: Iterable[str], sources: Sequence[str], path: str, table: Ep
 
 
 def _offers(table: EpisodeTable, path: str) -> str | None:
-    """Return the lines of a configuration with the offers of a log; None where it does not say what each is for."""
+    """Return the lines of a configuration with the offers of a log; None if the log does not record their purposes."""
     calls = [one for one in table.calls if one is not None and one.purpose is not None]
-    if len(calls) < len(table.calls) or calls[-1].purpose != "outright":  # a log of `collect` has other purposes
+    if len(calls) < len(table.calls) or calls[-1].purpose != "outright":  # `collect` logs other purposes
         return None
     names = {number: one.role for number, one in enumerate(calls, 1)}
     parents = table.parents or ((),) * len(calls)
@@ -569,7 +572,7 @@ _NEAR = 0.6
 
 
 def gives_for(sources: Sequence[str]) -> dict[str, Gives]:
-    """Return what steps give, by kind, for strategies with candidates in these places, else in any model's."""
+    """Return the signals of each kind of strategy with candidates in these places, else of all strategies."""
     every = dict(GIVES)
     if entry_points(group="cascade.strategies"):
         from cascade.strategies.config import STRATEGIES  # a package brings more

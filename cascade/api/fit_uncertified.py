@@ -31,11 +31,13 @@ class UncertifiedFit(Result):
         done: the network, and its figures.
         asked: the options of the call, for the model card.
         output: the directory that it was written into; None if it was not written.
+        notices: the notices about the log and the call, as `tell` got them.
     """
 
     done: Uncertified
     asked: Mapping[str, str]
     output: str | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def drawn(self) -> bool:
@@ -49,9 +51,9 @@ class UncertifiedFit(Result):
         return replace(self, output=str(directory))
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         done, sizes = self.done, self.done.sizes
-        said = f"{sizes.questions:,} questions: {sizes.training:,} to train on, {sizes.calibration:,} to judge it on"
+        said = f"{sizes.questions:,} questions: {sizes.training:,} to train on, {sizes.calibration:,} to evaluate it on"
         yield Text(said, style="bold")
         loud = set(ended_early(done.learning))
         for note in done.notes:
@@ -77,6 +79,7 @@ class UncertifiedFit(Result):
         reference = done.reference_cost_nano_usd
         return {
             "output": self.output,
+            "notices": list(self.notices),
             "certified": False,
             "plot": self.drawn,
             "method": done.policy.method,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
 
 FitResult: TypeAlias = "PolicyFit | LevelsFit | CrossedFit | UncertifiedFit"
 Show: TypeAlias = Callable[[Any], None]
-"""Is called with the progress of training: a `training.networks.progress.Progress`."""
+"""A callback for the progress of training; it receives a `training.networks.progress.Progress`."""
 Working: TypeAlias = Callable[[str], AbstractContextManager[Show]]
-"""Makes a context that shows the progress of a task; its argument names the task."""
+"""Returns a context manager that shows the progress of a task; its argument is the name of the task."""
 
 
 class NetworkOptions(NamedTuple):
@@ -64,7 +65,7 @@ class NetworkOptions(NamedTuple):
             seconds to minutes each time. Needs the extra train.
         config: a file with the settings of training, YAML or JSON: docs/networks.md.
         steps: how many steps networks are trained for. By default 1,000.
-        device: where networks are trained: cpu, or cuda, which does not give the same bytes every time. By default cpu.
+        device: where networks are trained: cpu, or cuda, which is not bitwise reproducible. By default cpu.
         checkpoint: save checkpoints of one network's training there, to resume it.
         every: steps between checkpoints. By default 500.
         resume: resume from --checkpoint if it exists; the result has the same bytes.
@@ -154,7 +155,7 @@ def fit(
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
         together: with --by-segment and --delta: delta holds for all segments together, not for each.
         by_group: the old name of --by-segment, for the column group; 0.7 removes it.
-        abstain: abstain where the best answer is not sure enough.
+        abstain: abstain if the confidence in the best answer is too low.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
         calibration_share: the share of questions set aside for certification. By default 0.3; for regret, the share
             that is expected to cost least, or all questions if the score was fixed beforehand.
@@ -162,13 +163,15 @@ def fit(
         init: a fitted policy to start from.
         embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). A policy
             that uses them needs both to serve.
-        cross_calibrate: set no question aside: each certifies a policy that was fitted without it. The certificate is
-            weaker: misses up to twice alpha.
+        cross_calibrate: set no questions aside: each question certifies a policy that was fitted without it. The
+            certificate is weaker: misses up to twice alpha.
         levels: fit several levels, each with a certificate, into one directory; a request names one: low=0.2,high=0.05.
+            For regret, agreement and preference, which the reference keeps by itself, above 0.1 promises little:
+            low=0.1,medium=0.05,high=0.02.
         default_level: the level used when a request names none. By default the middle one.
         networks: the options of policy networks.
         config: the configuration that will serve: models, prices, prompts, strategy.
-        expires_days: the certificate expires after so many days. By default never.
+        expires_days: the number of days after which the certificate expires. By default it never does.
         allow_everything: if there are too few questions, keep every answer of every step instead of failing.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
@@ -198,13 +201,20 @@ def fit(
     """
     arguments = locals()
     given, promise = FitOptions.of(arguments), GuaranteeOptions.of(arguments)
+    notices: list[str] = []
+
+    def told(notice: str) -> None:
+        notices.append(notice)
+        tell(notice)
+
     log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
-    ready = checked(given, promise, log_asked, reviewed, tell)
-    found = _fitted(_Call(given, ready, working, tell), seed)
+    ready = checked(given, promise, log_asked, reviewed, told)
+    found = _fitted(_Call(given, ready, working, told), seed)
     if seconds_price_usd is not None:
         from cascade.api.waiting import timed
 
-        found = timed(found, ready.log, ready.tables, seconds_price_usd, seed, tell)
+        found = timed(found, ready.log, ready.tables, seconds_price_usd, seed, told)
+    found = replace(found, notices=tuple(notices))
     if output is None:
         return found
     problems = Problems()  # again: another fit may have written there in the meantime
@@ -281,10 +291,10 @@ def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
 
 
 def _took_effect(given: FitOptions, ready: Ready, fitted: Fitted) -> Iterator[tuple[str, str]]:
-    """Yield the options that had an effect, for the model card."""
+    """Yield the options that had an effect on the fit, for the model card."""
     share = given.calibration_share or fitted.sizes.calibration / max(fitted.sizes.questions, 1)
     yield "share of the questions that certifies", f"{share:.2g}"
-    if given.lambda_set and not ready.wanted.single:  # with one answer served there are no further answers
+    if given.lambda_set and not ready.wanted.single:  # with one answer served, no further answers are charged
         yield "charged for each further answer", f"{given.lambda_set:g} of a step"
     if given.init is not None and ready.init is not None and starts_from(ready.init, fitted.policy):
         yield "started from", given.init.name
@@ -326,7 +336,7 @@ class FitOptions(NamedTuple):
         if not 0 <= self.lambda_set < math.inf:
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
         if self.cross_calibrate and self.levels is not None:
-            yield "--levels sets the same questions aside for each level, and --cross-calibrate none; leave one out."
+            yield "--levels sets questions aside to certify, and --cross-calibrate sets none aside; leave one out."
         if self.levels is not None and self.policy in CERTIFIABLE:
             for name, one in {"--init": self.init, "--embed": self.embed}.items():
                 if one:
@@ -389,7 +399,8 @@ def checked(
     if log is not None and promise.kind is None and any(table.truth is not None for table in log.tables):
         promise = promise._replace(kind=default_kind(budget=False, compared=True))
     levels = _levels(problems, given, promise)
-    wanted = problems.of(lambda: wanted_guarantee(_at_default(promise, levels), settings, tell))
+    at_default = promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
+    wanted = problems.of(lambda: wanted_guarantee(at_default, settings, tell))
     if given.cross_calibrate:
         with problems.noted():
             _check_crossable(wanted, promise, given.uncrossed())
@@ -446,20 +457,29 @@ def _settings(path: Path) -> CascadeConfig:
     return load(path)
 
 
-def _at_default(promise: GuaranteeOptions, levels: LevelsWanted | None) -> GuaranteeOptions:
-    """Return the promise of the default level; without levels, the promise itself."""
-    return promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
+def _check_prices(log: Log, settings: CascadeConfig | None) -> None:
+    """Refuse a log whose costs were computed at other prices than the configured ones."""
+    if settings is not None:
+        advice = "collect a new log, or set the prices of this one in the configuration"
+        refuse_other_prices(log, settings.prices(), "the configuration", advice)
 
 
 def _check_output(problems: Problems, output: str, *, force: bool) -> None:
-    """Note why a policy cannot be written there."""
+    """Note the problem if a policy cannot be written to the output directory."""
     if not output.strip():
-        problems.add("--output is empty; name the policy directory to write, as in -o policy, or -o . for this one.")
+        problems.add(
+            "--output is empty; name the policy directory to write, as in -o policy; -o . is the current directory."
+        )
         return
     with problems.noted():
         otherwise = f"Calibrate that one with --policy {output}, choose"
         check_target(Path(output), same=False, force=force, otherwise=otherwise)
-        _refuse_other_pages(Path(output), force=force)
+        place = Path(output)
+        if (place / CARD_FILE).exists() and not (place / POLICY_FILE).exists() and not force:
+            raise UsageError(
+                f"{place} is not a policy directory and holds a {CARD_FILE}, which the model card would overwrite; "
+                "choose another --output, or --force."
+            )
 
 
 def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, besides: list[str]) -> None:
@@ -476,22 +496,6 @@ def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, beside
     besides += [name for name, one in there.items() if one]
     if besides:
         check_crossable(Guarantee(DEFAULT), besides)
-
-
-def _check_prices(log: Log, settings: CascadeConfig | None) -> None:
-    """Refuse a log whose costs were computed at other prices than the configured ones."""
-    if settings is not None:
-        advice = "collect anew, or configure the prices of the log"
-        refuse_other_prices(log, settings.prices(), "the configuration", advice)
-
-
-def _refuse_other_pages(output: Path, *, force: bool) -> None:
-    """Refuse to write a model card over a README.md that is not one, such as a project's own."""
-    if (output / CARD_FILE).exists() and not (output / POLICY_FILE).exists() and not force:
-        raise UsageError(
-            f"{output} is no policy directory and holds a {CARD_FILE}, which the model card would overwrite; choose "
-            "another --output, or --force."
-        )
 
 
 def _init(directory: Path) -> Init:
@@ -591,6 +595,6 @@ def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:
     besides = [name for name, given in there.items() if given]
     if method in BARE and besides:
         yield (
-            f"--policy {method_written(method)} has no certificate, and {', '.join(besides)} "
-            f"{'is' if len(besides) == 1 else 'are'} of one; leave out, or take --policy cpo-batch or ccpo."
+            f"--policy {method_written(method)} has no certificate, so leave out {', '.join(besides)}; or "
+            f"take --policy cpo-batch or ccpo."
         )

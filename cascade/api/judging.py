@@ -1,4 +1,4 @@
-"""Opens a log for review: the room in which people judge its outputs, and the file of their judgements."""
+"""Opens a log for review by people, and the file of their judgements."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from cascade.guarantees.base import Guarantee
 from cascade.review.labels import tables_with
 from cascade.review.pairs import Compared, compare
 from cascade.review.path import Along, along_path
-from cascade.review.places import Place, place_for, reviews_at
 from cascade.review.plan import Plan, plans
 from cascade.review.reviews import Reviews, Terms
 from cascade.review.room import Room
+from cascade.review.storage import Place, place_for, reviews_at
 from cascade.text import counted
 
 SUFFIX = ".reviews.jsonl"
 
 
 class Judging(NamedTuple):
-    """What to judge, as a command or a configuration names it.
+    """The options of a review, from the command line or a configuration.
 
     Attributes:
         episodes: the log: a file, or the URL of a store.
@@ -58,15 +58,14 @@ class Judging(NamedTuple):
         return beside(self.episodes) if self.file is None else self.file
 
     def read(self, tell: Tell) -> Compared:
-        """Return the log's outputs; tell how many requests lack the reference's output. Raises UsageError."""
+        """Return the log's outputs; report how many requests lack the reference's output. Raises UsageError."""
         return self._compared(self.matcher or _held(self.path).matcher, tell)
 
     def _compared(self, matcher: str | None, tell: Tell) -> Compared:
         log = read_log(compared(LogAsked(self.episodes, self.where, matcher, models=self.models)), tell)
         found = compare(log.rows, matcher)
         if found.without_reference:
-            said = f"{counted(found.without_reference, 'request')} of the log have no output of the reference"
-            tell(f"{said}: not shown")
+            tell(f"{counted(found.without_reference, 'request')} without an output of the reference: not shown")
         return found
 
     def terms(self, comparator: str) -> Terms:
@@ -87,7 +86,7 @@ class Judging(NamedTuple):
         return Room(found.pairs(), terms, _certify(found), along)
 
     def plans(self, tell: Tell) -> list[Plan]:
-        """Return how many judgements a certificate takes, for each drawn share."""
+        """Return the number of judgements that a certificate needs, for several rates of the draw."""
         found, wanted = self._compared(self.matcher, tell), self._wanted(tell)
         along = self._along(found, wanted, Terms(self.ask, self.matcher or ""))  # type: ignore[arg-type]  # as above
         return plans(_certify(found), len(found.pairs()), along, wanted)
@@ -124,7 +123,7 @@ def _held(place: Place) -> _Held:
 
 
 def review_place(settings: CascadeConfig) -> Place | None:
-    """Return where the judgements of a server's pages are kept; None if traces are off.
+    """Return the path or the store of the judgements made on a server's pages; None if traces are off.
 
     That is `server.review.file`, or else a file beside the named log or the traces. For traces in PostgreSQL it is
     their database, so that replicas share it.
@@ -149,6 +148,6 @@ def reviews_of(settings: CascadeConfig) -> Reviews | None:
 
 
 def _certify(found: Compared) -> int:
-    """Return how many questions of a log can certify: one of each group."""
+    """Return the number of questions of a log that can certify: one of each group."""
     table = tied(joined(tables_with(found, lambda _, __: True)))
     return one_a_group(table.take(once(table))).n

@@ -1,6 +1,6 @@
-"""Opens a log for all functions that read one, with people's judgements as its labels if there are any.
+"""Opens logs for all functions that read one; judgements by people, if there are any, become the labels.
 
-It tells what was left out, and collects every problem of a call (`Problems`), so that one error can list all of them.
+Reports the rows that were left out, and collects all problems of a call (`Problems`) into one error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LogGiven: TypeAlias = str | PathLike[str] | Log
 
 
 class LogAsked(NamedTuple):
-    """The name of a log, and the options of `open_log`."""
+    """The name of a log, and the options of `open_log` for it."""
 
     source: LogGiven
     where: Where = None
@@ -46,7 +46,7 @@ class LogAsked(NamedTuple):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The models asked for, in their order."""
+        """The requested models, in their order."""
         listed = self.models.split(",") if isinstance(self.models, str) else self.models or ()
         return tuple([name.strip() for name in listed if name.strip()])
 
@@ -72,7 +72,7 @@ def open_log(
     Args:
         source: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder", or "simulated:" and a world's name.
         where: only rows that have these values in these columns are read.
-        matcher: judges anew every answer that has gold answers, or the reference's output, to compare with.
+        matcher: judges every answer again that can be compared with gold answers or with the reference's output.
         reference: the model whose output counts as right, whatever the labels say: "guide", or a ladder's model. A log
             without labels is always read so.
         models: use only these models of the log, the cheapest first; the last is the reference.
@@ -99,23 +99,20 @@ def read_log(asked: LogAsked, tell: Tell) -> Log:
     if dropped.describe():
         tell(dropped.describe())
     if dropped.rows[UNJUDGED]:
-        tell(_partly_judged(dropped.rows[UNJUDGED], sum(table.n for table in log.tables)))
+        judged = sum(table.n for table in log.tables)
+        tell(
+            f"Only {judged:,} of {judged + dropped.rows[UNJUDGED]:,} questions have all their answers judged. Whatever "
+            "needs labels uses these alone, and a certificate from them covers the others only if the judged ones were "
+            "drawn at random. Agreement needs no labels and uses all"
+        )
     if log.unlabelled:
         for table in log.tables:
             tell(unlabelled_said(table, unjudged=log.unjudged))
     return log
 
 
-def _partly_judged(unjudged: int, judged: int) -> str:
-    return (
-        f"Only {judged:,} of {judged + unjudged:,} questions have all their answers judged. What needs labels uses "
-        "these alone, and a certificate from them covers the others only if chance chose which were judged. Agreement "
-        "needs no label and uses all"
-    )
-
-
 def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
-    """Return the notice that a log without labels gets a promise of agreement.
+    """Return the notice for a log without labels: it can only get a promise of agreement.
 
     Accepted answers are not judged by a default matcher: one that is too strict finds both models wrong, and a promise
     of regret then holds without meaning anything.
@@ -126,7 +123,7 @@ def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
     has = "has accepted answers (gold), and" if unjudged else "does not say which answers are right, so"
     matcher = " no matcher was named to judge by them (--matcher exact, label, json, …), so" if unjudged else ""
     return (
-        f"The log {table.dataset} {has}{matcher} what is offered is agreement with "
+        f"The log {table.dataset} {has}{matcher} the guarantee offered is agreement with "
         f"{reference}: that the answer served is the same as what {reference} gives, by the comparator {comparator}. "
         f"No label is needed.{cautions}"
     )
@@ -163,7 +160,7 @@ def tables_for(
 
 
 def tell_questions(tables: Sequence[EpisodeTable], tell: Tell, *, reference: bool = False) -> None:
-    """Tell how many questions were merged; with `reference` also which model is the reference."""
+    """Report to `tell` how many questions were merged; with `reference`, also which model is the reference."""
     said = [*about_questions(tables), *about_gaps(tables), *about_parents(tables)]
     said += [*(one for table in tables[:1] if reference for one in about_reference(table))]
     for one in said:
@@ -171,10 +168,10 @@ def tell_questions(tables: Sequence[EpisodeTable], tell: Tell, *, reference: boo
 
 
 def tell_pooled(tables: Sequence[EpisodeTable], tell: Tell) -> None:
-    """Tell which data sets are pooled, if there are several."""
+    """Report to `tell` which data sets are pooled, if there are several."""
     if len(tables) > 1:
         listed = ", ".join(f"{table.dataset} ({table.n})" for table in tables)
-        tell(f"{len(tables)} data sets are taken as one: {listed}; --where dataset=NAME chooses one")
+        tell(f"{len(tables)} data sets are used as one: {listed}; --where dataset=NAME chooses one")
 
 
 def other_prices(log: Log, prices: Mapping[str, Price | None]) -> list[str]:
@@ -186,7 +183,7 @@ def refuse_other_prices(log: Log, prices: Mapping[str, Price | None], whose: str
     """Refuse a log whose costs were computed at other prices than a certificate's.
 
     Args:
-        log: what was read.
+        log: the log.
         prices: by model; None for an unknown price.
         whose: whose prices they are, in words.
         advice: what to do about it.
@@ -241,7 +238,7 @@ class Problems:
             self._note(error)
 
     def of(self, make: Callable[[], _T]) -> _T | None:
-        """Return what `make` returns; if it raises, note the error and return None."""
+        """Call `make` and return its result; if it raises, note the error and return None."""
         try:
             return make()
         except CascadeError as error:
@@ -286,7 +283,7 @@ Files: TypeAlias = str | Path | Iterable[str | Path] | None
 
 
 class ReviewOptions(NamedTuple):
-    """The reviews that serve as labels, and the rate at which those that count were drawn; None: all."""
+    """The reviews that serve as labels, and the drawing rate up to which reviews count; None: all count."""
 
     files: Sequence[Path] = ()
     rate: float | None = None
@@ -364,11 +361,14 @@ def compared(asked: LogAsked) -> LogAsked:
 
 
 def without_training(log: Log, held: PolicyArtifact | None, tell: Tell) -> Log:
-    """Return a log without the questions that made a policy, and tell how many were left out."""
+    """Return a log without the questions from which a policy was made, and report how many were left out."""
     if held is None:
         return log
     left = tuple([unseen(table, held) for table in log.tables])
     gone = sum(table.n for table in log.tables) - sum(table.n for table in left)
     if gone:
-        tell(f"{counted(gone, 'question')} of the log made the policy, and are left out: the others certify")
+        tell(
+            f"{counted(gone, 'question')} of the log, used to make the policy, "
+            f"{'is' if gone == 1 else 'are'} left out; the others certify"
+        )
     return replace(log, tables=left)

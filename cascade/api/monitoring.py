@@ -1,8 +1,8 @@
-"""`monitor`: whether a certificate still holds on audited questions."""
+"""`monitor`: tests whether a certificate still holds on audited questions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,26 +14,37 @@ from cascade.api.logs import LogAsked, LogGiven, Models, Where, read_log, tables
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import certified_directory
 from cascade.calibration.monitoring import Watch, Watched, logged, watch
-from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.logs import Log
-from cascade.factory import HeldPolicy, read_levels
+from cascade.errors import CascadeError, NotCertifiedError
+from cascade.factory import read_levels
 from cascade.guarantees.base import Kind, get
 from cascade.text import counted
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringResult(Result):
-    """What audits tell about a policy's certificates.
+    """The result of testing a policy's certificates on audited questions.
 
     Attributes:
+        directory: the policy directory.
         level: the probability that a false alarm is ever raised.
         watches: the result for each level by its name; without levels one result, under "".
         default: the level that serves a question that names none; None without levels.
     """
 
+    directory: str
     level: float
     watches: Mapping[str, Watch]
     default: str | None = None
+
+    @property
+    def error(self) -> CascadeError | None:
+        """That certificates no longer hold; None if all do."""
+        if not self.alarmed:
+            return None
+        return NotCertifiedError(
+            f"{self.alarmed} of {self.watched} certificates no longer hold by these audits. Serve with another "
+            f"policy, and calibrate on newer questions: cascade calibrate EPISODES --policy {self.directory}"
+        )
 
     @property
     def alarmed(self) -> int:
@@ -46,7 +57,7 @@ class MonitoringResult(Result):
         return sum(len(one.watched) for one in self.watches.values())
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         for name, result in self.watches.items():
             for one in result.watched:
                 yield Text(plain_text(f"{name and f'level {name}: '}{says(one)}"), no_wrap=True, overflow="ignore")
@@ -54,7 +65,11 @@ class MonitoringResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `monitor --json`; with levels the figures are those of the default level."""
-        return {"level": self.level, **_document(self.watches, self.default)}
+        each = {name: watch_document(one) for name, one in self.watches.items()}
+        if self.default is None:
+            return {"level": self.level, **each[""]}
+        levels = {"alarmed": self.alarmed > 0, "default": self.default, "levels": each}
+        return {"level": self.level, **each[self.default], **levels}
 
 
 def monitor(
@@ -91,26 +106,18 @@ def monitor(
     tell_pooled(opened.tables, tell)
     about = logged(opened.rows())
     found = {
-        name: watch(one.artifact, one.policy, _tables(opened, one), about, level / len(each))
+        name: watch(
+            one.artifact,
+            one.policy,
+            tables_for(opened, one.artifact.certificates[0].kind, one.policy, one.artifact),
+            about,
+            level / len(each),
+        )
         for name, one in each.items()
     }
     for said in dict.fromkeys(said for one in found.values() for said in _besides(one)):
         tell(said)
-    return MonitoringResult(level, found, None if levels is None else levels.levels.default)
-
-
-def _tables(log: Log, held: HeldPolicy) -> Sequence[EpisodeTable]:
-    """Return the tables that hold a policy's audits."""
-    return tables_for(log, held.artifact.certificates[0].kind, held.policy, held.artifact)
-
-
-def _document(found: Mapping[str, Watch], default: str | None) -> dict[str, Any]:
-    """Return the document of a policy; with levels the default level's, with the others by name."""
-    if default is None:
-        return watch_document(found[""])
-    each = {name: watch_document(one) for name, one in found.items()}
-    alarmed = any(one.alarmed for one in found.values())
-    return {**each[default], "alarmed": alarmed, "default": default, "levels": each}
+    return MonitoringResult(str(directory), level, found, None if levels is None else levels.levels.default)
 
 
 def says(one: Watched) -> str:
@@ -142,15 +149,15 @@ def _besides(found: Watch) -> list[str]:
     if found.more_odd:
         before, n = found.odd_before
         said.append(
-            f"a step of {found.odd} in {counted(found.audits, 'audit')} lacks an answer or a signal, and of {before} "
-            f"in {n} at calibration: significantly more. Check the models"
+            f"{found.odd} of {counted(found.audits, 'audit')} have a step without an answer or a signal; at "
+            f"calibration {before} of {n} had one: significantly fewer. Check the models"
         )
     if found.undated:
         said.append(f"{found.undated} audits have no date; they are counted first, in the order of the log")
     if found.calibrated:
         said.append(
             f"{found.calibrated} audited questions are among those that the certificate was made from: they support "
-            "it whatever has changed"
+            "it even if the traffic has changed"
         )
     if found.trained:
         said.append(
@@ -163,7 +170,7 @@ def _besides(found: Watch) -> list[str]:
             "its alarm are about the others: check the models and the questions"
         )
     if found.uncounted:
-        said.append(f"{found.uncounted} audits {_rules(found).unspoken}, and the promise does not speak of them")
+        said.append(f"{found.uncounted} audits {_rules(found).unspoken}; the promise does not cover them")
     return said
 
 
@@ -183,7 +190,8 @@ def _beyond(found: Watch) -> Iterator[str]:
 
 
 def watch_document(found: Watch) -> dict[str, Any]:
-    """Return what audits tell, as plain values."""
+    """Return a monitor's result as plain values."""
+    before = found.unanswered_before
     return {
         "alarmed": bool(found.alarmed),
         "audits": found.audits,
@@ -192,7 +200,7 @@ def watch_document(found: Watch) -> dict[str, Any]:
         "calibration_questions": found.calibrated,
         "training_questions": found.trained,
         "unanswered": found.unanswered,
-        "unanswered_at_calibration": _share(found.unanswered_before),
+        "unanswered_at_calibration": None if before is None else before[0] / before[1],
         "uncounted": found.uncounted,
         "missing": found.missing,
         "lacking": found.odd,
@@ -200,10 +208,6 @@ def watch_document(found: Watch) -> dict[str, Any]:
         "changed": list(found.changed),
         "certificates": [_watched_document(one) for one in found.watched],
     }
-
-
-def _share(counted: tuple[int, int] | None) -> float | None:
-    return None if counted is None else counted[0] / counted[1]
 
 
 def _watched_document(one: Watched) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`onboard`: what a new model would save if asked before a log's reference, from a few of the log's questions."""
+"""`onboard`: estimates from a few of a log's questions what a new model would save if asked before the reference."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class OnboardingResult(Result):
     bought: tuple[Bought, ...]
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         yield Text(f"{self.model} before {self.reference}: regret at most {self.alpha:g}, delta {self.delta:g}")
         table = Table("probes", "right", "95 %", "expected on the log", "cost / reference", "decides")
         for one in self.bought:
@@ -125,19 +125,20 @@ def onboard(
     """Ask a new model some of a log's questions, and estimate what it would save if asked before the log's reference.
 
     The reference's answers are taken from the log, not paid again. The certificate uses only the probes; the old
-    models' answers are used only for `Bought.expected`. A table shows the figures after 50, 100 and 200 probes.
+    models' answers are used only to extend the estimate to the whole log (`Bought.expected`). A table shows the figures
+    after 50, 100 and 200 probes.
 
     Args:
-        model: the new model: its place or name under models in the configuration.
+        model: the new model: its key or its name under models in the configuration.
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
         output: the log of the probes: .jsonl or .parquet. Questions recorded there are not asked again.
         probes: how many of the log's questions are asked.
         config: the configuration.
-        alpha: the regret to certify, at most.
+        alpha: the most regret that the certificate allows.
         delta: the share of draws of the probes for which the certificate may not hold.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
-        concurrency: questions at a time.
+        concurrency: how many questions run at once.
         seed: seed of the random draws. More probes with the same seed ask the same questions and some more.
         tell: is called with each notice about the log or the call.
 
@@ -194,17 +195,12 @@ def _asked(last: Mapping[str, _Row], probes: int, seed: int) -> list[AskedQuesti
     """Return the questions of the probes, in an order that the seed draws."""
     order = sorted(last)
     random.Random(seed).shuffle(order)
-    return [
-        AskedQuestion(
-            name,
-            Question(row["question"], row["context"], segment=row["segment"]),
-            tuple(row["gold"]),
-            row["group"],
-            row["split"],
-        )
-        for name in order[:probes]
-        for row in (last[name],)
-    ]
+    found = []
+    for name in order[:probes]:
+        row = last[name]
+        question = Question(row["question"], row["context"], segment=row["segment"])
+        found.append(AskedQuestion(name, question, tuple(row["gold"]), row["group"], row["split"]))
+    return found
 
 
 def _answers(
@@ -233,17 +229,9 @@ def _answers(
 
 def _pair(new: Sequence[_Row], reference: _Row, dataset: str) -> Iterator[_Row]:
     """Yield the rows of a question as a ladder of two models: the new model, then the reference."""
+    same = {"horizon": 2, "walk": None, "dataset": dataset, "parents": None, "kept": None}
     for step, row in [*((1, row) for row in new), (2, reference)]:
-        yield {
-            **row,
-            "step": step,
-            "horizon": 2,
-            "walk": None,
-            "dataset": dataset,
-            "parents": None,
-            "kept": None,
-            "source": row["model"],
-        }
+        yield {**row, **same, "step": step, "source": row["model"]}
 
 
 def _bought(rows: Sequence[_Row], old: EpisodeTable, asked: Guarantee, seed: int) -> Bought:

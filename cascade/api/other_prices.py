@@ -1,4 +1,4 @@
-"""Says in words what is saved if a ladder's models cost 30 % less or more, and without prompt caches."""
+"""Sentences on the saving of a ladder if its models cost 30 % less or more, and without prompt caches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cascade.text import percent
 
 
 def other_prices_said(found: Sequence[OtherPrices], last: str) -> Iterator[str]:
-    """Yield what would be saved against a ladder's last model at other prices, in a sentence each.
+    """Yield a sentence for each change of prices: the saving against a ladder's last model.
 
     >>> names = (CHEAPER, DEARER, BASE_CHEAPER, BASE_DEARER)
     >>> print(*other_prices_said([OtherPrices(name, 0.5) for name in names], "large"))

@@ -1,4 +1,4 @@
-"""What a function returns (`Result`) and tells its caller (`Tell`); foreign text, tables and pages as they are shown.
+"""Results of the public functions (`Result`), their notices (`Tell`), and how text, tables and pages are displayed.
 
 No text from a log, a model or a file can control a terminal. All output passes through `shown`: consoles, JSON and log
 lines. `plain` is for text inside markup, `plain_text` for one line of a `Text`. A table of figures fits a terminal; a
@@ -21,6 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from cascade.errors import CascadeError
 from cascade.text import markdown_table, plain_line
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -92,15 +93,13 @@ def cut(text: str, width: int) -> str:
     return plain(f"{short:{width}}")
 
 
-logger = logging.getLogger("cascade")
-
 Tell: TypeAlias = Callable[[str], None]
-"""Takes one sentence. The command line prints it on stderr."""
+"""A callback that takes a notice of one sentence. The command line prints it on stderr."""
 
 
 def warn(text: str) -> None:
-    """Log a warning to the logger `cascade`: the default `tell` of the package's functions."""
-    logger.warning("%s", text)
+    """Log a notice as a warning of the logger `cascade`; the default `tell` of the package's functions."""
+    logging.getLogger("cascade").warning("%s", text)
 
 
 _WIDTH = 110
@@ -114,9 +113,14 @@ class Result(ABC):
     `docs/schemas` has its JSON Schema.
     """
 
+    @property
+    def error(self) -> CascadeError | None:
+        """The error with which the command ends although there is a result; None if all is well."""
+        return None
+
     @abstractmethod
     def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -217,7 +221,11 @@ def figures(
     """
     shown = [column for column in columns if column.from_width <= width]
     cells = [[column.cell(line) for column in shown] for line in lines]
-    taken = sum(max(_widths([one.head, *(row[k] for row in cells)])) + 1 for k, one in enumerate(shown))
+    texts = [
+        [Text.from_markup(cell).cell_len for cell in (one.head, *(row[k] for row in cells))]
+        for k, one in enumerate(shown)
+    ]
+    taken = sum(max(widths) + 1 for widths in texts)
     made = table([head, *(one.head for one in shown), *([""] if why else [])], [], wrap=1 if why else 0)
     for line, row in zip(lines, cells, strict=True):
         last = [] if why is None else [why(line)]
@@ -225,15 +233,11 @@ def figures(
     return made
 
 
-def _widths(cells: Sequence[str]) -> Iterator[int]:
-    return (Text.from_markup(cell).cell_len for cell in cells)
-
-
 # --- pages ---
 
 
 class Heading(NamedTuple):
-    """The name of a cascade, or of a part of its page."""
+    """A heading of a page."""
 
     said: str
     level: int = 2
@@ -247,7 +251,7 @@ class Said(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Sentences, one below the other."""
+    """A list of sentences, one per line."""
 
     items: Sequence[str]
 
@@ -309,7 +313,7 @@ def _lines_of(command: Command) -> list[str]:
 
 
 def listed(items: Iterable[str]) -> Table:
-    """Return sentences, one below the other."""
+    """Return sentences as a list, one per line."""
     made = Table.grid(padding=(0, 1))
     for item in items:
         made.add_row("-", Text(plain_text(item)))
@@ -335,7 +339,7 @@ def _written(block: Block) -> str:
 
 
 def per_thousand(usd: float | None) -> str:
-    """Return USD a question as USD a thousand questions, three significant digits.
+    """Return a cost in USD per question as USD per 1,000 questions, with three significant digits.
 
     >>> per_thousand(0.000123456), per_thousand(None)
     ('$0.123', '-')

@@ -59,7 +59,7 @@ class GivenPolicy(NamedTuple):
 
     @property
     def deciding(self) -> base.Policy:
-        """The policy as it serves: a directory's policy at its certified thresholds, if there are any."""
+        """The policy used for serving: that of the directory, at its certified thresholds if there are any."""
         return self.bare if self.held is None else self.held.deciding
 
 
@@ -111,7 +111,7 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
         UsageError: it is not a policy directory.
         ConfigError: lists every problem with it.
     """
-    from cascade.factory import read_policy  # this loads the providers, and a fit reads no policy
+    from cascade.factory import read_policy  # imported here: it loads the providers, which a fit does not need
 
     try:
         found = there(path / POLICY_FILE)
@@ -119,7 +119,7 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
         raise damaged(error) from None
     if not found:
         raise UsageError(
-            f"{path} is no policy directory: it has no {POLICY_FILE}. One is made with: cascade calibrate EPISODES "
+            f"{path} is not a policy directory: it has no {POLICY_FILE}. One is made with: cascade calibrate EPISODES "
             f'--policy "{{kind: threshold, keep: both}}" -o {path}'
         )
     return read_policy(path, certificates=certificates)
@@ -148,7 +148,7 @@ class Policy(Result):
         """Read a policy directory; if it has levels, the default level.
 
         Raises:
-            UsageError: the folder is no policy directory.
+            UsageError: the folder is not a policy directory.
             ConfigError: lists every problem with it, also files that were changed.
         """
         return cls(policy_directory(Path(directory)))
@@ -168,11 +168,11 @@ class Policy(Result):
 
     @property
     def deciding(self) -> base.Policy:
-        """The policy as it serves, at its certified thresholds."""
+        """The policy used for serving, at its certified thresholds."""
         return self.held.deciding
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         yield Text(f"policy: {plain_text(self.held.section.kind)}", style="bold")
         yield from (Text(plain_text(statement(one))) for one in self.certificates)
         if not self.certificates:

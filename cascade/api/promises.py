@@ -1,4 +1,4 @@
-"""Promises: the options of one and the `Guarantee` made from them; and what `calibrate` and `fit` print of one."""
+"""The options of a promise, the `Guarantee` made from them, and the report that `calibrate` and `fit` print."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from cascade.api.output import Column, Tell, listed, per_thousand, plain_text, t
 from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
 from cascade.calibration.scores import Realised
-from cascade.checks import did_you_mean
+from cascade.checks import did_you_mean, nano_of
 from cascade.errors import UsageError
 from cascade.guarantees.base import DEFAULT, KINDS, Guarantee, default_kind, get, is_known
 from cascade.guarantees.certificate import number, statement, to_document
-from cascade.money import nano_usd
 from cascade.text import capital, counted
 
 if TYPE_CHECKING:
@@ -67,14 +66,14 @@ class GuaranteeOptions(NamedTuple):
 
 
 def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell: Tell) -> Guarantee:
-    """Return the promise to make; tell which parts differ from the options.
+    """Return the promise to make; report to `tell` which parts differ from the options.
 
     Raises:
         UsageError: lists every problem.
     """
     kind, problems = asked.kind or default_kind(budget=asked.budget_usd is not None), list[str]()
     if is_known(kind) and get(kind).on_cost and asked.alpha is not None:
-        problems.append("--alpha is a share of questions, and a budget promises none; leave it out.")
+        problems.append("--alpha is a share of questions, and a budget guarantee is about cost; leave --alpha out.")
     needs_delta = is_known(kind) and get(kind).needs_delta and asked.delta is None
     cap = config.budget.per_question if config is not None and asked.budget_usd is not None else None
     alpha = _SHARE if asked.alpha is None else asked.alpha
@@ -86,7 +85,7 @@ def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell
     if wanted is None or problems:
         raise UsageError(" ".join(problems))
     if needs_delta:
-        tell(f"{kind} is promised with a delta; it is {_SHARE:g} unless --delta says otherwise")
+        tell(f"a guarantee of {kind} has a delta; without --delta it is {_SHARE:g}")
     return wanted
 
 
@@ -103,7 +102,7 @@ def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None
             amounts.append(nano_of(option, amount))
         except UsageError as error:
             problems.append(str(error))
-            amounts.append(1)  # it was given, so it is checked with the rest
+            amounts.append(1)  # checked only if it was given
     budget, most = amounts
     try:
         return Guarantee(
@@ -130,27 +129,16 @@ def _options_for_money(asked: GuaranteeOptions) -> list[str]:
     return said
 
 
-def nano_of(option: str, amount: float | None) -> int | None:
-    """Return an amount in USD as nano-USD.
-
-    Raises:
-        UsageError: it is not above 0.
-    """
-    if amount is None:
-        return None
-    if not 0 < amount < 1e9:
-        raise UsageError(f"{option} is an amount in USD above 0, not {amount}.")
-    return nano_usd(amount)
-
-
 # --- what is printed of a certified policy ---
 
 _WIDE = 100
-"""The least width at which all columns have room."""
+"""The minimum width at which all columns fit."""
 _SEGMENTS_SAID = 3
-"""The most promises that are printed in words; the table and the document have all."""
+"""The maximum number of promises printed in words; the table and the JSON document have all."""
+_OFTEN = 0.1
+"""The share of repeated episodes above which a line says what the promise does not count."""
 _MUCH = 0.5
-"""The share of unanswered questions above which a line of its own says so."""
+"""Above this share of unanswered questions, a separate line reports them."""
 _MEANING = {
     "n": "questions that the threshold was set on",
     "k": "the threshold is the k-th lowest",
@@ -287,7 +275,7 @@ def _legend(done: Calibrated, width: int) -> str:
     certificate = done.segments[0].certificate
     ending = ["Shares are those of the calibration questions themselves."]
     if certificate.comparator is not None:
-        right = "equal to what" if get(certificate.kind).compares else "without loss beside what"
+        right = "equal to what" if get(certificate.kind).compares else "no worse than what"
         ending.append(f"Right means {right} {certificate.reference} gives.")
     if realised.abstained and not _misleads(done):
         ending.append(_said_of_answered(done))
@@ -318,6 +306,11 @@ def _said_of_answered(done: Calibrated) -> str:
 
 def _warnings(done: Calibrated) -> Iterator[str]:
     """Yield warnings about what a kept promise does not say."""
+    if done.repeated > _OFTEN * (done.n + done.repeated):
+        yield (
+            f"{done.repeated:,} episodes repeat a question, and the promise counts each question once. On requests it "
+            "may be broken more often, if your users repeat questions as this log does."
+        )
     if not done.guarantee.abstain:
         return
     if done.realised.abstained > _MUCH:
@@ -331,9 +324,9 @@ def _warnings(done: Calibrated) -> Iterator[str]:
 
 def _assumptions(done: Calibrated) -> RenderableType:
     certificate = done.segments[0].certificate
-    ending = ["It has no last day." if certificate.expires is None else f"Its last day is {certificate.expires}."]
+    ending = ["It does not expire." if certificate.expires is None else f"It is valid until {certificate.expires}."]
     if unknown(certificate.made_for):
-        ending.append("With --config the cascade that will serve is put on record.")
+        ending.append("With --config the certificate records the cascade that will serve.")
     return Group(Text("It rests on:"), listed(certificate.assumptions), Text(" ".join(ending)))
 
 
@@ -345,22 +338,21 @@ def calibrated_document(done: Calibrated) -> dict[str, Any]:
         "repeated": done.repeated,
         "selection": done.selection,
         "notes": list(done.notes),
-        "segments": [_segment_document(result) for result in done.segments],
+        "segments": [
+            {
+                "segment": result.segment,
+                "questions": result.rows,
+                "misses": result.found.misses,
+                "kappa": number(result.certificate.kappa),
+                "statement": statement(result.certificate),
+                "realised": realised_document(result.realised),
+                "certificate": to_document(result.certificate),
+            }
+            for result in done.segments
+        ],
         "realised": realised_document(done.realised),
         "everything": realised_document(done.everything),
         "reference_cost_usd": None if reference is None else reference / 1e9,
-    }
-
-
-def _segment_document(result: SegmentResult) -> dict[str, Any]:
-    return {
-        "segment": result.segment,
-        "questions": result.rows,
-        "misses": result.found.misses,
-        "kappa": number(result.certificate.kappa),
-        "statement": statement(result.certificate),
-        "realised": realised_document(result.realised),
-        "certificate": to_document(result.certificate),
     }
 
 

@@ -1,4 +1,4 @@
-"""The page that `cascade prove` prints for each cascade of a log, and the same as Markdown and as plain values."""
+"""The page that `cascade prove` prints for each cascade of a log, also as Markdown and as plain values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cascade.text import counted, percent
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = _SEGMENTS_SAID = 5
 _HARDLY = 0.01
-"""Steps a question: the most that may be saved if the page says that no step is saved."""
+"""Steps per question: a saving below this counts as no step saved."""
 _COIN = "a coin, as broken"
 
 
@@ -36,12 +36,12 @@ class AsLadder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """The result for one cascade: a proof for each promise asked for, the first of them the headline.
+    """The result for one cascade: a proof for each requested promise; the first is the headline.
 
     Attributes:
         log: the options that name the questions on a command line, quoted for a shell: the log, its filters, the
             matcher.
-        proofs: what was found.
+        proofs: the result for each promise.
         judging: the log's break-even of judging, if it has one.
         failed: why there is no proof, in words.
         dataset: the name of the questions.
@@ -93,7 +93,11 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
     if len(found.proofs) > 1:
         yield Heading("Other promises", 3)
         yield _promises(found.proofs, width)
-        yield Said(_several(len(found.proofs)))
+        yield Said(
+            f"Each of the {len(found.proofs)} promises and each 95 % interval holds separately: that all hold at once "
+            "is less likely. None of them covers the choice of the one that looks best here: decide by what "
+            "you need, or check your choice on questions that are not in this log."
+        )
     yield Heading("Why", 3)
     yield Listed([one.said for one in reasons(proof, found.judging)])
     if proof.signals and width >= _MIDDLE:
@@ -128,7 +132,8 @@ def headline(proof: Proof) -> str:
     if proof.verdict == "refused":
         return f"No saving is shown: in {proof.refused} of {proof.splits} splits this promise cannot be certified."
     policy, reference, saving = proof.policy, proof.reference, proof.policy.saving
-    right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} {_good(proof)}"
+    good = "answered rightly" if proof.truth is None else proof.truth.good
+    right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} {good}"
     if saving is None:
         length = f"{policy.length:.2f} of {proof.horizon} steps are run on average"
         return f"No saving in money can be shown, since the log has no costs: {length}, {right}."
@@ -142,10 +147,6 @@ def headline(proof: Proof) -> str:
         "unsure": f"No saving is shown: {interval(saving)} {of}, which may be nothing",
     }[proof.verdict]
     return f"{said}: {prices}, {right}."
-
-
-def _good(proof: Proof) -> str:
-    return "answered rightly" if proof.truth is None else proof.truth.good
 
 
 def interval(found: Interval) -> str:
@@ -200,7 +201,7 @@ def _segments_said(proof: Proof) -> str:
     many = len(proof.segments)
     rest = "" if many <= _SEGMENTS_SAID else f" {many - _SEGMENTS_SAID} more are broken less often."
     return (
-        f"The promise speaks of all questions together, not of each segment; the worst of {many} looks worse than it "
+        f"The promise covers all questions together, not each segment; the worst of {many} looks worse than it "
         f"is.{rest} For a promise on each: cascade fit --by-segment."
     )
 
@@ -264,11 +265,9 @@ def _legend(proof: Proof, heads: Sequence[str]) -> str:
     }
     said = [f"{head}: {meaning[head]}" for head in heads if head in meaning]
     if proof.coin is not None and proof.reference.cost_usd:
-        said.append(f"{_COIN}: the cheapest coin between two rows without a signal that breaks the promise as often")
+        said.append(f"{_COIN}: the cheapest random mix of two rows without signals that breaks the promise as often")
     if any(way.name == PER_RUNG for way in proof.others):
-        said.append(
-            f"{PER_RUNG}: tuned on each split's questions, as lax as breaks the promise as often; not certified"
-        )
+        said.append(f"{PER_RUNG}: tuned on each split's questions, to break the promise as often; not certified")
     if proof.clairvoyant_usd is not None and proof.reference.cost_usd:
         said.append(f"{CLAIRVOYANT}: what it would cost if every answer were known beforehand")
     return "; ".join(said) + "."
@@ -289,24 +288,12 @@ def _promises(proofs: Sequence[Proof], width: int) -> Rows:
 
 
 def _signals(proof: Proof) -> Rows:
-    rows = [
-        [one.name, f"{one.auroc.mean:.3f}", _bounds(one.auroc), "doubt" if one.doubt else "trust", share(one.known)]
-        for one in proof.signals[:_SIGNALS_SAID]
-    ]
+    rows = []
+    for one in proof.signals[:_SIGNALS_SAID]:
+        low, high = one.auroc.low, one.auroc.high
+        bounds = "-" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        rows.append([one.name, f"{one.auroc.mean:.3f}", bounds, "doubt" if one.doubt else "trust", share(one.known)])
     return Rows(["", "AUROC", "95 % interval", "high means", "known"], rows)
-
-
-def _bounds(found: Interval) -> str:
-    return "-" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
-
-
-def _several(many: int) -> str:
-    """Return a warning about looking at several promises on one log."""
-    return (
-        f"Each of the {many} promises stands by itself, and each interval has its own 95 %: that all hold at once is "
-        "less sure. None of them covers the choice of the one that looks best here: decide by what you need, or "
-        "check your choice on questions that are not in this log."
-    )
 
 
 _STRATEGIES = {LADDER: "a ladder without judging", ROUNDS: "rounds in which the guide judges"}
@@ -373,15 +360,10 @@ def _next(found: Cascade, proof: Proof) -> Iterator[Block]:
         yield fit_command(found, proof)
 
 
-def _runs_all(proof: Proof) -> bool:
-    """Whether the certified policies hardly ever stop before the last step."""
-    return proof.policy.length > proof.horizon - _HARDLY
-
-
 def _advice(proof: Proof) -> str:
     """Return what to do next, in a sentence or two."""
     if proof.unsolvable == 1:
-        return "No answer on record is right: check how they are judged (--matcher), or try other models."
+        return "No logged answer is right: check how they are judged (--matcher), or try other models."
     enough = None if proof.verdict == "saves" else enough_alone(proof)
     if enough is None or (enough.saving is not None and enough.saving.mean <= 0):
         return _usual_advice(proof)
@@ -398,17 +380,22 @@ def _usual_advice(proof: Proof) -> str:
         return "Other steps: another base, another prompt, the guide's own answer as a last step; or a higher alpha."
     ahead = proof.coin is not None and proof.coin.ahead.mean > 0
     more = "Log more questions (cascade collect) and prove again"
-    needed = "" if proof.needed_n is None else f": about {proof.needed_n:,} in all {_likely(proof.chance)}"
+    needed = ""
+    if proof.needed_n is not None:
+        sure = proof.chance is None or proof.chance == 1
+        likely = "" if sure else f" with a probability of {chance_said(proof.chance or 0.0)}"
+        needed = f": about {proof.needed_n:,} in all would be enough{likely}"
     unpriced = ""
     if proof.reference.cost_usd is None and proof.reference.length == 1:
         unpriced = (
             "Log what calls cost (cost_nano_usd; in a wide table NAME_cost): without it steps are counted, and one "
             f"step of {called(proof.reference)} is the minimum. "
         )
-    by_length = "ask for a higher alpha: no step is saved." if _runs_all(proof) else "serve by length:"
+    runs_all = proof.policy.length > proof.horizon - _HARDLY
+    by_length = "ask for a higher alpha: no step is saved." if runs_all else "serve by length:"
     return {
         "saves": "Fit it on all of these questions. --config cascade.yaml records the cascade that will serve.",
-        "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
+        "blind": f"{more}: the learned policy may beat a coin, but the questions are too few to show it."
         if ahead
         else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
         "refused": f"{unpriced}Log more questions (cascade collect){needed}; or ask for a higher alpha.",
@@ -416,14 +403,6 @@ def _usual_advice(proof: Proof) -> str:
         "unknown": f"Log what calls cost, or {by_length}",
         "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",
     }[proof.verdict]
-
-
-def _likely(chance: float | None) -> str:
-    return (
-        "would be enough"
-        if chance is None or chance == 1
-        else f"would be enough with a probability of {chance_said(chance)}"
-    )
 
 
 def fit_command(found: Cascade, proof: Proof) -> Command:

@@ -45,12 +45,12 @@ from cascade.training.portfolio import AUTO, check_method, method_written
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130
 FAST, MANY = "net_benefit", 2_000
-"""Beyond so many questions only one method is fitted: boosted trees, which start there, would take minutes."""
+"""With more questions than this only one method is fitted; boosted trees, which need this many, would take minutes."""
 _OPEN = "the log"
 """The name, on a page, of a log that was passed as an object."""
 
 Show: TypeAlias = Callable[[str, int, int], None]
-"""Takes the name of a task, how many of its parts are done, and how many there are."""
+"""A callback for progress: the name of the task, the number of parts done, and the number of parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ProofResult(Result):
     cascades: tuple[Cascade, ...]
 
     def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         for one in self.cascades:
             yield rendered(page(one, width))
 
@@ -156,8 +156,15 @@ def prove(
     return result
 
 
+class _Named(NamedTuple):
+    """A log's name, the options that filter it, and how to open it under another name with the same options."""
+
+    name: str | None
+    options: tuple[str, ...]
+    open: Callable[[str], Log]
+
+
 def _named(asked: LogAsked, said: ReviewOptions, kind: str | None) -> _Named:
-    """Return a log's name on a command line, and the options that open it under another name."""
     options = tuple(f"{option} {shlex.quote(one)}" for option, one in (*asked.options, *said.options))
     name = None if isinstance(asked.source, Log) else fspath(asked.source)
     return _Named(name, options, lambda other: read_reviewed(asked._replace(source=other), said, kind, lambda _: None))
@@ -165,7 +172,7 @@ def _named(asked: LogAsked, said: ReviewOptions, kind: str | None) -> _Named:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What to prove, as given, and how."""
+    """The checked options of `prove`."""
 
     kind: str | None
     alphas: tuple[float, ...]
@@ -225,12 +232,12 @@ def _checked(
         with problems.noted():
             _check_report(report)
 
-    def opened_one(one: LogAsked) -> Log | None:
-        if not said.files:
-            return checked_log(problems, one, tell)
-        return problems.of(lambda: read_reviewed(one, said, wanted.kind, tell))
-
-    opened = [opened_one(one) for one in asked]
+    opened = [
+        problems.of(partial(read_reviewed, one, said, wanted.kind, tell))
+        if said.files
+        else checked_log(problems, one, tell)
+        for one in asked
+    ]
     problems.refuse()
     compares = wanted.kind is not None and get(wanted.kind).compares
     return [one.compared() if compares else one for one in opened if one is not None]
@@ -245,14 +252,6 @@ def _check_report(path: Path) -> None:
     if path.is_dir() or not where.exists() or not os.access(where, os.W_OK):
         why = "it is a folder" if path.is_dir() else "no such folder" if not where.exists() else "permission denied"
         raise UsageError(f"--report {path} cannot be written: {why}.")
-
-
-class _Named(NamedTuple):
-    """A log's name, the options that filter it, and how to open it under another name with the same options."""
-
-    name: str | None
-    options: tuple[str, ...]
-    open: Callable[[str], Log]
 
 
 def _proved(asked: _Named, log: Log, wanted: _Wanted, show: Show) -> Iterator[Cascade]:

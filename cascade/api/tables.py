@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cascade.evaluation.evaluate import Evaluation
 
 _ABOVE_80, _MIDDLE, _ROOMY, _WIDE = 88, 104, 122, 150
-"""Widths from which a column has room beside the longest standing name."""
+"""Terminal widths from which a column is shown beside the longest built-in name."""
 _LEAST_NAME = 20
 
 
@@ -94,36 +94,34 @@ def _title(found: Comparison) -> str:
     )
 
 
-def _segmented(found: Comparison) -> bool:
-    return found.row(found.reference).worst is not None
-
-
-def legend(found: Comparison) -> str:
-    """Return the meaning of the columns, and notes for reading them."""
-    said = (
-        "cost/1k: USD per 1,000 questions",
-        f"× ref: beside {_name(found.reference)} (* more than chance, 95 %)",
-        f"cover: a right answer is kept, or no step of the question has one ({found.unsolvable:.1%} of the questions)",
-        "solv.: share covered of the other questions",
-        "in set: a right answer is kept",
-        "right: the one answer served is right",
-        "len: steps",
-        "kept, set: answers kept, different ones",
-        f"matched: cost at a coverage of exactly {1 - found.alpha:g}",
-        *(["worst segment: the one covered least, of those with 20 questions or more"] if _segmented(found) else []),
-    )
+def legend(found: Comparison, width: int) -> str:
+    """Return the meaning of the columns that a terminal of so many columns shows, and notes for reading them."""
+    unsolvable = f"{found.unsolvable:.1%}"
+    said = {
+        "cost/1k": "USD per 1,000 questions",
+        "× ref": f"cost relative to {_name(found.reference)} (*: differs, at 95 %)",
+        "cover": f"a right answer is kept, or no step of the question has one ({unsolvable} of the questions)",
+        "solv.": "share covered of the questions that some step answers rightly",
+        "in set": "a right answer is kept",
+        "right": "the one answer served is right",
+        "len": "steps",
+        "kept": "answers kept",
+        "set": "different answers kept",
+        "matched": f"cost at a coverage of exactly {1 - found.alpha:g}",
+        "worst segment": "the one covered least, of those with 20 questions or more",
+    }
+    shown = [one.head for one in _columns(found.row(found.reference)) if one.from_width <= width]
     many = sum(found.groups)
-    few = "So few questions" if many == found.n else f"So few questions, of {many} groups,"
-    move = "move" if many == found.n else "can move"
-    chance = f"{few} {move} coverage by ±{found.coverage_sd:.3f} (one sd) by themselves."
+    few = "so few questions" if many == found.n else f"so few questions, of {many} groups"
+    move = "varies" if many == found.n else "can vary"
+    chance = f"With {few}, coverage {move} by ±{found.coverage_sd:.3f} (one sd) by chance alone."
     if many < LEAST_QUESTIONS:
         chance += f" Fewer than {LEAST_QUESTIONS} independent questions cannot tell a difference from chance: no *."
-    costs = (
-        ""
-        if found.cost_known
-        else " At least half of the questions lack a cost in the log: none is shown, and thresholds went by length."
+    unpriced = (
+        " At least half of the questions lack a cost in the log: no cost is shown, and thresholds minimise steps."
     )
-    return f"{'; '.join(said)}. {chance}{costs}"
+    costs = "" if found.cost_known else unpriced
+    return f"{'; '.join(f'{head}: {words}' for head, words in said.items() if head in shown)}. {chance}{costs}"
 
 
 def evaluation_table(found: Evaluation) -> Group:

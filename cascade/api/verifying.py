@@ -27,7 +27,7 @@ from cascade.api.output import Result, Tell, plain_text, table, warn
 from cascade.api.policies import policy_directory
 from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
 from cascade.config import CascadeConfig, load
-from cascade.errors import ConfigError
+from cascade.errors import CascadeError, ConfigError, NotCertifiedError
 from cascade.evaluation.logs import Log
 from cascade.factory import HeldPolicy, read_levels
 from cascade.policies.levels import Levels
@@ -52,7 +52,7 @@ class VerificationResult(Result):
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The checks that do not hold, each with what was seen."""
+        """The names of the failed checks, each with its finding."""
         said = (
             f"{check.name} of {name} ({check.said})" if name else f"{check.name} ({check.said})"
             for name, one in self.verdicts.items()
@@ -61,8 +61,17 @@ class VerificationResult(Result):
         )
         return tuple(dict.fromkeys(said))
 
+    @property
+    def error(self) -> CascadeError | None:
+        """That the certificate does not hold; None if it does."""
+        return (
+            None
+            if self.ok
+            else NotCertifiedError(f"The certificate does not hold. What failed: {'; '.join(self.failed)}.")
+        )
+
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
-        """Yield what is printed, for a terminal of so many columns."""
+        """Yield the parts of the printed result, for a terminal `width` columns wide."""
         for name, verdict in self.verdicts.items():
             if self.levels is not None:
                 yield Text(f"level {name}, alpha {self.levels.by_name[name].alpha:g}", style="bold")
@@ -70,7 +79,10 @@ class VerificationResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `verify --json`; with levels the checks are those of the default level."""
-        each = {name: _document(one) for name, one in self.verdicts.items()}
+        each = {
+            name: {"ok": one.ok, "checks": [check._asdict() for check in one.checks]}
+            for name, one in self.verdicts.items()
+        }
         if self.levels is None:
             return each[""]
         return {
@@ -144,7 +156,7 @@ def prices_check(log: Log, config: CascadeConfig) -> Check:
     if found:
         said = f"the log was costed at other prices than the configuration: {'; '.join(found)}"
         return Check("prices", ok=False, said=said)
-    return Check("prices", ok=True, said="no call of the log costs otherwise at the configured prices")
+    return Check("prices", ok=True, said="every call of the log costs the same at the configured prices")
 
 
 def _table(verdict: Verdict) -> Table:
@@ -152,8 +164,3 @@ def _table(verdict: Verdict) -> Table:
     marks = {True: Text("ok", style="green"), False: Text("no", style="bold red")}
     rows = [[plain_text(one.name), marks[one.ok], Text(plain_text(one.said))] for one in verdict.checks]
     return table(("check", "", "found"), rows, left=3, wrap=3)
-
-
-def _document(verdict: Verdict) -> dict[str, Any]:
-    """Return the checks as plain values."""
-    return {"ok": verdict.ok, "checks": [check._asdict() for check in verdict.checks]}

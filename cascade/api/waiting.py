@@ -1,4 +1,4 @@
-"""How long callers wait for a fitted policy, if a second has a price; and when the reference's call is begun early."""
+"""The waiting time of a fitted policy when a second has a price, and hedging: starting the reference's call early."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from cascade.training.hedging import HeldOut, Walks, fit_hedge, held_out, walks_
 
 _NANO = 1_000_000_000
 _LEAST_QUESTIONS = 100
-"""Questions with which a hedge is fitted."""
+"""Minimum number of questions for fitting a hedge."""
 
 
 def timed(fit: Any, log: Log, tables: Sequence[EpisodeTable], usd_a_second: float, seed: int, tell: Tell) -> Any:
-    """Return a fit whose policies have a hedge where that pays; tell how long callers wait.
+    """Return a fit whose policies have a hedge where that pays; report to `tell` how long callers wait.
 
     Args:
         fit: the result of a fit; only a policy with a certificate, or one for each level, is looked at.
@@ -70,7 +70,7 @@ def _timed(
 
 
 def _walks(fitted: Fitted, log: Log, tables: Sequence[EpisodeTable]) -> tuple[Walks, Bools] | None:
-    """Return the walks of the fitted policy, and which are shown: those of the questions that certify it."""
+    """Return the fitted policy's path on each question, and a mask of the questions that certify it."""
     if fitted.policy.asks:
         return None  # the log is without the embeddings that it reads
     table = joined(tables)
@@ -83,14 +83,14 @@ def _walks(fitted: Fitted, log: Log, tables: Sequence[EpisodeTable]) -> tuple[Wa
 
 
 def _said(brings: HeldOut, price: float, *, pays: bool) -> Iterator[str]:
-    """Yield what hedging brings, in sentences."""
+    """Yield sentences about what hedging saves and costs."""
     listed = "; ".join(
         f"{name} {per_thousand(way.cost_usd)}, {way.seconds:.2f} s (95 % within {way.p95_s:.2f} s)"
         for name, way in ways(brings)
     )
     yield (
-        f"To begin the reference's call early (a hedge), on {brings.questions:,} questions that did not fit it, in USD "
-        f"per 1,000 questions and seconds a question: {listed}."
+        f"A hedge begins the reference's call early. On {brings.questions:,} questions that it was not fitted on, in "
+        f"USD per 1,000 questions and seconds a question: {listed}."
     )
     if pays:
         yield (
@@ -102,7 +102,7 @@ def _said(brings: HeldOut, price: float, *, pays: bool) -> Iterator[str]:
 
 
 def waits(fitted: Fitted, tables: Sequence[EpisodeTable], usd_a_second: float) -> str:
-    """Return in a sentence how long the policy and the reference alone take on a log whose costs count seconds.
+    """Return a sentence with the seconds that the policy and the reference alone take, from costs that count seconds.
 
     Args:
         fitted: the policy, at the threshold of its first certificate.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from cascade.budget.tokens import bound_tokens
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError
-from cascade.money import PICO_PER_NANO, Price, usd
+from cascade.money import PICO_PER_NANO, Price, exact_dollars
 from cascade.types import Call, Completion, Request, Usage
 
 _PLAIN_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
@@ -58,10 +58,13 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
 
 def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
     """Return the difference in a call's cost because some of its tokens are audio."""
-    heard, spoken = (_audio_tokens(details, name) for name in ("prompt_tokens_details", "completion_tokens_details"))
+    counts = (
+        details.get(name, {}).get("audio_tokens") for name in ("prompt_tokens_details", "completion_tokens_details")
+    )
+    heard, spoken = (count if isinstance(count, int) else 0 for count in counts)
     unknown = _audio_unknown(rate, heard=bool(heard), spoken=bool(spoken))
     if heard and cached:
-        unknown = "audio in a prompt of which an unknown part was read from a cache"
+        unknown = "audio in a prompt that was partly read from a cache"
     if unknown is not None:
         return Charged(None, unknown)
     pico = heard * ((rate.audio_input or 0) - rate.input) + spoken * ((rate.audio_output or 0) - rate.output)
@@ -69,7 +72,7 @@ def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
 
 
 def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
-    """Return the most that a call can cost whose prompt has at most so many tokens."""
+    """Return the highest possible cost of a call whose prompt has at most `input_tokens` tokens."""
     tier, chat = _asked_tier(request.chat), request.chat
     rate, more = _at(price, tier), _searched(chat, price)
     if rate is None:
@@ -133,12 +136,8 @@ def _hears(chat: ChatRequest) -> bool:
 
 def _speaks(chat: ChatRequest) -> bool:
     """Whether the request asks for audio output."""
-    return "audio" in (chat.options.get("modalities") or ()) or chat.options.get("audio") is not None
-
-
-def _audio_tokens(details: Mapping[str, Any], name: str) -> int:
-    found = details.get(name, {}).get("audio_tokens")
-    return found if isinstance(found, int) else 0
+    said = chat.options.get("modalities")
+    return (isinstance(said, list) and "audio" in said) or chat.options.get("audio") is not None
 
 
 def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
@@ -152,7 +151,8 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
     cost, unpriced = cost_of(request, completion, price)
     if cost is None or not (completion.usage.estimated or completion.maybe_billed):
         return Call(request, completion, cost, cost, unpriced=unpriced)
-    return Call(request, completion, None, _sum(cost, _tries(completion.maybe_billed, request, price)))
+    more = _tries(completion.maybe_billed, request, price)
+    return Call(request, completion, None, None if more is None else cost + more)
 
 
 def cut_call(request: Request, price: Price | None) -> Call:
@@ -175,13 +175,9 @@ def failed_call(request: Request, error: ProviderError, price: Price | None) -> 
 
 
 def _tries(tries: int, request: Request, price: Price) -> int | None:
-    """Return the most that so many calls can have cost; None if unknown."""
+    """Return the highest possible cost of a number of calls; None if unknown."""
     most = most_nano_usd(request, price).nano_usd
     return 0 if not tries else None if most is None else tries * most
-
-
-def _sum(cost: int, more: int | None) -> int | None:
-    return None if more is None else cost + more
 
 
 @dataclass(slots=True)
@@ -202,14 +198,11 @@ class QuestionBudget:
         model = request.model
         bound, unpriced = most_nano_usd(request, price)
         if bound is None:
-            cap = f"the cap of ${usd(self.limit_nano_usd).normalize():f} a question"
+            cap = f"the cap of {exact_dollars(self.limit_nano_usd)} a question"
             raise BudgetExceededError(no_price(model, cap, unpriced))
         if self.spent_nano_usd + bound > self.limit_nano_usd:
-            raise BudgetExceededError(
-                f"the next call to {model} may cost up to ${usd(bound).normalize():f}; "
-                f"${usd(self.spent_nano_usd).normalize():f} of the cap of "
-                f"${usd(self.limit_nano_usd).normalize():f} is spent. Raise budget.per_question or lower max_tokens."
-            )
+            said = _over(model, bound, self.spent_nano_usd, self.limit_nano_usd)
+            raise BudgetExceededError(f"{said} Raise budget.per_question or lower max_tokens.")
         return bound
 
     def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
@@ -243,11 +236,7 @@ class SharedBudget:
         with self._changed:
             while self.spent_nano_usd + self._held + bound > self.limit_nano_usd:
                 if not self._held:
-                    raise BudgetExceededError(
-                        f"the next call to {request.model} may cost up to ${usd(bound).normalize():f}; "
-                        f"${usd(self.spent_nano_usd).normalize():f} of the cap of "
-                        f"${usd(self.limit_nano_usd).normalize():f} is spent."
-                    )
+                    raise BudgetExceededError(_over(request.model, bound, self.spent_nano_usd, self.limit_nano_usd))
                 self._changed.wait()
             self._held += bound
         return bound
@@ -258,6 +247,13 @@ class SharedBudget:
             self._held -= hold_nano_usd
             self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
             self._changed.notify_all()
+
+
+def _over(model: str, bound: int, spent: int, limit: int) -> str:
+    return (
+        f"the next call to {model} may cost up to {exact_dollars(bound)}; {exact_dollars(spent)} of the cap of "
+        f"{exact_dollars(limit)} is spent."
+    )
 
 
 def no_price(model: str, cap: str, unpriced: str | None) -> str:

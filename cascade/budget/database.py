@@ -17,7 +17,7 @@ from cascade.errors import MissingExtraError
 _CREATION_LOCK = "SELECT pg_advisory_xact_lock(1667330919)"
 _BUSY_S = 30.0
 _LIMITS = {"application_name": "cascade", "connect_timeout": 5, "tcp_user_timeout": 10_000}
-"""Default parameters of libpq: a host that drops packets fails after so many s and ms, not after minutes
+"""Default parameters of libpq (in s and ms), so that a host that drops packets fails soon and not after minutes
 (`tcp_user_timeout` only on Linux)."""
 
 

@@ -19,7 +19,7 @@ _TRIES = 3
 """How often a change is tried if its connection breaks. A change may be made twice: a repeated hold is booked in full
 when it expires, and a hold is settled only once."""
 
-_TABLES = (
+TABLES = (
     "CREATE TABLE IF NOT EXISTS cascade_accounts (name TEXT PRIMARY KEY, spent BIGINT NOT NULL, held BIGINT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS cascade_holds (id TEXT PRIMARY KEY, amount BIGINT NOT NULL, accounts TEXT NOT NULL,
     owner TEXT NOT NULL, expires_s DOUBLE PRECISION NOT NULL)""",
@@ -51,12 +51,12 @@ class SqlLedger:
     @classmethod
     def sqlite(cls, path: str | Path) -> SqlLedger:
         """Return the ledger in a file, which is created if it is missing."""
-        return cls(Database.sqlite(path, _TABLES))
+        return cls(Database.sqlite(path, TABLES))
 
     @classmethod
     def postgres(cls, url: str) -> SqlLedger:
         """Return the ledger in a database. Raises MissingExtraError without psycopg."""
-        return cls(Database.postgres(url, _TABLES))
+        return cls(Database.postgres(url, TABLES))
 
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none."""

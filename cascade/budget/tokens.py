@@ -7,14 +7,13 @@ file; without it, the estimate is UTF-8 bytes / 3 (English has about 4 bytes a t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import cache
 from importlib import util
 from pathlib import Path
 from typing import Any
 
 from cascade.chat import ChatRequest
-from cascade.types import Message, Request
+from cascade.types import Request
 
 _BYTES_PER_TOKEN = 3
 _LONG_CHARS = 100_000
@@ -58,17 +57,12 @@ def estimate_prompt(request: Request) -> int:
     """Return a high estimate of the tokens in a prompt, chat template included."""
     if request.chat is not None:
         return estimate_chat(request.chat)
-    return estimate_messages(request.messages)
+    return sum(estimate_tokens(one.content) + _TOKENS_PER_MESSAGE for one in request.messages)
 
 
 def estimate_chat(chat: ChatRequest) -> int:
     """Return a high estimate of the tokens of a chat request, tools and chat template included."""
     return estimate_tokens(chat.canonical) + _TOKENS_PER_MESSAGE * len(chat.messages)
-
-
-def estimate_messages(messages: Iterable[Message]) -> int:
-    """Return a high estimate of the tokens of messages, chat template included."""
-    return sum(estimate_tokens(m.content) + _TOKENS_PER_MESSAGE for m in messages)
 
 
 @cache

@@ -1,1 +1,1 @@
-"""A policy, a log and a guarantee that is asked for become a certified policy; and a certificate is checked again."""
+"""Make a certified policy from a policy, a log and a guarantee, and check certificates again."""

@@ -1,8 +1,8 @@
 """Make a policy directory with certificates from a policy, a log and the guarantee that a user asks for.
 
-The order of things is what makes the guarantee true: questions that the policy has seen are refused, each question
-counts once, a path for the single answer is ordered on questions that are then left out, and the rest is looked at
-once, by one rule that was fixed before (`guarantees`).
+The guarantee depends on the order of the steps. Questions that the policy has seen are refused. Each question counts
+once. A path for the single answer is ordered on questions that are then left out. The remaining questions are used
+once, by a rule that was fixed before (`guarantees`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from cascade.guarantees.questions import Found, Truth, check_told, untold
 from cascade.money import dollars
 from cascade.policies.artifact import PolicyArtifact, Seen
 from cascade.policies.base import Policy
+from cascade.policies.scope import form_unsaid
 from cascade.text import counted
 from cascade.types import Certificate
 
@@ -46,9 +47,10 @@ if TYPE_CHECKING:
     from cascade.section import Section
 
 _SELECTION = 0.3
-"""The share of the questions that order a path, where one is needed and there is none."""
+"""The share of the questions that order a path, if a path is needed and none exists."""
 _NAMED = 5
-"""Questions and groups that a message names before it only counts."""
+_KEEP_ALL = "Or keep every answer of every step: allow_everything=True."
+"""The maximum number of questions and groups that a message names; it counts the rest."""
 _APART = ("The policy and its settings were chosen without the calibration questions.",)
 
 
@@ -57,10 +59,11 @@ class SegmentResult(NamedTuple):
 
     Attributes:
         segment: its name; None for all questions, or for all segments without a threshold of their own.
-        rows: calibration questions of the segment; n of the certificate may be less (`solvable` counts those alone).
-        found: the threshold and how it came about.
+        rows: the number of calibration questions of the segment; n of the certificate may be less (`solvable` counts
+            only solvable questions).
+        found: the threshold and the details of its calibration.
         certificate: the promise.
-        realised: what the policy does on those questions at the threshold; None without questions.
+        realised: the policy's figures on those questions at the threshold; None without questions.
     """
 
     segment: str | None
@@ -72,18 +75,18 @@ class SegmentResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A calibrated policy and how it came about.
+    """A calibrated policy and the details of its calibration.
 
     Attributes:
-        artifact: to be written with `policies.artifact.write`.
-        guarantee: what was asked for.
+        artifact: the policy directory; `policies.artifact.write` writes it.
+        guarantee: the requested guarantee.
         segments: the results, one entry for each certificate.
-        n: calibration questions, one of each group.
-        repeated: episodes left out because their question is there already.
-        selection: questions that ordered the path, and were left out.
-        realised: what the policy does on the calibration questions, each at its threshold.
-        everything: the outcomes on them of keeping every answer of every step.
-        reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model, where it is on record.
+        n: the number of calibration questions, one of each group.
+        repeated: the number of episodes left out because another one has the same question.
+        selection: the number of questions that ordered the path, and were left out.
+        realised: the policy's figures on the calibration questions, each at its threshold.
+        everything: the figures on the same questions if every answer of every step is kept.
+        reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model; None if unknown.
         notes: notes to print with the result.
     """
 
@@ -118,27 +121,28 @@ def calibrate_policy(
 
     Args:
         tables: the log; several data sets of one cascade are taken as one.
-        policy: what scores; its own threshold is replaced.
+        policy: the policy, which gives the scores; its own threshold is replaced.
         section: the settings that `policy` was made from, for `policy.json`.
-        guarantee: what is asked for.
-        config: the cascade that will serve, for `Certificate.made_for`; without it only what the log says is known.
-        seed: draws the questions that order a path.
-        expires_days: how long the certificates hold; without end by default.
-        selection_share: the share of questions that order a path, where the guarantee needs one and there is none.
-        held: what the policy directory held before: the questions that made the policy, which are refused, and the
-            path, which is used again where it was ordered for this promise. Else those that ordered it order another
-            if the log has them all; if not, it is tested as it is.
-        allow_everything: accept that everything is kept where the questions are too few for a threshold.
+        guarantee: the requested guarantee.
+        config: the cascade that will serve, for `Certificate.made_for`; without it, only the log's facts are known.
+        seed: the seed of the draw of questions that order a path.
+        expires_days: the number of days for which the certificates are valid; by default they do not expire.
+        selection_share: the share of questions that order a path, if the guarantee needs one and none exists.
+        held: the earlier contents of the policy directory: the questions that made the policy, which are refused, and
+            the path. The path is used again if it was ordered for this promise. Otherwise its questions order a new
+            path if the log has all of them; if not, the old path is tested as it is.
+        allow_everything: if the questions are too few for a threshold, keep everything instead of failing.
         today: the day of the certificates, UTC; the same day, data and seed give the same bytes.
-        unknown: questions that were left out of the tables already (`guarantees.base.Kind.looked_at`).
+        unknown: the number of questions already left out of the tables (`guarantees.base.Kind.looked_at`).
 
-    Guarantee: what `guarantees.certificate.statement` says of each certificate, if the calibration questions and fresh
-    ones are exchangeable (with delta: independent draws of one law).
+    Guarantee: the `guarantees.certificate.statement` of each certificate, if the calibration questions and fresh ones
+    are exchangeable (with delta: independent draws from one distribution).
 
     Raises:
-        UsageError: the log cannot calibrate this policy: it was seen, is of another cascade, or lacks what is needed.
+        UsageError: the log cannot calibrate this policy: the policy has seen it, it is of another cascade, or it lacks
+            something that is needed.
         NotCertifiedError: the questions are too few, or the policy misses too many at every threshold; `needed_n` says
-            how many would do.
+            how many would be enough.
 
     Reference: `conformal.calibrate`, `conformal.risk` and `conformal.ltt`, by kind; `design/certificates.md`.
     """
@@ -163,7 +167,7 @@ def calibrate_policy(
         report(sample, found, replace(artifact, files=before.files), guarantee),
         repeated=rows.repeated,
         notes=(
-            *said,
+            *(one.removesuffix(".") for one in said),
             *priced_said(chosen.table),
             *(() if chosen.table.own is None else (chosen.table.own.said,)),
             *chosen.notes,
@@ -176,11 +180,7 @@ def calibrate_policy(
 def certifying(
     tables: Sequence[EpisodeTable], policy: Policy, guarantee: Guarantee, held: PolicyArtifact | None, seed: int = 0
 ) -> Chosen:
-    """Return the questions from which `calibrate_policy` would certify, and the path that it would test.
-
-    Raises:
-        UsageError: as `calibrate_policy` does.
-    """
+    """Return the questions that `calibrate_policy` would use to certify, and the path that it would test."""
     before = held or PolicyArtifact({})
     rows = _rows(joined(tables), policy, guarantee, before, None)
     return _chosen(rows.table, policy, guarantee, before, Draw(_SELECTION, seed))
@@ -193,19 +193,19 @@ def _chosen(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: P
 
 
 def _pooled(found: Sequence[Found], table: EpisodeTable, guarantee: Guarantee) -> Iterator[str]:
-    """Yield that no segment has a promise of its own, where several segments were to have one."""
+    """Yield a note if promises by segment were requested and no segment has enough questions."""
     many = len(set(table.segments))
     if guarantee.separate and many > 1 and all(one.segment is None for one in found):
         yield f"no segment has enough questions for a promise of its own: {many} segments are pooled"
 
 
 def _guessed(sample: Sample, guarantee: Guarantee) -> Iterator[str]:
-    """Yield that a figure beside the certificate is a guess. A promise on the single answer would have been refused."""
+    """Yield a note if the printed error rate is a guess. A promise on the single answer would have been refused."""
     many = 0 if guarantee.single else untold(sample)
     if many:
         yield (
-            f"votes decide which one answer is served on {many} questions, and which of their answers are the same is "
-            "not on record: how often it is wrong is a guess"
+            f"votes decide which answer is served on {many} questions, but the log does not show which of their "
+            "answers are the same: the error rate is a guess"
         )
 
 
@@ -218,20 +218,15 @@ def certified(
     dates: tuple[str, str | None],
     how: tuple[str, ...] = _APART,
 ) -> PolicyArtifact:
-    """Return the policy with the certificates of what was found.
+    """Return the policy with the certificates of its thresholds.
 
-    Args:
-        found: the thresholds, one a certificate.
-        chosen: the questions that they come from, and those that made the policy.
-        settings: the policy's, for `policy.json`.
-        guarantee: what the certificates promise.
-        made: what they hold for.
-        dates: their first day and their last.
-        how: what the promise rests on by the way the policy was made, a sentence each.
+    `chosen` has the questions that the thresholds come from, and those that made the policy. `dates` has the first and
+    the last day. `how` has the assumptions that follow from how the policy was made, a sentence each.
     """
     table, questions = chosen.table, tuple(sorted(set(chosen.table.questions)))
     bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
     data = data_sha256(table, separate=guarantee.separate)
+    how = (*how, *unjudged_said(table))
     frame = _Frame(
         guarantee, data, bare.policy_sha256, made, *dates, _drawn(table), len(set(table.segments)), how, table.truth
     )
@@ -239,30 +234,41 @@ def certified(
     return replace(bare, certificates=signed, unanswered=int(np.count_nonzero(hopeless(table.arrays))))
 
 
-class _Rows(NamedTuple):
-    """A table with one row for each question, and the number of episodes left out for it."""
+def _rows(
+    table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: PolicyArtifact, config: CascadeConfig | None
+) -> Questions:
+    """Return the questions that a calibration may use; raise an error if there are none."""
+    # Questions that ordered a path are set aside if a path is needed, and refused otherwise.
+    guarantee.rules.check_truth(table)
+    made = frozenset(before.seen.training) if guarantee.rules.tests_a_path else before.seen.all
+    _refuse(table, policy, made, before, config)
+    return questions_in(as_promised(table, guarantee), guarantee)
+
+
+class Questions(NamedTuple):
+    """The questions of a log, and how many were left out.
+
+    Attributes:
+        table: the questions, one row each.
+        repeated: the number of episodes left out because another one has the same question.
+        unknown: the number of questions for which the log lacks what the promise is about, such as the reference's
+            answer.
+    """
 
     table: EpisodeTable
     repeated: int
     unknown: int = 0
 
 
-def _rows(
-    table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: PolicyArtifact, config: CascadeConfig | None
-) -> _Rows:
-    """Return the questions that a promise can be made from, or refuse."""
-    # Questions that ordered a path are set aside where a path is needed, and refused where none is.
-    guarantee.rules.check_truth(table)
-    made = frozenset(before.seen.training) if guarantee.rules.tests_a_path else before.seen.all
-    _refuse(table, policy, made, before, config)
-    whole = as_promised(table, guarantee)
+def questions_in(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
+    """Return the questions of a whole log (`as_promised`) that a promise could be about."""
     table = looked_at(whole, guarantee)
     rows = once(table, separate=guarantee.separate)
-    return _Rows(table.take(rows), table.n - rows.size, left_out(whole, guarantee))
+    return Questions(table.take(rows), table.n - rows.size, left_out(whole, guarantee))
 
 
 def left_out(table: EpisodeTable, guarantee: Guarantee) -> int:
-    """Return how many questions a calibration does not look at: the log lacks what the promise is about."""
+    """Return how many questions a calibration leaves out, since the log lacks the data of the promise."""
     return len(set(table.questions) - set(looked_at(table, guarantee).questions))
 
 
@@ -272,6 +278,15 @@ def left_out_said(many: int, guarantee: Guarantee) -> str:
     return f"{counted(many, 'question')} of the log {be} left out, because {guarantee.rules.left_out}."
 
 
+def unjudged_said(table: EpisodeTable) -> Iterator[str]:
+    """Yield the sentence in a certificate about the episodes that lack a judgement, if there are any."""
+    if table.unjudged:
+        yield (
+            f"{counted(table.unjudged, 'more question')} of the log {'has' if table.unjudged == 1 else 'have'} an "
+            "answer without a judgement: the promise covers such questions only if chance decided which were judged."
+        )
+
+
 def looked_at(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
     """Return the questions that a calibration reads."""
     rows = guarantee.rules.looked_at(table)
@@ -279,9 +294,9 @@ def looked_at(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
 
 
 def _refuse_place(settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a policy named by its path: the directory to be written could not be read again."""
+    """Raise UsageError for a policy class given by its path: the written directory could not be read again."""
     if ":" in str(settings.get("kind")):
-        from cascade.policies.config import HELD  # what a fit learns has a kind of its own
+        from cascade.policies.config import HELD  # fitted policies have kinds of their own
 
         try:
             HELD.class_of(settings["kind"])
@@ -292,12 +307,12 @@ def _refuse_place(settings: Mapping[str, Any]) -> None:
 def _refuse(
     table: EpisodeTable, policy: Policy, made: frozenset[str], before: PolicyArtifact, config: CascadeConfig | None
 ) -> None:
-    """Refuse a policy that cannot be calibrated, and questions or another cascade’s that may not calibrate it."""
+    """Raise UsageError if a policy cannot be calibrated, has seen the questions, or is of another cascade."""
     if policy.depends_on_kappa:
         raise UsageError(
-            "This policy's scores depend on its threshold (keep: judged serves what was judged right at that "
-            "threshold), so no "
-            "other threshold can be set on them. Use keep: both, which keeps every answer of every step."
+            "This policy's scores depend on its threshold (keep: judged serves the answers judged right at that "
+            "threshold), so no other threshold can be set on them. Use keep: both, which keeps every answer of every "
+            "step."
         )
     check_fits(policy, table)
     logged = set(table.questions)
@@ -306,8 +321,8 @@ def _refuse(
         certify = len(set(table.take(among(table, frozenset(before.questions))).questions))
         which = f"; {certify} of this log certify it already (cascade verify)" if certify else f": {_named(overlap)}"
         raise UsageError(
-            f"{len(overlap)} of {len(logged)} questions were used to make this policy, and may not certify it{which}. "
-            "Calibrate on questions that it has not seen."
+            f"{len(overlap)} of {len(logged)} questions were used to make this policy and may not certify "
+            f"it{which}. Calibrate on questions that it has not seen."
         )
     refuse_other_cascade(table, config)
 
@@ -330,7 +345,7 @@ def _demand(
         would = "" if needed is None else f" {_would_do(needed, chance, chosen.table.n, logged)}"
         why = f"{_not_certified(guarantee, said)}{besides}"
         raise NotCertifiedError(f"{why}{would}", needed_n=needed, chance=chance, why=why)
-    # A group of which no question is on record keeps everything without a choice: its certificate says so.
+    # A group without logged questions keeps everything in any case; its certificate says so.
     few = [one for one in found if one.keeps_everything and one.rows.any() and not allow_everything]
     if few:
         each = ", one of each group," if (table.drawn_from > 1).any() else ""
@@ -339,10 +354,8 @@ def _demand(
         )
         needed = _most_needed(few)
         would = "" if needed is None else f" {needed} would be enough."
-        why, advice = _not_certified(guarantee, said), "Or keep every answer of every step: --allow-everything."
-        raise NotCertifiedError(
-            f"{why}{would} {advice}", needed_n=needed, why=f"{why} --allow-everything keeps every answer of every step."
-        )
+        why = _not_certified(guarantee, said)
+        raise NotCertifiedError(f"{why}{would} {_KEEP_ALL}", needed_n=needed, why=why, advice=_KEEP_ALL)
 
 
 def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
@@ -355,7 +368,7 @@ def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
 
 
 def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
-    """Return, in words, how many questions would be enough, if others order the path and leave n of those logged."""
+    """Return a note on how many questions would be enough, if others order the path and leave n of those logged."""
     from cascade.conformal.ltt import would_do
 
     likely = would_do(chance)
@@ -382,7 +395,7 @@ def _most_needed(found: Sequence[Found]) -> int | None:
 
 
 class _Frame(NamedTuple):
-    """The fields that all certificates of one calibration share."""
+    """The fields that all certificates of a calibration share."""
 
     guarantee: Guarantee
     data_sha256: str
@@ -397,7 +410,7 @@ class _Frame(NamedTuple):
 
 
 def _drawn(table: EpisodeTable) -> str:
-    """Return, in words, from how many questions one of each group was drawn; "" if no group had several."""
+    """Return a note on how many questions the draw of one per group had; "" if no group had several."""
     many = int(table.drawn_from.sum())
     return f"{table.n} of {many} questions, one of each group" if many > table.n else ""
 
@@ -459,13 +472,15 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
         yield f"No question costs more than {dollars(asked.most_nano_usd)}: the cap per question sees to it."
     if asked.separate and found.segment is None:
         yield "It speaks of all segments that have no certificate of their own, taken together."
+    if form_unsaid(frame.made_for.get("requests")):
+        yield "Fresh questions are asked as the log's were: in cascade's prompt or as chat requests, it does not say."
     unseen = unknown(frame.made_for)
     if unseen:
         yield f"Not on record, so that a change would go unseen: {', '.join(unseen)}."
 
 
 def report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, guarantee: Guarantee) -> Calibrated:
-    """Return what was certified, with what the policy does on the questions of a sample at the thresholds found."""
+    """Return the certified policy, with its figures on the questions of a sample at the thresholds found."""
     table, played = sample.table, play_found(sample, found)
     whole, everything = realised(table, played), realised(table, play_everything(sample))
     assert whole is not None  # noqa: S101 - there is a question
@@ -494,7 +509,7 @@ class Draw(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The questions that are left to certify, and the path that others ordered."""
+    """The questions left to certify, and the path that other questions ordered."""
 
     table: EpisodeTable
     seen: Seen
@@ -504,10 +519,11 @@ class Chosen(NamedTuple):
 
 
 def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: PolicyArtifact, draw: Draw) -> Chosen:
-    """Set the questions aside that order a path, and return it with the rest.
+    """Set aside the questions that order a path; return the path with the remaining questions.
 
-    Any path that the rest did not order is valid. One that was ordered for this promise certifies the most; one for
-    another budget may begin with points that it forbids, and one without abstention has no point that abstains.
+    Every path is valid whose order does not depend on the remaining questions. A path ordered for this promise usually
+    certifies the most. A path for another budget may begin with points that this budget forbids, and a path without
+    abstention has no point that abstains.
     """
     rules = guarantee.rules
     if not rules.tests_a_path or (
@@ -518,18 +534,18 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     aside = among(table, ordered)
     picked, table = table.take(aside), table.take(~aside)
     if not table.n:
-        raise UsageError(f"All {picked.n} questions ordered the thresholds, and may not certify them too; add others.")
+        raise UsageError(f"All {picked.n} questions ordered the thresholds and may not also certify them; add others.")
     kept = Chosen(table, before.seen, before.path, before.ordered_for)
     if before.path is not None and _is_order(before.ordered_for, guarantee):
         return kept
     if ordered and not absent(picked, ordered):
         told = before.ordered_for or {}
         again = order_terms(guarantee, Draw(told.get("share"), told.get("seed")))
-        note = f"the {picked.n} questions that ordered the thresholds before order them anew, for this promise"
+        note = f"the {picked.n} questions that ordered the thresholds before now order them again for this promise"
         path = rules.order(sample_of(picked, policy), guarantee)
         return kept._replace(path=path, ordered_for=again, notes=(note,) if before.path is not None else ())
     if before.path is not None and _is_order(before.ordered_for, guarantee, ("abstain", "budget_nano_usd")):
-        note = "the thresholds were ordered for another promise, and may certify less than others would"
+        note = "the thresholds were ordered for another promise, and may certify less than a new order would"
         return kept._replace(notes=(f"{note}: the questions that ordered them are not all in this log",))
     chosen = selected(table, draw.share or 0.0, draw.seed or 0)
     picked, table = table.take(chosen), table.take(~chosen)
@@ -538,24 +554,20 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
 
 
 _ORDERS = ("kind", "alpha", "abstain", "budget_nano_usd")
-"""What of a guarantee the order of a path depends on; neither delta nor the cap bears on it."""
+"""The fields of a guarantee on which the order of a path depends; delta and the cap have no influence."""
 
 
 def _is_order(ordered_for: Mapping[str, Any] | None, guarantee: Guarantee, names: Sequence[str] = _ORDERS) -> bool:
-    """Whether a path was ordered for this promise, or for one that agrees with it so far."""
+    """Whether a path was ordered for this promise, or for one with the same order."""
     return ordered_for is not None and all(ordered_for.get(name) == getattr(guarantee, name) for name in names)
 
 
 def order_terms(guarantee: Guarantee, draw: Draw) -> dict[str, Any]:
-    """Return what the order of a path depends on besides the questions; `ordering` reads it."""
+    """Return the inputs of a path's order other than the questions; `ordering` reads them."""
     return {**{name: getattr(guarantee, name) for name in _ORDERS}, **draw._asdict()}
 
 
 def ordering(ordered_for: Mapping[str, Any]) -> Guarantee:
-    """Return a guarantee that a path is ordered for in the same way.
-
-    Raises:
-        UsageError, KeyError: it says something else.
-    """
+    """Return a guarantee that leads to the same order of a path."""
     budget = ordered_for["budget_nano_usd"]
     return Guarantee(ordered_for["kind"], ordered_for["alpha"], 0.1, budget, budget, abstain=ordered_for["abstain"])

@@ -1,6 +1,6 @@
-"""Critical values out of fold, for members that were each fitted without a fold: cross-calibration, and its check.
+"""Cross-calibration and its check: out-of-fold critical values for members that were each fitted without one fold.
 
-The bound and its proof are in `design/cross-calibration.md`. Who fits the members is elsewhere (`training.crossing`).
+The bound and its proof are in `design/cross-calibration.md`. `training.crossing` fits the members.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def critical_values(
 
     Args:
         table: the questions, each once.
-        fold: int64 (n,), member k was fitted without fold k.
-        members: one a fold; they keep every answer.
-        kind: of the guarantee; a miss is a walk that stops too early, with every answer kept (`Kind.crossable`).
+        fold: int64 (n,), the fold of each question; member k was fitted without fold k.
+        members: one policy for each fold; they keep every answer.
+        kind: the kind of guarantee; with every answer kept, a miss is a walk that stops too early (`Kind.crossable`).
     """
     counted = kind.counted(table)
     return tuple(
@@ -66,7 +66,7 @@ def found_at(sample: Sample, kind: Kind, alpha: float) -> Found:
 
 
 def demand(critical: Sequence[Floats], alpha: float, kind: Kind) -> None:
-    """Raise NotCertifiedError if no mean rank can lie below alpha: then the policy could never stop."""
+    """Raise NotCertifiedError if no mean rank can be below alpha; the policy could then never stop."""
     lowest = [Fraction(1 + int(np.isneginf(values).sum()), values.size + 1) for values in critical]
     if sum(lowest) / len(lowest) < as_written(alpha):
         return
@@ -84,7 +84,7 @@ def demand(critical: Sequence[Floats], alpha: float, kind: Kind) -> None:
 
 
 def _needed(folds: int, n: int, alpha: float) -> int:
-    """Return the least number of questions above n, in nearly equal folds, that lets a mean rank lie below alpha."""
+    """Return the least number of questions above n with which a mean rank can be below alpha, in nearly equal folds."""
     while True:
         n += 1
         sizes = [n // folds + (k < n % folds) for k in range(folds)]
@@ -101,7 +101,7 @@ def rests_on(alpha: float, many: int) -> tuple[str, ...]:
 
 
 def bound(alpha: float) -> str:
-    """Return, in words, the coverage that cross-calibration proves at a threshold, and the usual coverage.
+    """Return the sentences about the coverage that cross-calibration proves, and the usual coverage.
 
     >>> bound(0.05)
     'Proven: at least 90 % are covered (twice alpha is the worst case). As a rule 95 % or more are, unproven.'
@@ -120,15 +120,9 @@ def is_crossed(artifact: PolicyArtifact) -> bool:
 
 
 def deviations(artifact: PolicyArtifact, policy: CrossPolicy, whole: EpisodeTable) -> Iterator[str]:
-    """Yield in what a log's questions give another certificate than there is.
+    """Yield the differences between a certificate and the one that a log's questions give.
 
-    Args:
-        artifact: the policy directory.
-        policy: what it holds.
-        whole: all the questions that the members were made from, those that certify among them.
-
-    Raises:
-        CascadeError: the folds cannot be dealt, or the log lacks what a member looks at.
+    `whole` has all questions that the members were made from, those that certify among them.
     """
     certificate, alpha = artifact.certificates[0], policy.kappa
     certify = among(whole, frozenset(artifact.questions))

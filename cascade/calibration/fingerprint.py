@@ -1,7 +1,7 @@
-"""What a certificate was made for: the strategy, models, prices and prompts that its promise holds with.
+"""The fingerprint of a cascade: the strategy, models, prices and prompts for which a certificate holds.
 
-A change in any of them makes another cascade, and the calibration questions say nothing about it. A value that the log
-does not record is None. None is not compared; `unknown` says in words what therefore stays unchecked.
+A change in any of them makes another cascade, to which the calibration questions do not apply. A value that the log
+does not record is None and is not compared; `unknown` lists such values in words.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from cascade.policies.scope import Kind, Scope
     from cascade.strategies.prompts import Prompts
 
-# --- Count how many answers and which signals the questions of a log had at each step. `policies.scope` reads it ---
+# --- Counts of the answers and signals of a log's questions at each step, for `policies.scope` ---
 
 
 def shown(table: EpisodeTable) -> list[dict[str, Any]]:
-    """Return what each step showed, as plain JSON values: one `policies.scope.Shown` for each step.
+    """Return the counts of each step as plain JSON values: one `policies.scope.Shown` for each step.
 
     A question counts at the steps that the log has of it.
     """
@@ -84,7 +84,7 @@ def _lacking(table: EpisodeTable, signal: str, t: int, rows: Bools) -> Bools:
 def outside(table: EpisodeTable, scope: Scope) -> Bools:
     """Return which questions of a log have a step that the certificate does not cover, bool (n,): `Scope.outside`.
 
-    If the certificate does not say what its calibration questions showed, all are taken to be covered.
+    If the certificate has no such counts, all questions are taken to be covered.
     """
     found = np.zeros(table.n, dtype=np.bool_)
     if scope.shown is None:
@@ -115,19 +115,16 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: Prompts | None = N
     """Return the identity of a cascade as plain JSON values: all of a configuration, or the part that a log records.
 
     Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed),
-    `step_models` (the one model that answers each step; None where several do), `prices` (by model, pico-USD a
-    token), `prompts_sha256`, `own_files` (the SHA-256 of each file of one's own that decides an answer: the module
-    of an agent, a verifier or a strategy, a schema; left out where there is none), `served_by` (by model: the
-    provider's kind, and the address without user, query and anything that looks like a key), `echoes` (by model the
-    names that its replies bore), and `most_nano_usd`, the cap on a question's cost.
+    `step_models` (the model that answers each step; None if several do), `prices` (by model, pico-USD a token),
+    `prompts_sha256`, `own_files` (the SHA-256 of each of the user's files that decides an answer: the module of an
+    agent, a verifier or a strategy, a schema; left out if there is none), `served_by` (by model: the provider's kind,
+    and the address without user, query and anything that looks like a key), `echoes` (by model, the model names in its
+    replies), and `most_nano_usd` (the cap on a question's cost).
 
     Args:
         source: the configuration, or a log.
         templates: the prompts that the strategy was built with; by default those that the configuration names, as they
             are on the disk now.
-
-    Raises:
-        ConfigError: the folder of prompts cannot be read.
     """
     return _of_table(source) if isinstance(source, EpisodeTable) else _of_config(source, templates)
 
@@ -157,7 +154,7 @@ def _of_config(config: CascadeConfig, templates: Prompts | None) -> MadeFor:
 
 
 def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> dict[str, dict[str, str | None]]:
-    """Return the SHA-256 of each file of one's own that decides an answer, by what it is, where there is one."""
+    """Return the SHA-256 of each of the user's files that decides an answer, by a description of the file."""
     named = {entry.agent for entry in used if entry.agent is not None}
     found = dict(config.strategy.own_files)
     if named:
@@ -169,7 +166,7 @@ def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> dict[str, 
 
 
 def _file_digest(path: Path | None) -> str | None:
-    """Return the SHA-256 of a file; None where it cannot be read, or is longer than code is."""
+    """Return the SHA-256 of a file; None if it cannot be read, or is too long to be code."""
     try:
         data = None if path is None else read_bounded(path, _MOST_FILE_BYTES)
     except OSError:
@@ -178,7 +175,7 @@ def _file_digest(path: Path | None) -> str | None:
 
 
 def _prompts_digest(config: CascadeConfig, templates: Prompts | None) -> str:
-    """Return the digest of the prompts, and of how much of a context they hold where that is limited."""
+    """Return the digest of the prompts, and of the limit on a context's length if there is one."""
     from cascade.strategies.prompts import load
 
     texts, limit = asdict(templates or load(config.strategy.prompts)), config.limits.context_chars
@@ -189,27 +186,27 @@ def _prompts_digest(config: CascadeConfig, templates: Prompts | None) -> str:
 
 _MOST_FILE_BYTES = 16 << 20
 _FIRST_JUDGE_CHAT = "357c6c4cbe498cbe"
-"""The prompt `judge_chat` as 0.6 brought it: certificates made before know no such prompt, and it is left out."""
+"""The prompt `judge_chat` as introduced in 0.6. The digest leaves it out, since earlier certificates lack it."""
 _STANDS_IN = "replay"
-"""The provider that says again what others said."""
+"""The provider that replays logged replies."""
 
 
 def _served_by(config: CascadeConfig, entry: ModelConfig) -> dict[str, str | None] | None:
     """Return a model's provider and address; None if a replayed log takes the provider's place.
 
-    The address is as the configuration or the environment has it; None where the provider knows its own.
+    The address comes from the configuration or the environment; None if the provider has a fixed one.
     """
     kind = entry.provider or config.provider.kind
     if kind == _STANDS_IN:
         return None
-    from cascade.factory import address  # and with it the providers, which a certificate made from a log alone has not
+    from cascade.factory import address  # imported here: it loads the providers, which a log alone does not need
 
     base = address(config, kind, entry)
     return {"provider": kind, "address": None if base is None else bare_address(base)}
 
 
 def bare_address(address: str) -> str:
-    """Return an address without user, password, query and fragment, and without anything of the shape of a key.
+    """Return an address without user, password, query and fragment, and without anything that looks like a key.
 
     >>> bare_address("https://me:secret@example.org:8443/v1/?key=abc")
     'https://example.org:8443/v1'
@@ -234,7 +231,7 @@ def _of_table(table: EpisodeTable) -> MadeFor:
 
 
 def _price(price: Price | None) -> dict[str, Any] | None:
-    """Return a price as whole pico-USD; where it stands and what is noted beside it is no part of it."""
+    """Return a price as whole pico-USD, without its place and notes."""
     if price is None:
         return None
     plain = {name: getattr(price, name) for name in ("input", "output", "cached_input", "reasoning", "request")}
@@ -255,7 +252,7 @@ def differences(then: MadeFor, now: MadeFor) -> list[str]:
 
 def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
     yield from _changed("strategy", then.get("strategy"), now.get("strategy"))
-    if then.get("strategy") is None or now.get("strategy") is None:  # else it is said already
+    if then.get("strategy") is None or now.get("strategy") is None:  # otherwise another difference already says so
         yield from _changed("number of steps", then.get("horizon"), now.get("horizon"))
     if then.get("models") is not None and now.get("models") is not None:
         yield from _models_changed(then, now)
@@ -285,7 +282,7 @@ def _files_changed(then: MadeFor, now: MadeFor) -> Iterator[str]:
 
 
 def _both(then: MadeFor, now: MadeFor, part: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the models that a part of both cascades names, with what it says of each, then and now."""
+    """Yield the models named in a section of both cascades, with their old and new settings."""
     was, here = then.get(part) or {}, now.get(part) or {}
     yield from ((model, was[model], here[model]) for model in sorted(was.keys() & here.keys()))
 
@@ -296,7 +293,7 @@ def _changed(what: str, then: Any, now: Any) -> Iterator[str]:
 
 
 def _shown(value: Any, beside: Any) -> str:
-    """Return a value in words; of two sections only the settings that differ, and their kind."""
+    """Return a value as text; for a section, only its kind and the settings that differ from the other section's."""
     if not isinstance(value, Mapping) or not isinstance(beside, Mapping):
         return str(value)
     differing = [name for name in value if value[name] != beside.get(name)]
@@ -305,7 +302,7 @@ def _shown(value: Any, beside: Any) -> str:
 
 
 def _setting(value: Any, beside: Any) -> str:
-    """Return a setting in words; of a list its names, or what differs in items of the same names.
+    """Return a setting as text; for a list, its names, or the differences between items of the same names.
 
     >>> _setting([{"name": "a", "purpose": "answer"}, {"name": "b", "purpose": "judge"}], None)
     'a, b'
@@ -331,7 +328,7 @@ def _names(listed: Iterable[Any]) -> list[str]:
 
 def _models_changed(before: MadeFor, after: MadeFor) -> Iterator[str]:
     then, now = before["models"], after["models"]
-    if set(then) - set(now) and set(now) - set(then):  # of a ladder each model is its own role
+    if set(then) - set(now) and set(now) - set(then):  # in a ladder each model is its own role
         yield f"the models are {models_said(after)}; the certificate was made for {models_said(before)}"
         return
     for role in sorted(set(then) | set(now)):
@@ -361,7 +358,7 @@ def _in_order(names: Sequence[str | None]) -> str:
 
 
 def models_said(held: MadeFor) -> str:
-    """Return which models a cascade has, in words, those of a ladder in their order; empty where it is not on record.
+    """Return the models of a cascade as text, those of a ladder in their order; empty if not recorded.
 
     >>> models_said({"models": {"base": {"name": "small"}, "guide": {"name": "large"}}})
     'base small, guide large'
@@ -393,12 +390,12 @@ def _agent(settings: Mapping[str, Any]) -> str:
 
 
 def _known(settings: Mapping[str, Any]) -> bool:
-    """Whether a model's settings are on record; a recorded seed may still be None."""
+    """Whether a model's settings are known; a known seed may still be None."""
     return settings.get("max_tokens") is not None
 
 
 def _same_price(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> bool:
-    """Whether two prices are the same, as far as both say; before 0.6 none said what writing to a cache costs."""
+    """Whether two prices are the same in the fields that both have; before 0.6 they lacked cache writes."""
     if then is None or now is None:
         return then is now
     (low, one), (high, other) = (
@@ -416,7 +413,7 @@ def _where(held: Mapping[str, Any]) -> str:
 
 
 def _is_ladder(models: Mapping[str, Any]) -> bool:
-    """Whether models are known by their names alone, so that only their order says which answers first."""
+    """Whether models are identified by their names only, so that their order determines which answers first."""
     return len(models) > 1 and all(role == one["name"] for role, one in models.items())
 
 
@@ -428,7 +425,7 @@ def _rates(price: Mapping[str, Any] | None) -> str:
 
 
 def _cap_missing(most: int | None, now: MadeFor) -> Iterator[str]:
-    if most is None or now.get("strategy") is None:  # a log is under no cap
+    if most is None or now.get("strategy") is None:  # a log has no cap
         return
     cap = now.get("most_nano_usd")
     if cap is None or cap > most:
@@ -438,7 +435,7 @@ def _cap_missing(most: int | None, now: MadeFor) -> Iterator[str]:
 
 
 def unknown(then: MadeFor) -> list[str]:
-    """Return the parts of a cascade that were not on record: a change in them would not be noticed.
+    """Return the parts of a cascade that were not recorded; a change in them would not be noticed.
 
     >>> unknown({"strategy": None, "models": None, "prices": {}, "prompts_sha256": "00"})
     ['the strategy', 'the models', 'where the models are served']
@@ -457,14 +454,16 @@ def unknown(then: MadeFor) -> list[str]:
     return found + (["the prompts"] if then.get("prompts_sha256") is None else [])
 
 
-def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> None:
-    """Raise UsageError where a log is of another cascade than a configuration describes."""
+def log_differences(table: EpisodeTable, config: CascadeConfig | None) -> list[str]:
+    """Return the differences between a configuration's cascade and the one that made a log, a sentence each."""
     changed = [] if config is None else differences(made_for(table), made_for(config))
-    if changed:
-        raise UsageError(
-            f"{table.dataset} was made by another cascade than the configuration describes: "
-            + "; ".join(said.replace("the certificate", "the log") for said in changed)
-        )
+    return [said.replace("the certificate", "the log") for said in changed]
+
+
+def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> None:
+    """Raise UsageError if a log is of another cascade than the configuration describes."""
+    if changed := "; ".join(log_differences(table, config)):
+        raise UsageError(f"{table.dataset} was made by another cascade than the configuration describes: {changed}")
 
 
 def holds_for(
@@ -475,12 +474,12 @@ def holds_for(
     *,
     walked: EpisodeTable | None = None,
 ) -> MadeFor:
-    """Return the cascade that the certificates hold for. Only a promise that rests on the cost cap depends on the cap.
+    """Return the cascade that the certificates hold for. The cost cap is part of it only if the promise assumes it.
 
-    A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
-    `shown` is what the calibration questions showed at each step that the policy takes (`walked`; all by default), and
-    `echoes` the names that their models bore, `requests` what kinds of requests they were: the certificate speaks of no
-    others (`policies.scope`).
+    A log records less than a configuration, so facts of the earlier directory stay unless the log is of another
+    cascade. `shown` has the counts of the calibration questions at each step that the policy takes (`walked`; all by
+    default), `echoes` the names that their models reported, and `requests` the kinds of their requests: the certificate
+    covers no others (`policies.scope`).
     """
     known = made_for(table if config is None else config)
     then = before.certificates[0].made_for if config is None and before.certificates else known
@@ -489,7 +488,7 @@ def holds_for(
     return {**known, **told, "most_nano_usd": guarantee.most_nano_usd}
 
 
-# --- Whether a certificate holds with a configuration, and whether audits can watch it as the configuration asks ---
+# --- Whether a certificate holds with a configuration, and whether the configured audits can monitor it ---
 
 
 def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
@@ -503,7 +502,7 @@ def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Pro
         return
     try:
         wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta, certificate.budget_nano_usd)
-    except UsageError:  # what is asked for and what the certificate has make no guarantee together
+    except UsageError:  # the requested values and the certificate's values do not form a valid guarantee
         yield f"it promises {certificate.kind}, and {asked.kind or 'a budget'} is asked for"
         return
     yield from shortfalls(certificate, wanted)
@@ -515,23 +514,23 @@ def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate])
     """Yield why the audits, monitor or online threshold of a configuration cannot work with these certificates."""
     for kind in dict.fromkeys(one.kind for one in certificates):
         if wanted.audit is not None and not get(kind).monitored:
-            yield f"guarantee.audit: audits cost money and would not count: {kind} is no promise on single questions"
+            yield f"guarantee.audit: audits cost money and would not count: {kind} is not a promise on single questions"
         if "monitor" in wanted.model_fields_set and not get(kind).monitored:
-            yield f"guarantee.monitor: audits cannot watch {kind}, which is no promise on single questions"
+            yield f"guarantee.monitor: audits cannot monitor {kind}, which is not a promise on single questions"
         if wanted.online is not None and not get(kind).followed:
             yield f"guarantee.online: {kind} does not fall with the threshold, so no threshold can follow it"
     if "monitor" in wanted.model_fields_set and certificates and all(one.pool for one in certificates):
         yield f"guarantee.monitor: {UNWATCHED}"
 
 
-# --- What kinds of requests a calibration held. `policies.scope` reads it ---
+# --- The kinds of requests in a calibration set, for `policies.scope` ---
 
 MOST_TEXTS = 50
-"""A setting with more texts than this is another with each request, such as stop words made from the question."""
+"""A setting with more different texts than this varies with each request, such as stop words made from the question."""
 
 
 def seen(kinds: Sequence[Kind | None]) -> dict[str, Any] | None:
-    """Return what requests held, as plain JSON values; None where one is not on record.
+    """Return the kinds of requests as plain JSON values; None if one of the requests is unknown.
 
     >>> seen([{"tools": ""}, {"tools": "", "temperature": 0.5}])["kinds"]["temperature"]
     {'of': 1, 'least': 0.5, 'most': 0.5}

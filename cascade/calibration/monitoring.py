@@ -1,9 +1,9 @@
-"""Test a certificate on logged audits: which were missed, in the order they were asked, and what that proves.
+"""Test a certificate on logged audits: count the missed ones in the order they were asked, and weigh the evidence.
 
-An audit is a question that was run to its last step and judged. It is held against the threshold of its segment's
-certificate, as the policy serves it; each certificate has a monitor of its own. The questions of one group hang
-together, so the first of them counts and no other. A pool of small segments has no monitor: its audits mix the segments
-in other shares than its calibration questions do, so they are not exchangeable with those.
+An audit is a question that was run to its last step and judged. Whether it was missed is decided at the threshold of
+its segment's certificate, as the policy serves it; each certificate has its own monitor. The questions of a group are
+not independent, so only the first of them counts. A pool of small segments has no monitor: the shares of the segments
+differ between its audits and its calibration questions, so the two are not exchangeable.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from cascade.episodes.schema import has_failed
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, get
-from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.artifact import UNCERTIFIED, PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.scope import Scope
 from cascade.types import Certificate
 
 AUDIT = "audit"
-"""What the column `split` says of an audited question."""
+"""The value of the column `split` for an audited question."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
@@ -40,10 +40,10 @@ class Watched(NamedTuple):
     """The result of the audits of one certificate's questions.
 
     Attributes:
-        certificate: which.
-        audits: those that count.
+        certificate: the certificate.
+        audits: the number of audits that count.
         misses: how many of them were missed.
-        monitor: what that proves; None for a pool, which is reported only.
+        monitor: the evidence against the promise; None for a pool, which is reported only.
     """
 
     certificate: Certificate
@@ -56,22 +56,21 @@ class Watch(NamedTuple):
     """The results of all logged audits.
 
     Attributes:
-        watched: one entry a certificate.
-        audits: the episodes that were taken for audits.
-        others: episodes that were not: the log marks audits, and they are none.
-        undated: audits without a date, which come first, in the order of the log.
+        watched: one entry per certificate.
+        audits: the number of episodes that are audits.
+        others: the number of episodes that are not, if the log marks audits.
+        undated: audits without a date; they come first, in the order of the log.
         calibrated: audits of questions that the certificates were made from.
         trained: audits of other questions that the policy was made with.
-        unanswered: audits that no step answers rightly: a promise on what some step gets right is kept there, whatever
-            has become of the models.
-        unanswered_before: the same of the calibration questions, and how many those are; None where not on record.
-        uncounted: audits of questions that the promise is not about (`guarantees.base.Kind.counted`).
-        again: audits of a group of which another question was counted before.
-        missing: audits that show nothing: a call of them failed, or a step was of a kind that no calibration question
-            showed.
+        unanswered: audits that no step answers rightly. A promise about solvable questions counts them as kept, even if
+            the models have become worse.
+        unanswered_before: the same for the calibration questions, and their number; None if not recorded.
+        uncounted: audits of questions that the promise does not cover (`guarantees.base.Kind.counted`).
+        again: audits of a group that has already been counted.
+        missing: audits without a result: a call failed, or a step was of a kind that no calibration question had.
         odd: audits with a step that lacks an answer or a signal as some calibration questions did (`policies.scope`).
-        odd_before: the same of the calibration questions, at most, and how many those are; (0, 0) if not on record.
-        changed: differences of the audited cascade to the one that the certificates were made for, a sentence each.
+        odd_before: an upper bound on the same for the calibration questions, and their number; (0, 0) if not recorded.
+        changed: differences between the audited cascade and that of the certificates, a sentence each.
     """
 
     watched: tuple[Watched, ...]
@@ -105,7 +104,7 @@ class Watch(NamedTuple):
 
     @property
     def alarmed(self) -> tuple[Watched, ...]:
-        """Those that alarmed."""
+        """The results with an alarm."""
         return tuple([one for one in self.watched if one.monitor is not None and one.monitor.alarmed])
 
 
@@ -141,19 +140,15 @@ def watch(
 ) -> Watch:
     """Test a policy's certificates on logged audits.
 
-    Args:
-        artifact: the policy directory.
-        policy: as `factory.policy_of` makes it of the directory's settings.
-        tables: the log.
-        about: when each episode was asked, and for what (`logged`).
-        level: the probability that any of the monitors alarms falsely; they share it evenly.
+    `policy` is made by `factory.policy_of` of the directory's settings; `about` says when each episode was asked, and
+    for what (`logged`). The monitors share `level` evenly.
 
-    Guarantee: that of `conformal.monitor.Monitor` at `level`, all monitors together (Bonferroni), if every audit
-    is there, drawn without looking at the question, and no question was left out for want of a label. When a label came
-    does not matter: audits count in the order of asking.
+    Guarantee: that of `conformal.monitor.Monitor` at `level`, for all monitors together (Bonferroni), if the log has
+    every audit, the draw of audits did not depend on the questions, and no question was left out because it lacked a
+    label. It does not matter when a label arrived: audits count in the order of asking.
 
     Raises:
-        UsageError: there is no certificate, it promises nothing that audits can count, or the log does not fit.
+        UsageError: there is no certificate, audits cannot test its promise, or the log does not fit.
     """
     _check(artifact.certificates)
     by_group = any(one.group is not None for one in artifact.certificates)
@@ -192,7 +187,7 @@ def watch(
 
 
 class _Audits(NamedTuple):
-    """The audited questions in the order they were asked, and how many are no audits, lack a date, or failed."""
+    """The audited questions in the order they were asked, and the numbers of non-audits, undated and failed ones."""
 
     table: EpisodeTable
     others: int
@@ -201,10 +196,11 @@ class _Audits(NamedTuple):
 
 
 def _audits_of(tables: Sequence[EpisodeTable], about: Mapping[tuple[str, str], Logged], asked: Guarantee) -> _Audits:
-    """Return the audits of a log: the questions that its column `split` names so, or all where it names none."""
+    """Return the audits of a log: the questions marked in its column `split`, or all if none is marked."""
     known = [about.get((table.dataset, name), Logged(None, None)) for table in tables for name in table.ids]
     marked = any(one.split == AUDIT for one in known)
-    order = [row for row in _by_date(known) if not marked or known[row].split == AUDIT]
+    by_date = sorted(range(len(known)), key=lambda row: known[row].created_at or _LONG_AGO)
+    order = [row for row in by_date if not marked or known[row].split == AUDIT]
     whole = [row for row in order if not known[row].failed]
     return _Audits(
         table=as_promised(joined(tables).take(np.array(whole, dtype=np.int64)), asked),
@@ -224,23 +220,18 @@ def _first_of_group(table: EpisodeTable, place: Ints, counted: Bools) -> Bools:
     return first
 
 
-def _by_date(known: list[Logged]) -> list[int]:
-    """Return the places of episodes in the order they were asked; those without a date first, as logged."""
-    return sorted(range(len(known)), key=lambda row: known[row].created_at or _LONG_AGO)
-
-
 def _check(certificates: Sequence[Certificate]) -> None:
     if not certificates:
-        raise UsageError("This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR")
+        raise UsageError(UNCERTIFIED)
     kind = certificates[0].kind
     if not get(kind).monitored:
-        raise UsageError(f"Audits count misses, and {kind} is not a promise about misses: audits cannot watch it.")
+        raise UsageError(f"Audits count misses, and {kind} is not a promise about misses: audits cannot monitor it.")
     if all(one.pool for one in certificates):
-        raise UsageError("The certificate covers small segments taken together, which audits cannot watch.")
+        raise UsageError("The certificate covers small segments taken together, which audits cannot monitor.")
 
 
 def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) -> Bools:
-    """Return which questions were missed as served, bool (n,); `place` says which certificate speaks of each."""
+    """Return which questions were missed as served, bool (n,); `place` gives the certificate that covers each."""
     missed = np.zeros(sample.table.n, dtype=np.bool_)
     for number, one in enumerate(certificates):
         rows = np.flatnonzero(place == number)
@@ -260,7 +251,7 @@ def _watched(certificate: Certificate, level: float, missed: Bools) -> Watched:
         k=certificate.k,
         delta=certificate.delta,
         level=level,
-        null="risk" if certificate.k is None else None,  # cross-calibration: the rate itself is watched
+        null="risk" if certificate.k is None else None,  # cross-calibration: monitor the rate itself
     )
     for one in missed.tolist():
         monitor = monitor.update(one)

@@ -1,7 +1,7 @@
-"""Repeat a calibration on many parts of one log, and count how often its promise is broken.
+"""Repeat a calibration on many parts of a log, and count how often its promise is broken.
 
-The log is taken for the whole world: each calibration draws some of its questions, and the log says what the threshold
-would miss. That is how a guarantee of one's own is tested (docs/write-a-guarantee.md).
+The log is treated as the whole population: each calibration draws some of its questions, and the log shows what the
+threshold would miss. Use it to test a guarantee of your own (docs/write-a-guarantee.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cascade.policies.base import Policy
 from cascade.section import Section
 
 _SIGMAS = 3.0
-"""Standard errors that chance may add before a promise counts as broken too often."""
+"""A promise counts as broken if the excess is larger than this many standard errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Repeated:
 
     Attributes:
         alpha: the share of questions that may be missed.
-        delta: the share of calibrations that may break the promise; None where it holds on average over them.
-        repeats: calibrations.
-        risks: of each calibration that certified something, the share of questions that its threshold misses.
+        delta: the share of calibrations that may break the promise; None if it holds on average over them.
+        repeats: the number of calibrations.
+        risks: for each calibration that certified a threshold, the share of questions that it misses.
     """
 
     alpha: float
@@ -51,8 +51,8 @@ class Repeated:
     def holds(self) -> bool:
         """Whether the promise is kept, up to three standard errors.
 
-        With delta, at most a share delta of all calibrations may be above alpha. Without, the mean share of misses may
-        not be above alpha. A calibration that certifies nothing breaks no promise.
+        With delta, the share of misses may be above alpha in at most a share delta of all calibrations. Without delta,
+        the mean share of misses may not be above alpha. A calibration that certifies nothing breaks no promise.
         """
         if not self.risks:
             return True
@@ -76,20 +76,20 @@ def repeat_calibration(
 ) -> Repeated:
     """Calibrate many times, each time on other questions of a log.
 
-    With delta, misses are counted over the whole log, whose share is what each calibration estimates. Without, they are
-    counted over the questions that a calibration did not draw: the promise is about a fresh question.
+    With delta, misses are counted over the whole log, which is the population that the promise is about. Without delta,
+    they are counted over the questions that a calibration did not draw, since the promise is about a fresh question.
 
     Args:
         tables: the log, with several times as many questions as a calibration draws; `simulated:` logs have any number.
-        policy: what scores.
+        policy: the policy, which gives the scores.
         section: the settings that `policy` was made from.
         guarantee: what is promised.
-        questions: questions of one calibration.
-        repeats: calibrations. With 500 of them a promise at delta = .1 may be broken in 14 %.
-        seed: draws the questions.
+        questions: the number of questions in a calibration.
+        repeats: the number of calibrations. With 500 of them and delta = 0.1, up to 14 % may break the promise.
+        seed: the seed of the draws.
 
     Raises:
-        UsageError: the log cannot calibrate this policy, or the promise is about no share of questions.
+        UsageError: the log cannot calibrate this policy, or the promise is not about a share of questions.
 
     >>> from cascade import Guarantee, open_log
     >>> from cascade.factory import policy_of

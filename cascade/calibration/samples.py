@@ -1,9 +1,10 @@
-"""From the tables of a log to the questions that a certificate may be made from: one table, each question once."""
+"""Select the questions of a log that a certificate may be made from: one table, each question once."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, renumbered
 from cascade.conformal.split import one_of_each
-from cascade.episodes.table import EpisodeTable, Walk
+from cascade.episodes.table import LISTED, EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import canonical, of_segment
@@ -22,15 +23,11 @@ from cascade.guarantees.questions import Labels
 from cascade.policies.artifact import PolicyArtifact
 
 _CHUNK = 1 << 14
-"""Questions hashed at once: about as many megabytes as they have steps."""
+"""Questions hashed at once; the memory in MB is about their number of steps."""
 
 
 def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
-    """Return the questions of several data sets of one cascade as one table.
-
-    Raises:
-        UsageError: there is no data set, or they were made by different cascades: other models, sources or steps.
-    """
+    """Return the questions of several data sets of one cascade as one table."""
     if not tables:
         raise UsageError("There is no episode in this log.")
     first = tables[0]
@@ -44,62 +41,53 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         listed = "; ".join(f"{table.dataset}: {_cascade(table)}{_in_order(table)}" for table in tables)
         advice = "Choose data sets of one with --where dataset=NAME"
         raise UsageError(
-            f"The log holds data sets of different cascades, a certificate speaks of one. {advice}: {listed}"
+            f"The log holds data sets of different cascades, but a certificate covers one. {advice}: {listed}"
         )
     if len({table.truth for table in tables}) > 1:
         raise UsageError("The data sets are compared with different references: choose one with --where dataset=NAME.")
     signals = sorted({name for table in tables for name in table.signals})
     walks = sorted({name for table in tables for name in table.walks})
     asked = sorted({name for table in tables for name in table.asked})
+    quality = [table.quality for table in tables]
+    rows: dict[str, Any] = {
+        name: tuple([one for table in tables for one in getattr(table, name)]) for name in LISTED[1:]
+    }
+    stacked: dict[str, Any] = dict(zip(_STACKED, _stacked(_STACKED, tables), strict=True))
     return EpisodeTable(
         dataset=", ".join(table.dataset for table in tables),
         ids=tuple([f"{table.dataset}/{name}" for table in tables for name in table.ids]),
-        groups=tuple([group for table in tables for group in table.groups]),
         sources=first.sources,
         arrays=_joined([table.arrays for table in tables]),
-        confidence=np.concatenate([table.confidence for table in tables]),
-        signals={name: np.concatenate([_signal(table, name) for table in tables]) for name in signals},
+        signals={name: _filled(tables, [table.signals.get(name) for table in tables], np.nan) for name in signals},
         walks={name: Walk(*_stacked(Walk.__slots__, [_walk(table, name) for table in tables])) for name in walks},
         cost_known=all(table.cost_known for table in tables),
-        questions=tuple([question for table in tables for question in table.questions]),
         models=first.models,
-        quality=_quality(tables),
-        asked={name: np.concatenate([_asked(table, name) for table in tables]) for name in asked},
-        tokens=np.concatenate([table.tokens for table in tables]),
-        paid=np.concatenate([table.paid for table in tables]),
-        texts_known=np.concatenate([table.texts_known for table in tables]),
+        quality=None if any(one is None for one in quality) else _filled(tables, quality, np.nan),
+        asked={name: _filled(tables, [table.asked.get(name) for table in tables], np.nan, 1) for name in asked},
         step_models=tuple([next(iter(names), None) for names in answering]),
-        segments=tuple([segment for table in tables for segment in table.segments]),
-        spelled=tuple([name for table in tables for name in table.spelled]),
         calls=first.calls if all(table.calls == first.calls for table in tables) else (),
-        kinds=tuple([kind for table in tables for kind in table.kinds]),
-        drawn_from=np.concatenate([table.drawn_from for table in tables]),
         echoes=_echoes(tables),
-        priced=np.concatenate([table.priced for table in tables]),
         truth=first.truth,
         parents=first.parents,
         labels=_labels(tables),
         own=pooled(table.own for table in tables),
-        uncached=_uncached(tables),
-        bought=_bought(tables),
+        uncached=_filled(tables, [table.uncached for table in tables], np.nan),
+        unjudged=sum(table.unjudged for table in tables),
+        bought=_filled(tables, [table.bought for table in tables], True),
+        **rows,
+        **stacked,
     )
 
 
-def _bought(tables: Sequence[EpisodeTable]) -> Bools | None:
-    """Return the steps that were bought; None where no data set lacks one before its last."""
-    if all(table.bought is None for table in tables):
-        return None
-    held = [np.ones_like(one.paid, dtype=np.bool_) if one.bought is None else one.bought for one in tables]
-    return np.concatenate(held)
+_STACKED = ("confidence", "tokens", "paid", "texts_known", "drawn_from", "priced")
 
 
-def _uncached(tables: Sequence[EpisodeTable]) -> Floats | None:
-    """Return the costs of the steps without prompt caches; unknown if a data set does not record them."""
-    if all(table.uncached is None for table in tables):
+def _filled(tables: Sequence[EpisodeTable], held: Sequence[Any], fill: float, dims: int = 2) -> Any:
+    """Return a column of all data sets, by question or by step; `fill` if a data set lacks it; None if all lack it."""
+    if all(one is None for one in held):
         return None
-    unknown = [np.full(table.arrays.cost.shape, np.nan) for table in tables]
-    each = [nan if table.uncached is None else table.uncached for nan, table in zip(unknown, tables, strict=True)]
-    return np.concatenate(each)
+    shapes = [table.arrays.cost.shape[:dims] for table in tables]
+    return np.concatenate([np.full(at, fill) if one is None else one for at, one in zip(shapes, held, strict=True)])
 
 
 def _joined(parts: Sequence[StepArrays]) -> StepArrays:
@@ -108,27 +96,27 @@ def _joined(parts: Sequence[StepArrays]) -> StepArrays:
 
 
 def _labels(tables: Sequence[EpisodeTable]) -> Labels | None:
-    """Return for which questions people's judgements count; None where they do for no data set."""
+    """Return the questions with judgements by people; None if no data set has any."""
     held = [table.labels for table in tables if table.labels is not None]
     return Labels(*_stacked(Labels._fields, held)) if len(held) == len(tables) else None
 
 
 def _cascade(table: EpisodeTable) -> str:
-    """Return, in words, the features that distinguish a data set's cascade from others."""
+    """Return a description of a data set's cascade: its steps, sources and models."""
     held = [(role, " or ".join(names)) for role, names in table.models.items()]
     models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
     return f"{table.arrays.horizon} steps of {' and '.join(table.sources)}" + (f" ({models})" if models else "")
 
 
 def _in_order(table: EpisodeTable) -> str:
-    """Return in what order the models of a ladder answer, and what steps depend on, in words."""
+    """Return phrases for the order of a ladder's models and the dependencies of its steps."""
     said = f", in the order {', '.join(name or 'any' for name in table.step_models)}" if any(table.step_models) else ""
     needs = "; ".join(", ".join(map(str, parents)) or "none" for parents in table.parents or ())
     return said + (f", with the parents {needs}" if needs else "")
 
 
 def _echoes(tables: Sequence[EpisodeTable]) -> dict[str, tuple[str, ...]]:
-    """Return the names that the replies of each model bore, in any data set."""
+    """Return the names in the replies of each model, over all data sets."""
     found: dict[str, set[str]] = {}
     for table in tables:
         for model, names in table.echoes.items():
@@ -146,21 +134,6 @@ def _stacked(names: Sequence[str], parts: Sequence[Any]) -> Iterator[NDArray[Any
     return (np.concatenate([getattr(part, name) for part in parts]) for name in names)
 
 
-def _signal(table: EpisodeTable, name: str) -> Floats:
-    held = table.signals.get(name)
-    return np.full(table.arrays.cost.shape, np.nan) if held is None else held
-
-
-def _asked(table: EpisodeTable, name: str) -> Floats:
-    held = table.asked.get(name)
-    return np.full(table.n, np.nan) if held is None else held
-
-
-def _quality(tables: Sequence[EpisodeTable]) -> Floats | None:
-    held = [table.quality for table in tables if table.quality is not None]
-    return np.concatenate(held) if len(held) == len(tables) else None
-
-
 def _walk(table: EpisodeTable, name: str) -> Walk:
     no, zero = np.zeros(table.n, dtype=np.bool_), np.zeros(table.n, dtype=np.int64)
     return table.walks.get(name, Walk(no, no, no, zero, zero, zero, zero))
@@ -169,8 +142,8 @@ def _walk(table: EpisodeTable, name: str) -> Walk:
 def once(table: EpisodeTable, *, separate: bool = False) -> Ints:
     """Return one row for each question, int64, ascending; with `separate` one for each question of each segment.
 
-    A question that stands in a log several times, collected anew or asked again, is one piece of evidence about fresh
-    questions, not several. Which of its episodes counts is settled by a hash of their ids, which knows no outcome.
+    A question that occurs several times in a log is one piece of evidence about fresh questions, not several. A hash of
+    the episodes' ids, which does not depend on any outcome, selects the episode that counts.
     """
     chosen: dict[tuple[str, str | None], tuple[str, int]] = {}
     for row, (question, segment, name) in enumerate(zip(table.questions, table.segments, table.ids, strict=True)):
@@ -190,8 +163,8 @@ def unseen(table: EpisodeTable, held: PolicyArtifact) -> EpisodeTable:
 def as_promised(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
     """Return a whole log with the groups and segments that a guarantee uses.
 
-    Groups that share a question are one. By groups, as before 0.6, a group is a segment and a question stands for
-    itself. To do it twice changes nothing.
+    Groups that share a question are merged. With `by_group`, as before 0.6, a group is a segment and each question is
+    its own group. The function is idempotent.
     """
     if not guarantee.by_group:
         return tied(table)
@@ -201,7 +174,7 @@ def as_promised(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
 
 
 def one_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -> EpisodeTable:
-    """Return the rows that `rows_a_group` draws; `drawn_from` says of how many questions each."""
+    """Return the rows that `rows_a_group` draws; `drawn_from` has the number of questions that each was drawn from."""
     keys = _groups(table, separate=separate)
     many = Counter[tuple[str, str | None]]()
     for key, held in zip(keys, table.drawn_from.tolist(), strict=True):
@@ -214,13 +187,9 @@ def one_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -
 def rows_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -> Ints:
     """Return one question of each group, drawn at random; with `separate` one of each group in each segment.
 
-    A certificate is made from these: questions of one group are no independent evidence. A keyed hash of the questions
-    decides the draw. It depends on no outcome and not on the order of the rows.
-
-    Args:
-        table: a row a question (`once`), in groups that share none (`tied`).
-        separate: whether each segment gets a promise of its own.
-        seed: draws them.
+    Certificates are made from these rows, because questions of a group are not independent. A keyed hash of the
+    questions decides the draw; it does not depend on any outcome or on the order of the rows. `table` has one row for
+    each question (`once`), and its groups share no question (`tied`).
     """
     return one_of_each(_groups(table, separate=separate), labels=table.questions, seed=seed)
 
@@ -247,27 +216,24 @@ def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
 
 
 def among(table: EpisodeTable, questions: frozenset[str] | set[str]) -> Bools:
-    """Return whether each row's question is among those, bool (n,).
+    """Return whether each row's question is among the given ones, bool (n,).
 
-    A policy directory of a release before 0.6 names its questions as they are spelled: those are recognised too.
+    Policy directories written before 0.6 store questions as they are spelled; these are recognised too.
     """
     named = zip(table.questions, table.spelled, strict=True)
     return np.fromiter((one in questions or other in questions for one, other in named), np.bool_, count=table.n)
 
 
 def absent(table: EpisodeTable, questions: Iterable[str]) -> set[str]:
-    """Return those of the questions that no row of the table asks, by either of the names that `among` knows."""
+    """Return the given questions that no row of the table asks, under either form that `among` accepts."""
     return set(questions) - set(table.questions) - set(table.spelled)
 
 
 def selected(table: EpisodeTable, share: float, seed: int) -> Bools:
-    """Return the rows for ordering a path, bool (n,): a share of the groups, whole, drawn by the seed.
+    """Return the rows for ordering a path, bool (n,): all rows of a share of the groups, drawn by the seed.
 
-    A question counts as one group with every group that it stands in, so that none stands on both sides. The order of
-    the rows changes nothing.
-
-    Raises:
-        UsageError: the share does not lie between 0 and 1, or there are fewer than two groups.
+    Groups that share a question are drawn together, so that no question is on both sides. The result does not depend
+    on the order of the rows.
     """
     if not 0 < share < 1:
         raise UsageError(f"The share of questions for ordering the path must lie between 0 and 1, not {share:g}.")
@@ -282,14 +248,14 @@ def selected(table: EpisodeTable, share: float, seed: int) -> Bools:
 
 
 def drawn(names: Iterable[str], seed: int) -> list[str]:
-    """Return the different names in the order in which a seed draws them: by a hash, whatever order they come in."""
+    """Return the distinct names in the random order of a seed: by a hash, independent of their given order."""
     return sorted(set(names), key=lambda name: _hash(f"{seed}|{name}"))
 
 
 def tied(table: EpisodeTable) -> EpisodeTable:
-    """Return the same rows in groups that share no question: those that do are one.
+    """Return the same rows, with groups that share a question merged.
 
-    It is for the whole of a log, before `once` leaves rows out: one of them may be what ties two groups together.
+    Call it on a whole log, before `once` leaves out rows: such a row may connect two groups.
     """
     return replace(table, groups=tuple(clusters(table)))
 
@@ -297,7 +263,7 @@ def tied(table: EpisodeTable) -> EpisodeTable:
 def clusters(table: EpisodeTable) -> list[str]:
     """Return for each row the name of its cluster: the first, in order, of the names of its groups.
 
-    Groups that share a question, directly or through other groups, are one cluster. No split may cut through a cluster.
+    Groups that share a question, directly or through other groups, are one cluster. No split may divide a cluster.
     """
     parent: dict[str, str] = {group: group for group in table.groups}
 
@@ -315,11 +281,11 @@ def clusters(table: EpisodeTable) -> list[str]:
 
 
 def data_sha256(table: EpisodeTable, *, separate: bool = False) -> str:
-    """Return a hash of all that a calibration reads of a table; the order of its rows changes nothing.
+    """Return a hash of everything that a calibration reads from a table; it does not depend on the order of the rows.
 
-    Questions, with `separate` their segments, answers and which of them are right, costs, steps, tokens, confidences,
-    signals, numbers of the questions' texts, and what the walks brought. Steps, places and signals that no row has are
-    left out, so that a log's other rows change nothing.
+    It covers questions, with `separate` their segments, answers and which of them are right, costs, steps, tokens,
+    confidences, signals, numbers computed from the questions' texts, and the results of the walks. Steps, candidates
+    and signals that no row has are left out, so that a log's other rows change nothing.
     """
     horizon = int(table.arrays.steps.max(initial=1))
     places = int(np.flatnonzero(table.arrays.present.any(axis=(0, 1))).max(initial=0)) + 1
@@ -359,16 +325,16 @@ def _columns(table: EpisodeTable, horizon: int, places: int) -> Iterator[tuple[s
 
 
 def _shown(table: EpisodeTable) -> Iterator[tuple[str, Floats]]:
-    """Yield what a policy may look at beside answers and confidences, unknown or not."""
+    """Yield a policy's inputs other than answers and confidences, and whether each value is known."""
     yield from ((f"signal {name}", values) for name, values in sorted(table.signals.items()))
     yield from ((f"asked {name}", values) for name, values in sorted(table.asked.items()))
     yield "tokens", table.tokens
-    if not table.cost_known:  # else it is the cost
+    if not table.cost_known:  # otherwise it repeats the cost
         yield "paid", table.paid
 
 
 def _bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a column as bytes, a row a question: little-endian, one NaN, one zero."""
+    """Return a column as bytes, one row per question: little-endian, with a single NaN and a single zero."""
     plain = column + 0.0 if column.dtype.kind == "f" else column
     if plain.dtype.kind == "f":
         plain = np.where(np.isnan(plain), np.nan, plain)
@@ -379,19 +345,16 @@ def _bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
 # --- Folds for cross-fitting: the model that scores a question has seen neither the question nor its group ---
 
 FOLDS = 5
-"""How many there are wherever a policy, or a part of one, is fitted without the questions that it is judged by."""
+"""The number of folds wherever a policy, or a part of it, is fitted without the questions that judge it."""
 
 
 def folds(table: EpisodeTable, k: int, seed: int) -> Ints:
     """Return the fold of each row, int64 (n,), in 0..k − 1.
 
-    Groups that share a question form a cluster (`samples.clusters`), and a cluster falls into one fold, whole. The
-    largest clusters are dealt out first, each to the fold with the fewest rows so far, so that folds differ by at most
-    the size of the largest cluster. Among clusters of one size a hash of seed and name decides; the order of the rows
-    and the names of other groups do not. If there are fewer than k clusters, there are as many folds as clusters.
-
-    Raises:
-        UsageError: k is below 2, or all questions are of one group.
+    Groups that share a question form a cluster (`samples.clusters`), and each cluster is in one fold. The largest
+    clusters are assigned first, each to the fold with the fewest rows so far, so that the sizes of folds differ by at
+    most the size of the largest cluster. A hash of seed and name orders clusters of one size; the order of the rows and
+    the names of other groups do not matter. If there are fewer than k clusters, there are as many folds as clusters.
     """
     if k < 2:
         raise UsageError(f"Cross-fitting takes at least 2 folds, not {k}.")
@@ -408,7 +371,7 @@ def folds(table: EpisodeTable, k: int, seed: int) -> Ints:
     return np.fromiter((fold[name] for name in named), dtype=np.int64, count=table.n)
 
 
-# --- the doubt about a step: which signal of a log tells it, and how ---
+# --- the doubt about a step: the signal of a log that measures it, and the conversion ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,8 +386,8 @@ class Doubt:
     def sign(self) -> float:
         """1 if a higher signal means more doubt about the answer, −1 if it means less.
 
-        A verdict is read as P(the answer is right). It may also be sure that the answer is wrong: `read` then returns
-        no doubt, while this sign does not account for that.
+        For a verdict, the signal is P(the answer is right). A verdict that is confident that the answer is wrong has no
+        doubt in `read`, but this sign does not account for that.
         """
         less, more = self.convert(np.array([0.6, 0.9])).tolist()
         return 1.0 if more > less else -1.0
@@ -440,8 +403,8 @@ class Doubt:
     def chosen(self, table: EpisodeTable) -> Ints:
         """Return the candidate that a step's verdict favours, int64 (n, T), −1 if there is none.
 
-        After a no it is the last one, the guide's; after a yes, or without a verdict in a step of several candidates,
-        the first; in a step of one candidate that candidate.
+        After a "no" it is the last candidate, the guide's; after a "yes", or without a verdict, the first. In a step
+        with one candidate it is that candidate.
         """
         present = table.arrays.present
         first = np.where(present.any(axis=2), present.argmax(axis=2), -1)
@@ -452,28 +415,20 @@ class Doubt:
 
 
 def _judged(p_yes: Floats) -> Floats:
-    """Return −ln max(p, 1 − p), to the last bit `policies.threshold.uncertainty`: numpy's own logarithm may differ."""
+    """Return −ln max(p, 1 − p), exactly as `policies.threshold.uncertainty`; numpy's logarithm may differ in a bit."""
     sure = np.maximum(p_yes, 1.0 - p_yes)
     return -np.fromiter(map(math.log, sure.ravel().tolist()), np.float64, count=sure.size).reshape(sure.shape)
-
-
-def _negative(values: Floats) -> Floats:
-    return -values
 
 
 def _complement(values: Floats) -> Floats:
     return 1.0 - values
 
 
-def _same(values: Floats) -> Floats:
-    return values
-
-
 KNOWN = (
     Doubt("p_yes", "verdict", _judged),
-    Doubt("reply_mean_logprob", "log-prob", _negative),
+    Doubt("reply_mean_logprob", "log-prob", operator.neg),
     Doubt("self_check", "self-check", _complement),
-    Doubt("answer_min_logprob", "answer log-prob", _negative),
+    Doubt("answer_min_logprob", "answer log-prob", operator.neg),
     Doubt("gate", "gate", _complement),
     Doubt("judge_share", "judge's votes", _complement),
     Doubt("answer_share", "share of this answer", _complement),
@@ -482,14 +437,14 @@ KNOWN = (
 
 
 def doubt_of(table: EpisodeTable) -> Doubt | None:
-    """Return the first known kind of doubt for which a log has numbers; None if it has none."""
+    """Return the first known kind of doubt whose signal a log has; None if it has none."""
     there = _there(table)
     for doubt in KNOWN:
         for signal in (doubt.signal, f"base_{doubt.signal}"):
             if signal in there:
                 return replace(doubt, signal=signal)
     others = [name for name in there if name.endswith(("uncertainty", "entropy"))]
-    return Doubt(others[0], others[0].replace("_", " "), _same) if others else None
+    return Doubt(others[0], others[0].replace("_", " "), np.asarray) if others else None
 
 
 def only_unknown(table: EpisodeTable) -> bool:

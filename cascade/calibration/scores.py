@@ -1,8 +1,8 @@
-"""What a log tells before a promise is made from it: a policy's scores on its steps, its questions, its reference.
+"""The data that a calibration reads from a log: a policy's scores on its steps, its questions, its reference.
 
-`history_of` makes of a table what features read of it: all but the truth. A live policy is shown the log instead of
-models: the scores come from the same policy object that serves. `about_questions` and its like remark on which rows are
-one question, what costs lack, and which model is the reference.
+`history_of` gives the part of a table that features may read: everything except the truth. The scores come from the
+same policy object that serves, applied to the log instead of to live models. `about_questions` and similar functions
+yield notes on repeated questions, missing calls, missing costs, and the reference.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sample:
     scores: ScoreArrays
     levels: Levels
     is_reference: bool = False
-    """Whether the policy asks the reference alone, so that what is served is what regret is held against."""
+    """Whether the policy asks the reference alone, so that the served answer is the one that regret compares with."""
 
     def critical(self) -> Floats:
         """Return the critical values, float64 (n,)."""
@@ -67,9 +67,9 @@ def sample_of(table: EpisodeTable, policy: Policy) -> Sample:
 def table_scores(policy: Policy, table: EpisodeTable) -> ScoreArrays:
     """Return a policy's scores on every step of every question, in O(nT) calls of the policy.
 
-    A policy sees the signals, the sources and confidences of the candidates, and which of them are the same answer;
-    not the texts, which a table does not hold. At the end of a record that is not complete it is told that a further
-    step is possible.
+    A policy sees the signals, the sources and confidences of the candidates, and which of them are the same answer. It
+    does not see the texts, which a table does not have. At the end of an incomplete record it sees that a further step
+    is possible.
     """
     shape = table.arrays.answer.shape
     candidates, onward = np.full(shape, -np.inf), np.full(shape[:2], -np.inf)
@@ -86,7 +86,7 @@ def table_scores(policy: Policy, table: EpisodeTable) -> ScoreArrays:
 
 
 def history_of(table: EpisodeTable) -> History:
-    """Return what a policy may look at of a table: all but the truth, the ids and the other ways to answer."""
+    """Return the columns of a table that a policy may use: all but the truth, the ids and the recorded baselines."""
     arrays = table.arrays
     return History(
         table.sources,
@@ -106,10 +106,10 @@ def history_of(table: EpisodeTable) -> History:
 def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArrays]:
     """Return a policy's scores on every step of every question, and the table with the confidences that it ranks by.
 
-    A policy that can score a whole log at once does (`Policy.batch`), and gives confidences where it has its own;
-    otherwise the table comes back as it is, with `table_scores`. Of a policy that takes some of the strategy's steps
-    only, or the reference alone, the table has these steps (`taken`); of one that decides before each call, those that
-    its walk to the end buys.
+    A policy with `Policy.batch` scores the whole log at once and returns its own confidences if it has any. For other
+    policies the table is returned unchanged, with `table_scores`. If a policy takes only some of the strategy's steps,
+    or only the reference, the table has these steps (`taken`). If a policy decides before each call, the table has the
+    steps that its complete walk buys.
     """
     table = taken(policy, table)
     found = policy.batch(history_of(table))
@@ -123,8 +123,8 @@ def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArra
 def _walked(table: EpisodeTable, bought: Bools) -> EpisodeTable:
     """Return a log as a policy walks that leaves steps out.
 
-    A walk that would buy what is not on record ends there, incomplete, behind the last step that it bought: where its
-    threshold stops it at that step, what it serves is known.
+    A walk that would buy a call that the log lacks ends there, as an incomplete record. If the threshold stops the walk
+    at its last bought step, the answer served is still known.
     """
     many, walked = bought.shape[1], table.as_bought(bought)
     last = np.where(bought.any(axis=1), many - bought[:, ::-1].argmax(axis=1), 0)
@@ -134,9 +134,9 @@ def _walked(table: EpisodeTable, bought: Bools) -> EpisodeTable:
 
 
 def taken(policy: Policy, table: EpisodeTable) -> EpisodeTable:
-    """Return the part of a log that a policy walks over: all of it, unless the policy names what it takes (`Takes`).
+    """Return the steps of a log that a policy takes: all, unless the policy names some (`Takes`).
 
-    One that buys in the listed order walks up to the first step that is not on record (`EpisodeTable.as_listed`).
+    A policy that buys in the listed order gets the steps before the first missing one (`EpisodeTable.as_listed`).
 
     A log that has as many steps as the policy takes was made by the policy itself, and is returned as it is.
     """
@@ -151,12 +151,9 @@ def taken(policy: Policy, table: EpisodeTable) -> EpisodeTable:
 
 
 def check_fits(policy: Policy, table: EpisodeTable) -> None:
-    """Refuse a log that lacks what a policy looks at, or has fewer steps than it always takes.
+    """Raise UsageError if a log lacks a policy's inputs, or has fewer steps than the policy always takes.
 
     A log must have one of the signals that a policy reads, and all of those that it cannot do without.
-
-    Raises:
-        UsageError: so it is.
     """
     wanted, needed = policy.reads, policy.needs
     known = [name for name, values in table.signals.items() if not np.isnan(values).all()]
@@ -165,7 +162,7 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
         names, has = lacking or list(wanted), ", ".join(known) or "none"
         joined = (" and " if lacking else " or ").join(names)
         raise UsageError(
-            f"The policy looks at {joined}, and {table.dataset} has no such signal; it has: {has}. "
+            f"The policy reads {joined}, but {table.dataset} has no such signal; it has: {has}. "
             "Name it in the log as the policy does, or fit one to the signals of this log: cascade fit LOG -o DIR."
         )
     if policy.depth > table.arrays.horizon:
@@ -179,7 +176,7 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
 
 
 def _check_fitted(fitted: FittedOn, asks: Sequence[str], table: EpisodeTable) -> None:
-    """Refuse a log of other steps or other candidates than a policy was fitted on."""
+    """Raise UsageError if a log has other steps or other candidates than a policy was fitted on."""
     rounds = fitted.sources == (SHARED_PLACE,) and sorted(table.sources) == ["base", "guide"]
     advice = (
         " It is for single calls, and these are rounds of two models: read the log as a ladder, ladder:LOG, or call by "
@@ -194,8 +191,8 @@ def _check_fitted(fitted: FittedOn, asks: Sequence[str], table: EpisodeTable) ->
         )
     if any(name not in table.asked for name in asks):
         raise UsageError(
-            f"The policy looks at the questions' sentence embeddings, which {table.dataset} is without: "
-            "episodes.table.embedded puts them there."
+            f"The policy reads the questions' sentence embeddings, which {table.dataset} lacks: "
+            "episodes.table.embedded adds them."
         )
     strange = fitted.strangers(table.sources)
     if strange:
@@ -206,7 +203,7 @@ def _check_fitted(fitted: FittedOn, asks: Sequence[str], table: EpisodeTable) ->
 
 
 def _check_taken(takes: Takes, table: EpisodeTable) -> None:
-    """Refuse a log that lacks the part of the strategy that a policy takes."""
+    """Raise UsageError if a log lacks the part of the strategy that a policy takes."""
     if takes.reference:
         reference_walk(table)
     elif table.arrays.horizon not in {len(takes.steps), takes.steps[-1]}:
@@ -220,7 +217,7 @@ def _check_taken(takes: Takes, table: EpisodeTable) -> None:
 def _steps(table: EpisodeTable, row: int) -> tuple[Step, ...]:
     """Return one question's steps as a policy sees them."""
     many = int(table.arrays.steps[row])
-    # Plain lists: to pick single numbers out of arrays would take most of the time.
+    # Plain lists, because reading single numbers from arrays would take most of the time.
     answers, sure = table.arrays.answer[row, :many].tolist(), table.confidence[row, :many].tolist()
     signals = {name: values[row, :many].tolist() for name, values in table.signals.items()}
     return tuple(
@@ -249,16 +246,22 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-# --- What a policy does on logged questions, each at its own threshold: the figures of evaluations and certificates ---
+# --- The outcomes of a policy on logged questions, each at its own threshold, for evaluations and certificates ---
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Per question, float64 (n,): probabilities where the way to answer is a chance, else 0 and 1.
+    """The outcomes of a method on n questions, float64 (n,) each: means if the method draws at random.
 
-    `covered`: a right answer is kept, or none of the log's answers is right. `in_set`: a right answer is kept. `right`:
-    the single answer served is right. `cost` in nano-USD. `length` steps paid. `leaves`, `distinct` answers kept.
-    `abstained`: nothing is served because the confidence is too low.
+    Attributes:
+        covered: whether a right answer is kept, or none of the logged answers is right; 0..1.
+        in_set: whether a right answer is kept; 0..1.
+        right: whether the single answer served is right; 0..1.
+        cost: nano-USD.
+        length: steps paid.
+        leaves: answers kept, repetitions counted.
+        distinct: different answers kept.
+        abstained: whether nothing is served because the confidence is too low; 0..1.
     """
 
     covered: Floats
@@ -283,12 +286,9 @@ def played_of(*columns: Bools | Ints) -> Played:
 def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Sequence[Threshold]) -> Played:
     """Return the outcomes of a policy's scores at one threshold, or at a threshold for each question.
 
-    If everything is kept, the scores do not matter. If the cascade is less sure of the best answer than the bar asks,
-    nothing is served (`single.serves`). If nothing is kept, the best of all answers is served (`single.last_resort`).
-    For an incomplete record the outcomes are the certain part (`arrays`).
-
-    Raises:
-        UsageError: a threshold is no number, or there are not as many as questions.
+    If everything is kept, the scores do not matter. If the confidence of the best answer is below the bar, nothing is
+    served (`single.serves`). If nothing is kept, the best of all answers is served (`single.last_resort`). For an
+    incomplete record the outcomes cover the part that is certain (`arrays`).
     """
     each = [thresholds] * table.n if isinstance(thresholds, Threshold) else thresholds
     if len(each) != table.n:
@@ -310,7 +310,7 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
 
 
 def play_found(sample: Sample, found: Sequence[Found]) -> Played:
-    """Return what a policy does at the thresholds that were found, each question at that of its segment."""
+    """Return a policy's results at the thresholds found, each question at that of its segment."""
     place = places([one.segment for one in found], sample.table)  # there is always one for all others
     each = [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in found]
     return play(sample.table, sample.scores, [each[number] for number in place.tolist()])
@@ -325,12 +325,12 @@ class Realised(NamedTuple):
     """Means over questions.
 
     Attributes:
-        n: questions.
-        coverage: share with a right answer kept, or none to be had.
+        n: the number of questions.
+        coverage: share with a right answer kept, or without any right answer.
         in_set: share with a right answer kept.
         error: share whose single answer is wrong or missing, abstentions not counted.
-        abstained: share for which nothing is served for want of confidence.
-        cost_nano_usd: mean cost of the questions whose costs are all known; None where they are not more than half.
+        abstained: share for which nothing is served because the confidence is too low.
+        cost_nano_usd: mean cost of the questions whose costs are all known; None if these are at most half.
         length: mean number of steps.
         set_size: mean number of different answers kept.
     """
@@ -346,7 +346,7 @@ class Realised(NamedTuple):
 
 
 def realised(table: EpisodeTable, played: Played, rows: Bools | None = None) -> Realised | None:
-    """Return the means over a table's questions, or some of them, bool (n,); None of none."""
+    """Return the means over a table's questions, or those in `rows`, bool (n,); None if there are none."""
     some, priced = (played, table.priced) if rows is None else (played.take(rows), table.priced[rows])
     n = some.covered.size
     if not n:
@@ -367,7 +367,7 @@ def realised(table: EpisodeTable, played: Played, rows: Bools | None = None) -> 
 
 
 def about_questions(tables: Sequence[EpisodeTable]) -> Iterator[str]:
-    """Yield which questions of a log count as one, where somebody may take them for several."""
+    """Yield notes on questions of a log that count as one although they look different."""
     blank = Counter(name for table in tables for name in table.questions)[identity("")]
     if blank > 1:
         yield (
@@ -379,13 +379,13 @@ def about_questions(tables: Sequence[EpisodeTable]) -> Iterator[str]:
     if likes:
         yield (
             f"{sum(likes):,} questions are near-duplicates, which differ only in case, blanks, punctuation or Unicode "
-            f"form: they are held together and count as {counted(len(likes), 'question')}. If other questions belong "
+            f"form: they are kept together and count as {counted(len(likes), 'question')}. If other questions belong "
             "together (one document, one user), name that in the column group"
         )
 
 
 def about_gaps(tables: Sequence[EpisodeTable]) -> Iterator[str]:
-    """Yield which steps of how many questions nobody asked, though later ones are on record."""
+    """Yield a note on each step that the log lacks although it has later ones, with the number of questions."""
     for table in tables:
         if table.bought is None:
             continue
@@ -394,13 +394,13 @@ def about_gaps(tables: Sequence[EpisodeTable]) -> Iterator[str]:
             if many:
                 name = table.step_names[at]
                 yield (
-                    f"of {many:,} of {table.n:,} questions no call of {name} is on record: where a policy asks it, "
-                    "such a question counts against the promise. Log every model's answer, or leave these questions out"
+                    f"{many:,} of {table.n:,} questions have no logged call of {name}: if a policy asks it there, the "
+                    "question counts against the promise. Log every model's answer, or leave these questions out"
                 )
 
 
 _OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})
-"""Signals of a call that looks at other calls, or that is one of several to one model."""
+"""Signals of a call that reads other calls, or of one of several calls to the same model."""
 
 
 _OF_ROUNDS = frozenset({"base", "guide"})
@@ -408,7 +408,7 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 
 
 def about_parents(tables: Sequence[EpisodeTable]) -> Iterator[str]:
-    """Yield which data sets look like lists of offers and do not say what each call reads."""
+    """Yield a note on each data set that looks like a list of offers and does not say what each call reads."""
     for table in tables:
         if table.parents is not None or not any(table.calls) or table.arrays.answer.shape[2] > 1:
             continue
@@ -427,7 +427,7 @@ def about_parents(tables: Sequence[EpisodeTable]) -> Iterator[str]:
 
 
 def about_reference(table: EpisodeTable) -> Iterator[str]:
-    """Yield which model is the reference of savings and of a promise of regret, and reasons to doubt it."""
+    """Yield notes on which model is the reference of savings and of a promise of regret, and reasons to doubt it."""
     if not has_reference(table):
         return
     walk = reference_walk(table)
@@ -449,7 +449,7 @@ def _reference_model(table: EpisodeTable) -> str | None:
 
 
 def _doubts(table: EpisodeTable, reference: str) -> Iterator[str]:
-    """Yield why the reference may not be the dearest model, or not the best, of a ladder."""
+    """Yield reasons why the reference may not be the most expensive model of a ladder, or not the best."""
     if not table.step_models or reference not in table.step_models:
         return
     costs = {name: _mean(table, at) for at, name in enumerate(table.step_models) if name is not None}
@@ -478,7 +478,7 @@ def _mean(table: EpisodeTable, at: int) -> float | None:
     return float(paid[known].mean()) if known.any() else None
 
 
-# --- Say of how many questions of a log a cost is unknown, and what the reference costs ---
+# --- How many questions of a log have an unknown cost, and the cost of the reference ---
 
 
 def unpriced(table: EpisodeTable) -> int:
@@ -487,14 +487,14 @@ def unpriced(table: EpisodeTable) -> int:
 
 
 def unpriced_said(table: EpisodeTable) -> Iterator[str]:
-    """Yield how many questions `EpisodeTable.costed` leaves out because the log lacks a cost of theirs."""
+    """Yield a note on how many questions `EpisodeTable.costed` leaves out because the log lacks one of their costs."""
     many = unpriced(table)
     if many and table.shows_cost:
-        yield f"{lacking_cost(many)}: left out of all figures here, which are of the other {table.n - many:,}."
+        yield f"{lacking_cost(many)}: all figures here leave them out and are of the other {table.n - many:,}."
 
 
 def priced_said(table: EpisodeTable) -> Iterator[str]:
-    """Yield that figures in money are of some questions only, where the log lacks costs of the others."""
+    """Yield a note if figures in money are of some questions only, because the log lacks the costs of the others."""
     many = unpriced(table)
     if many and table.shows_cost:
         yield f"{lacking_cost(many)}: every figure in money is a mean over the other {table.n - many:,}"
@@ -505,14 +505,14 @@ def priced_said(table: EpisodeTable) -> Iterator[str]:
 
 
 def lacking_cost(many: int) -> str:
-    """Return, in words, that so many questions lack a cost."""
+    """Return a note on the number of questions without a cost."""
     return f"{counted(many, 'question')} {'lacks' if many == 1 else 'lack'} a cost in the log"
 
 
 def reference_cost(table: EpisodeTable) -> float | None:
     """Return the reference's mean cost, nano-USD, over the questions whose costs are known.
 
-    None unless the log has the reference for most questions, and the costs of most.
+    None unless the log has the reference and its cost for most questions.
     """
     held = (table.walks[name] for name in REFERENCES if name in table.walks)
     walk = next((one for one in held if one.known.mean() > MOSTLY), None)
@@ -522,14 +522,21 @@ def reference_cost(table: EpisodeTable) -> float | None:
     return float(walk.cost[rows].mean()) if rows.any() else None
 
 
-# --- Whether a log was costed at the prices of the cascade that will serve: a promise about money holds at those alone
+# --- Whether a log's costs match the prices of the cascade that will serve: a promise about money holds only at those
 
 _ROUNDING = 100
-"""Foreign logs round their costs: within a hundredth, or a nano-dollar, they are the same."""
+"""Imported logs have rounded costs: two costs within 1 %, or one nano-dollar, count as equal."""
 
 
 class Mispriced(NamedTuple):
-    """One model's calls that cost something else at the given prices: how many, and one of them in nano-USD."""
+    """The calls of one model whose logged cost differs from that at the given prices.
+
+    Attributes:
+        model: the model's name.
+        calls: the number of such calls.
+        logged_nano_usd: the logged cost of one of them, nano-USD.
+        priced_nano_usd: the cost of the same call at the given price, nano-USD.
+    """
 
     model: str
     calls: int
@@ -537,19 +544,17 @@ class Mispriced(NamedTuple):
     priced_nano_usd: int
 
     def describe(self) -> str:
-        """Return it in words."""
+        """Return the difference as a sentence."""
         return (
-            f"{self.model}: {self.calls} calls; one is on record with {self.logged_nano_usd / 1e9:.6g} USD and costs "
+            f"{self.model}: {self.calls} calls; one is logged with {self.logged_nano_usd / 1e9:.6g} USD and costs "
             f"{self.priced_nano_usd / 1e9:.6g} USD at the configured price"
         )
 
 
 def mispriced(rows: Iterable[Mapping[str, Any]], prices: Mapping[str, Price | None]) -> list[Mispriced]:
-    """Return the models whose logged costs are not those of the given prices, in the order of the log.
+    """Return the models whose logged costs differ from the given prices, in the order of the log.
 
-    Args:
-        rows: a log's rows, as `episodes.schema` says; those without tokens or costs are passed over.
-        prices: of the models by name; one without a price is passed over.
+    Rows without tokens or costs are skipped, and so are models without a price.
     """
     found: dict[str, Mispriced] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""From which cosine on two texts may count as the same: set on pairs that people have judged."""
+"""Calibrate the cosine similarity above which two texts count as the same, on pairs that people have judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cascade.errors import NotCertifiedError, UsageError
 GRID = tuple(Fraction(at, 100) for at in range(99, 0, -1))
 """The thresholds that are tried, in this order."""
 STARTS = tuple(Fraction(at, 100) for at in (99, 95, 90, 85, 80, 75, 70, 60, 50, 40))
-"""Where walks down the grid begin, fixed before a pair is looked at; each walk gets its share of delta."""
+"""The starting points of the walks down the grid, fixed before any pair is read; each walk gets a share of delta."""
 
 
 def similarity_threshold(
@@ -24,8 +24,8 @@ def similarity_threshold(
     whose cosine reaches it, at delta divided by the number of starts, and the first that fails ends its walk.
 
     Args:
-        cosines: of each judged pair.
-        same: whether people say that the pair means the same.
+        cosines: the cosine similarity of each judged pair.
+        same: for each pair, whether people judged that the two texts mean the same.
         alpha: the share of pairs above the threshold that may differ.
         delta: the probability that the threshold promises too much.
 
@@ -33,7 +33,7 @@ def similarity_threshold(
         threshold differs with probability at most alpha.
 
     Raises:
-        UsageError: the two lists are not of one length, or a share lies outside (0, 1).
+        UsageError: the two lists differ in length, or a share is outside (0, 1).
         NotCertifiedError: even the highest threshold with enough pairs cannot be promised.
 
     Reference: Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test (2021).
@@ -42,7 +42,7 @@ def similarity_threshold(
     Fraction(51, 100)
     """
     if len(cosines) != len(same) or not 0 < alpha < 1 or not 0 < delta < 1:
-        raise UsageError("Each cosine needs a judgement, and alpha and delta lie between 0 and 1.")
+        raise UsageError("Each cosine needs a judgement, and alpha and delta must be between 0 and 1.")
     level = delta / len(STARTS)
     found = [least for start in STARTS if (least := _walk(start, cosines, same, alpha, level)) is not None]
     if not found:
@@ -57,7 +57,7 @@ def similarity_threshold(
 def _walk(
     start: Fraction, cosines: Sequence[float], same: Sequence[bool], alpha: float, level: float
 ) -> Fraction | None:
-    """Return the last threshold of a walk down from a start that passes its test; None where the first one fails."""
+    """Return the last threshold that passes its test on a walk down from a start; None if the first one fails."""
     found = None
     for threshold in GRID[GRID.index(start) :]:
         reach = [told for cosine, told in zip(cosines, same, strict=True) if cosine >= threshold]

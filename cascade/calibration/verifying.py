@@ -1,7 +1,7 @@
-"""Check a certificate without trusting it: compute everything that it says again from a log.
+"""Check a certificate without trusting it, by computing its contents again from a log.
 
-Rows of its calibration questions show whether the same data give the same thresholds. All other rows that the policy
-has not seen show whether the promise holds on them (`guarantees.laws`).
+The calibration questions show whether the same data give the same thresholds. All other questions that the policy has
+not seen test whether the promise holds on them (`guarantees.laws`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cascade.types import Certificate
 
 
 class Check(NamedTuple):
-    """The result of one check: its name, whether it passed, and what was seen, in words."""
+    """The result of one check: its name, whether it passed, and a sentence about the finding."""
 
     name: str
     ok: bool
@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it should be."""
+        """Whether every check passed."""
         return all(check.ok for check in self.checks)
 
 
@@ -66,16 +66,16 @@ def verify(
     Args:
         directory: the policy directory.
         tables: the log: the calibration questions, fresh ones, or both.
-        today: for the expiry; by default today, UTC.
-        config: the cascade that serves, to be compared with the one that the certificates were made for.
+        today: the date for the check of the expiry; by default today, UTC.
+        config: the cascade that serves; it is compared with the cascade of the certificates.
 
     Returns:
-        The checks, in order: file, expiry, cascade, seen, threshold, fresh. A file that is not whole ends them.
+        The checks, in order: file, expiry, cascade, seen, threshold, fresh. If the file is damaged, it is the only one.
 
-    Guarantee: as `on_fresh` says of each promise. Whatever else fails, fails for certain.
+    Guarantee: that of `on_fresh` for each promise. All other checks are exact.
 
     Raises:
-        UsageError: the log holds data sets of different cascades, or lacks what the policy looks at.
+        UsageError: the log has data sets of different cascades, or lacks what the policy reads.
     """
     try:
         held = read_policy(directory)
@@ -93,7 +93,7 @@ def not_whole(error: ConfigError) -> Verdict:
 def verify_held(
     held: HeldPolicy, tables: Sequence[EpisodeTable], today: date | None = None, config: CascadeConfig | None = None
 ) -> Verdict:
-    """Check a policy directory that is read already, as `verify` does."""
+    """Check a policy directory that has been read, as `verify` does."""
     artifact, policy = held.artifact, held.policy
     if not artifact.certificates:
         return Verdict((Check("file", ok=False, said="there is no certificate in this directory"),))
@@ -103,7 +103,7 @@ def verify_held(
     first = [_file(artifact), _expiry(artifact, day), _cascade(artifact, table, config), _seen(artifact, table)]
     found = tuple(_on_data(artifact, policy, table))
     if table.bought is not None and not all(check.ok for check in found):
-        # A fit reads each question up to the first step that it lacks, a calibration of a policy that buys all of it.
+        # A fit reads each question up to its first missing step; a calibration of a policy that buys reads all steps.
         listed = tuple(_on_data(artifact, policy, joined([one.as_listed() for one in tables])))
         found = listed if all(check.ok for check in listed) else found
     return Verdict((*first, *found))
@@ -113,11 +113,11 @@ def on_fresh(certificates: Sequence[Certificate], sample: Sample) -> Iterator[To
     """Test each promise on the fresh questions that it applies to, and yield the results.
 
     Args:
-        certificates: of one calibration.
+        certificates: the certificates of one calibration.
         sample: questions that neither the policy nor the calibration has seen, one of each group.
 
-    Guarantee: if the fresh questions are like the calibration's, a promise that is kept is refuted with probability at
-    most 5 %, one with delta with at most delta more; for each promise by itself.
+    Guarantee: if the fresh questions are like those of the calibration, each kept promise is refuted with probability
+    at most 5 %; a promise with delta with at most delta more.
     """
     place = places([one.name for one in certificates], sample.table)
     for number, one in enumerate(certificates):
@@ -149,7 +149,7 @@ def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfi
     logged = made_for(table)
     changed = [f"in the log, {said}" for said in differences(then, logged)]
     if config is not None:
-        # What an older certificate has not on record the log may know.
+        # The log may have facts that an older certificate does not record.
         now = made_for(config)
         said_of_log = [said.replace("the certificate", "the log") for said in differences(logged, now)]
         changed += [f"as configured, {said}" for said in differences(then, now) or said_of_log]
@@ -157,7 +157,7 @@ def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfi
         return Check("cascade", ok=False, said="; ".join(changed))
     models = models_said(then)
     unseen = unknown(then)
-    rest = f"; not on record, and not checked: {', '.join(unseen)}" if unseen else ""
+    rest = f"; not recorded, and not checked: {', '.join(unseen)}" if unseen else ""
     if config is None and models and logged["models"] is None:
         rest = f"; not compared, since the log does not say which models made it{rest}"
     return Check("cascade", ok=True, said=f"made for {models or 'unknown models'}{rest}")
@@ -175,7 +175,7 @@ def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
 
 
 def _seen_crossed(artifact: PolicyArtifact, both: int) -> Check:
-    """Return that the questions that certify also made the members, as cross-calibration has it."""
+    """Return the check that the certifying questions also made the members, as cross-calibration requires."""
     again = f"fit again with the seed {artifact.policy['seed']} to see the same bytes"
     said = (
         f"{both} questions were used both to fit and to certify, each for a member that was fitted without it: {again}"
@@ -186,9 +186,9 @@ def _seen_crossed(artifact: PolicyArtifact, both: int) -> Check:
 def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Iterator[Check]:
     wanted = artifact.asked
     if wanted is None:
-        yield Check("threshold", ok=False, said="the file does not say what was asked for: calibrate again")
+        yield Check("threshold", ok=False, said="the file does not name the requested guarantee: calibrate again")
         return
-    if artifact.certificates[0].unit is None:  # made before 0.6, which knew questions as they are spelled
+    if artifact.certificates[0].unit is None:  # made before 0.6, when questions were stored as they are spelled
         table = replace(table, questions=table.spelled)
     table = looked_at(as_promised(table, wanted), wanted)
     held = frozenset(artifact.questions)
@@ -196,7 +196,7 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
     crossed = crossing.is_crossed(artifact)
     whole = _once(table, mine | seen, wanted) if crossed else _once(table, mine & ~seen, wanted)
     again = whole.take(among(whole, held)) if crossed else whole
-    # A question in the group of one that made or certified the policy is no fresh evidence.
+    # A question is not fresh if another question of its group made or certified the policy.
     known = {group for group, one in zip(table.groups, mine | seen, strict=True) if one}
     unknown = np.array([group not in known for group in table.groups], dtype=np.bool_)
     fresh = one_a_group(_once(table, unknown, wanted), separate=wanted.separate)
@@ -270,12 +270,12 @@ def _deviations(certificates: Sequence[Certificate], found: Sequence[Found]) -> 
 
 
 def _same(one: float | None, other: float | None) -> bool:
-    """Whether two figures are equal; a processor of another make may give the last bits otherwise."""
+    """Whether two figures are equal, up to the last bits, which depend on the processor."""
     return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=1e-12))
 
 
 def _unanswered(artifact: PolicyArtifact, table: EpisodeTable) -> Iterator[str]:
-    """Yield that the data have more or fewer questions that no step answers rightly."""
+    """Yield a deviation if the number of questions that no step answers rightly has changed."""
     now = int(np.count_nonzero(hopeless(table.arrays)))
     if artifact.unanswered not in {None, now}:
         yield f"no step answers {artifact.unanswered} questions rightly according to the file, but {now} in the data"
@@ -285,10 +285,8 @@ def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -
     missing = len(absent(table, artifact.seen.selection))
     picked = table.take(among(table, frozenset(artifact.seen.selection)))
     if missing or not picked.n or artifact.ordered_for is None:
-        which = (
-            f"{missing} of the questions that gave it are not in this log" if missing else "it was set with the policy"
-        )
-        said = f"the thresholds are tried in the order that the policy names, which is not made again: {which}"
+        which = f"{missing} of its questions are not in this log" if missing else "it was set with the policy"
+        said = f"the policy names the order in which thresholds are tried, and this order is not recomputed: {which}"
         return Check("path", ok=True, said=said)
     try:
         asked = ordering(artifact.ordered_for)

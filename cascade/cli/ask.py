@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,9 +26,7 @@ _MOST_BYTES = 4 * MAX_QUESTION_CHARS
 def ask(
     question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
-    context: Annotated[
-        Path | None, typer.Option("--context", help="A file with a text that contains the answer.")
-    ] = None,
+    context: Annotated[Path | None, typer.Option("--context", help="A file with the text to answer from.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="The question's group: its document, its user.")] = None,
     segment: Annotated[
         str | None,
@@ -52,10 +51,7 @@ def ask(
     asked = Question(text, _read(context), group, segment)
     at = _level(level)
     with Orchestrator.from_config(config) as orchestrator:
-        if stream:
-            answer = _streamed(orchestrator, asked, at, raw=raw)
-        else:
-            answer = orchestrator.ask(asked, level=at.name, alpha=at.alpha)
+        answer = _streamed(orchestrator, asked, at, raw=raw) if stream else orchestrator.ask(asked, **at)
     if as_json:
         print_json(_document(answer))
     else:
@@ -91,27 +87,18 @@ def _promise(certificate: Certificate) -> str:
     return statement(certificate)
 
 
-class _Level(NamedTuple):
-    """The level asked for, by name or by alpha; both are None for the default level."""
-
-    name: str | None = None
-    alpha: float | None = None
-
-
-def _level(given: str | None) -> _Level:
-    """Read a level: a text that starts with a letter is a name, also "nan"."""
-    if given is None or given[:1].isalpha():
-        return _Level(given)
-    try:
-        return _Level(alpha=float(given))
-    except ValueError:
-        return _Level(given)
+def _level(given: str | None) -> dict[str, Any]:
+    """Return the level asked for, by name or by alpha; a text that starts with a letter is a name, also "nan"."""
+    if given is not None and not given[:1].isalpha():
+        with suppress(ValueError):
+            return {"alpha": float(given)}
+    return {"level": given}
 
 
-def _streamed(orchestrator: Orchestrator, question: Question, at: _Level, *, raw: bool) -> Answer:
+def _streamed(orchestrator: Orchestrator, question: Question, at: dict[str, Any], *, raw: bool) -> Answer:
     """Show text on stderr as it comes, under the name of its model; return the answer."""
     out, heading = notes(), ""
-    for event in orchestrator.stream(question, level=at.name, alpha=at.alpha, raw=raw):
+    for event in orchestrator.stream(question, **at, raw=raw):
         if isinstance(event, TextDelta):
             if heading != (heading := f"{event.role}, step {event.step}"):
                 out.print(f"\n[dim]{plain(heading)}[/]")
@@ -128,7 +115,7 @@ def _show(answer: Answer, *, explain: bool) -> None:
     out = console()
     if answer.text is None:
         abstained = answer.stopped == "abstained"
-        why = "the best one is not sure enough to be served" if abstained else "nothing that came back could be kept"
+        why = "the best one is not sure enough to be served" if abstained else "no reply could be kept"
         notes().print(f"no answer: {why}")
     else:
         out.print(plain(answer.text), soft_wrap=True)

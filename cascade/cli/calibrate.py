@@ -10,7 +10,6 @@ calibrate_log = command(
     calibrate,
     'cascade calibrate episodes.parquet --policy "{kind: threshold, keep: both}" -o policy',
     flags={
-        "policy": flag("--policy"),
         "guarantee": flag(
             help=f"{KIND} For a policy directory, the parts of its guarantee that are not given stay as they are."
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,13 @@ DEMO, DEMO_REQUESTS = "demo", "demo-requests"
 
 
 def _collect(**given: Any) -> CollectionResult:
-    """Collect, and show the progress. A demo's name stands for its own questions and models."""
+    """Collect, and show the progress. The name of a demo selects its questions and models."""
     named = given["questions"]
     given["dataset"] = given["dataset"] or Path(named).stem
     if named in {DEMO, DEMO_REQUESTS}:
         given["questions"], given["config"] = _demo(named)
     with Shown("asking") as shown:
         return collect(**given, show=lambda now: _show(shown, now), tell=say)
-
-
-def _raise_error(found: CollectionResult, _: Mapping[str, Any]) -> None:
-    if found.error is not None:
-        raise found.error
 
 
 collect_log = command(
@@ -48,7 +42,6 @@ collect_log = command(
         "limit": flag(min=1),
     },
     call=_collect,
-    after=_raise_error,
 )
 
 

@@ -12,15 +12,13 @@ from rich.console import Console
 from cascade.api.output import cut, plain
 from cascade.api.promises import calibrated_document
 from cascade.cli.demo_questions import demo as questions_demo
+from cascade.cli.demo_questions import local_models
 from cascade.cli.main import console, notes, print_json
-from cascade.cli.models import fetch
 from cascade.demo import requests as demonstration
 from cascade.demo.questions import MADE_UP, PAIR, TINY, demo_config
 from cascade.demo.requests import DemoRequest, Outcome, Summary, sureness, team_of
 from cascade.errors import UsageError
-from cascade.providers import weights
-from cascade.providers.local import Local, load_xllamacpp
-from cascade.providers.memo import Memo
+from cascade.providers.local import load_xllamacpp
 from cascade.text import counted
 from cascade.types import Answer
 
@@ -57,19 +55,15 @@ def demo(
     drawn = _draw(requests, seed)
     _print_start(out, tiny=tiny)
     fitted = None if tiny else _fit(out, lambda: demonstration.fit_requests(config))
-    fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
-    started = time.monotonic()
-    provider = Memo(Local())
     outcomes: list[Outcome] = []
     live = _Live(out)
-    try:
+    with local_models(base, guide) as provider:
+        started = time.monotonic()
         with demonstration.serving(config, fitted, provider) as asking:
             live.head(len(drawn))
             for outcome in demonstration.run_requests(asking, drawn, live.served):
                 outcomes.append(outcome)
                 live.done(outcome)
-    finally:
-        provider.close()
     done = _Done(outcomes, fitted, time.monotonic() - started)
     if as_json:
         print_json({"base": base, "guide": guide, "wiring_only": tiny, "seed": seed, **_document(done)})
@@ -151,14 +145,9 @@ def _share(cost: float | None) -> str:
 # --- live ---
 
 
-class _Widths(NamedTuple):
-    """Widths of the columns in a terminal: the message gets what the other columns leave."""
-
-    message: int
-
-    @classmethod
-    def of(cls, out: Console) -> _Widths:
-        return cls(max(24, min(out.width, 140) - 60))
+def _message_width(out: Console) -> int:
+    """Return the width of a message in a terminal: what the other columns leave."""
+    return max(24, min(out.width, 140) - 60)
 
 
 @dataclass(slots=True)
@@ -170,12 +159,12 @@ class _Live:
 
     def head(self, count: int) -> None:
         self.out.print(f"\n[bold]2. Serve[/] {counted(count, 'new message')}; the guide alone is asked too, to compare")
-        line = f"{'message':{_Widths.of(self.out).message}} {'team':8} {'who decided, and why':23} {'$/1,000':>7}"
+        line = f"{'message':{_message_width(self.out)}} {'team':8} {'who decided, and why':23} {'$/1,000':>7}"
         self.out.print(f"[bold]{line}  guide alone[/]", soft_wrap=True)
 
     def served(self, asked: DemoRequest, answer: Answer) -> None:
         self.number += 1
-        message = f"{self.number:2d} {cut(asked.message, _Widths.of(self.out).message - 3)}"
+        message = f"{self.number:2d} {cut(asked.message, _message_width(self.out) - 3)}"
         team = _team(answer)
         line = f"{message} {team} {_why(answer):23} {_cost(answer):>7}"
         self.out.print(line, soft_wrap=True, end="")
@@ -204,7 +193,9 @@ def _cost(answer: Answer) -> str:
 
 def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
     did = demonstration.summary(done.outcomes)
-    out.print(f"\n[bold]{_sentence(did, promised=not tiny)}[/]")
+    said = f"{_share(did.cost)} of the guide's cost, {_whole(did.same)} the same answer"
+    promised = "" if tiny else f"; promised: at most {_whole(demonstration.ALPHA)} different"
+    out.print(f"\n[bold]{said}{promised}.[/]")
     right, guide_right = demonstration.right(done.outcomes)
     out.print(
         f"The base decided {_whole(did.alone)} of these {counted(did.n, 'message')} by itself. "
@@ -216,48 +207,45 @@ def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
     if tiny:
         out.print("[yellow]--tiny: the log that ships is of other models, so no policy is fitted for this one.[/]")
     else:
+        out.print("A run of so few messages may cost much more or less than the log says.")
         out.print("Next: cascade prove demo-requests   what it saves on average, over many random splits of the log")
         out.print("      cascade demo questions        the same pair on short questions, where less can be saved")
     out.print(f"[dim]{counted(did.n, 'message')} in {done.elapsed_s:.0f} s[/]")
-
-
-def _sentence(did: Summary, *, promised: bool) -> str:
-    """Return the outcome in one sentence."""
-    said = f"{_share(did.cost)} of the guide's cost, {_whole(did.same)} the same answer"
-    return f"{said}; promised: at most {_whole(demonstration.ALPHA)} different." if promised else f"{said}."
 
 
 # --- as plain values ---
 
 
 def _document(done: _Done) -> dict[str, Any]:
-    did = demonstration.summary(done.outcomes)
+    right, guide_right = demonstration.right(done.outcomes)
+    messages = [
+        {
+            "id": outcome.asked.request_id,
+            "message": outcome.asked.message,
+            "belongs_to": outcome.asked.team,
+            "served": team_of(outcome.served),
+            "steps": len(outcome.served.steps),
+            "cost_usd": outcome.served.cost,
+            "certified": outcome.served.certificate is not None,
+            "guide": team_of(outcome.guide),
+            "guide_cost_usd": outcome.guide.cost,
+            "same": outcome.same,
+        }
+        for outcome in done.outcomes
+    ]
     return {
         "prices": MADE_UP,
         "elapsed_s": round(done.elapsed_s, 1),
-        "messages": [_of_message(outcome) for outcome in done.outcomes],
-        "cost_of_guide": did.cost,
-        "same_as_guide": did.same,
-        "base_alone": did.alone,
-        "right": demonstration.right(done.outcomes)[0],
-        "guide_right": demonstration.right(done.outcomes)[1],
+        "messages": messages,
+        **_summed(demonstration.summary(done.outcomes)),
+        "right": right,
+        "guide_right": guide_right,
         "fitted": None if done.fitted is None else _of_fitted(done.fitted),
     }
 
 
-def _of_message(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "id": outcome.asked.request_id,
-        "message": outcome.asked.message,
-        "belongs_to": outcome.asked.team,
-        "served": team_of(outcome.served),
-        "steps": len(outcome.served.steps),
-        "cost_usd": outcome.served.cost,
-        "certified": outcome.served.certificate is not None,
-        "guide": team_of(outcome.guide),
-        "guide_cost_usd": outcome.guide.cost,
-        "same": outcome.same,
-    }
+def _summed(did: Summary) -> dict[str, Any]:
+    return {"cost_of_guide": did.cost, "same_as_guide": did.same, "base_alone": did.alone}
 
 
 def _of_fitted(fitted: Fitted) -> dict[str, Any]:
@@ -266,10 +254,5 @@ def _of_fitted(fitted: Fitted) -> dict[str, Any]:
         "chosen": fitted.choice.winner.name,
         "why": fitted.choice.winner.why,
         "calibrated": calibrated_document(fitted.calibrated),
-        "on_the_log": {
-            "messages": did.n,
-            "cost_of_guide": did.cost,
-            "same_as_guide": did.same,
-            "base_alone": did.alone,
-        },
+        "on_the_log": {"messages": did.n, **_summed(did)},
     }

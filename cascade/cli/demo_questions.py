@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -51,24 +52,28 @@ def demo(
     drawn = _draw(questions, seed)
     _print_start(out, tiny=tiny)
     trial = None if tiny else _fit(out, lambda: demonstration.fit_ladder(config))
-    fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
-    started = time.monotonic()
-    provider = Memo(Local())
     outcomes: list[Outcome] = []
     live = _Live(out)
-    try:
+    with local_models(base, guide) as provider:
+        started = time.monotonic()
         with demonstration.ways(config, trial.fitted if trial else None, provider) as asking:
             live.head(len(drawn), next(iter(asking)))
             for outcome in demonstration.run_demo(asking, drawn, live.led):
                 outcomes.append(outcome)
                 live.done(outcome)
-    finally:
-        provider.close()
     done = _Done(outcomes, demonstration.table(outcomes), trial, time.monotonic() - started)
     if as_json:
         print_json({"base": base, "guide": guide, "wiring_only": tiny, "seed": seed, **_document(done)})
     else:
         _print_end(out, done, tiny=tiny)
+
+
+@contextmanager
+def local_models(base: str, guide: str) -> Iterator[Memo]:
+    """Fetch the weights of two models; answer with them while the block runs, each call made once."""
+    fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
+    with closing(Memo(Local())) as provider:
+        yield provider
 
 
 class _Trial(NamedTuple):
@@ -130,16 +135,10 @@ def _judging(logged: list[Row]) -> str:
 # --- live ---
 
 
-class _Widths(NamedTuple):
-    """Widths of the columns in a terminal: the question gets half of what the numbers leave."""
-
-    question: int
-    answer: int
-
-    @classmethod
-    def of(cls, out: Console) -> _Widths:
-        free = max(36, min(out.width, 140) - 42)
-        return cls(free // 2, free // 4)
+def _widths(out: Console) -> tuple[int, int]:
+    """Return the widths of a question and an answer in a terminal: half and a quarter of what the numbers leave."""
+    free = max(36, min(out.width, 140) - 42)
+    return free // 2, free // 4
 
 
 @dataclass(slots=True)
@@ -150,16 +149,17 @@ class _Live:
     number: int = 0
 
     def head(self, count: int, leads: str) -> None:
-        w = _Widths.of(self.out)
+        question, answer = _widths(self.out)
         self.out.print(f"\n[bold]2. Serve it[/]: {counted(count, 'new question')}, each asked of the {leads} first")
-        line = f"{'question':{w.question}} {'served':{w.answer + 2}} {'asked':5} {'cost':>10}"
+        line = f"{'question':{question}} {'served':{answer + 2}} {'asked':5} {'cost':>10}"
         self.out.print(f"[bold]{line}  base  guide  guide's cost[/]", soft_wrap=True)
 
     def led(self, asked: DemoQuestion, answer: Answer) -> None:
-        w = _Widths.of(self.out)
+        question_width, answer_width = _widths(self.out)
         self.number += 1
-        shown = cut(f"{self.number:2d} {asked.question.text}", w.question)
-        served = _marked(answer.text, demonstration.is_right(asked, answer), w.answer)
+        shown = cut(f"{self.number:2d} {asked.question.text}", question_width)
+        right = _mark(demonstration.is_right(asked, answer))
+        served = f"{right} {cut(answer.text or 'no answer', answer_width)}"
         asked_of = "base" if len(answer.steps) == 1 else "both"
         self.out.print(f"{shown} {served} {asked_of:5} {dollars(answer.cost):>10}", soft_wrap=True, end="")
 
@@ -174,16 +174,13 @@ def _mark(right: bool) -> str:
     return f"[{colour}]{mark}[/]"
 
 
-def _marked(text: str | None, right: bool, width: int) -> str:
-    return f"{_mark(right)} {cut(text or 'no answer', width)}"
-
-
 def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
     out.print()
     out.print(_table(done.rows, f"on these {counted(len(done.outcomes), 'question')}"))
     if done.trial is not None:
         out.print(_says_kept(done.outcomes))
-    for said in dict.fromkeys(warning for one in done.outcomes for warning in _leading(one).warnings):
+    leading = [next(iter(one.answers.values())) for one in done.outcomes]
+    for said in dict.fromkeys(warning for one in leading for warning in one.warnings):
         out.print(plain(said), style="yellow")
     out.print(f"Prices are {demonstration.MADE_UP} (USD per million tokens in/out: 0.1/0.4 base, 1/4 guide).")
     if tiny:
@@ -192,11 +189,6 @@ def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
     else:
         out.print("Next: cascade prove demo-ladder   what such a cascade saves, and how sure that is, on one page")
     out.print(f"[dim]{counted(len(done.outcomes), 'question')} asked in {done.elapsed_s:.0f} s[/]")
-
-
-def _leading(outcome: Outcome) -> Answer:
-    """Return the answer of the leading way."""
-    return next(iter(outcome.answers.values()))
 
 
 def _says_kept(outcomes: list[Outcome]) -> str:

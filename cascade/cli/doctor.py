@@ -17,6 +17,7 @@ from rich.table import Table
 
 from cascade.api.output import dollars, plain
 from cascade.cli.main import console, print_json
+from cascade.cli.models import shown_size
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
 from cascade.config.schema import GuaranteeConfig, ServerConfig
 from cascade.episodes.store import NoTracesError, Store, parse, sqlite
@@ -141,9 +142,7 @@ def _traces(config: CascadeConfig | None) -> Iterator[Finding]:
 def _weights() -> Iterator[Finding]:
     for entry in weights.registry().values():
         says = (
-            str(entry.path)
-            if entry.here
-            else f"not here; cascade models pull {entry.name} ({entry.bytes / 1e6:.0f} MB)"
+            str(entry.path) if entry.here else f"not here; cascade models pull {entry.name} ({shown_size(entry.bytes)})"
         )
         yield Finding(f"weights {entry.name}", "ok" if entry.here else "note", says)
 
@@ -201,16 +200,24 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
 def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
     from cascade.calibration.fingerprint import unknown
     from cascade.guarantees.certificate import statement
+    from cascade.policies.scope import form_unsaid
 
     until = "" if certificate.expires is None else f" Until {certificate.expires}."
     yield Finding(name, "ok", f"{statement(certificate)}{until}")
     unseen = unknown(certificate.made_for)
     if unseen:
         advice = "calibrate with --config to have them checked"
-        yield Finding(name, "note", f"made from a log that does not hold {', '.join(unseen)}: {advice}")
-    if certificate.made_for.get("requests") is None:
+        yield Finding(name, "note", f"made from a log that does not record {', '.join(unseen)}: {advice}")
+    if "requests" not in certificate.made_for:
+        advice = "it covers questions alone, and no chat requests; calibrate again on chat requests to cover these"
+        yield Finding(name, "note", f"it does not say what kinds of requests it was made from, as before 0.6: {advice}")
+    elif certificate.made_for["requests"] is None:
         advice = "calibrate again, and requests of other kinds get no certificate"
         yield Finding(name, "note", f"it does not say what kinds of requests it was made from: {advice}")
+    elif form_unsaid(certificate.made_for["requests"]):
+        advice = "ask in the form that these models saw; collect asks in the form that you serve"
+        said = "made from a log that does not say whether its models saw cascade's prompt or chat requests"
+        yield Finding(name, "note", f"{said}, so it covers both: {advice}")
 
 
 def _litellm_key(place: str, model: str) -> Iterator[Finding]:
@@ -309,12 +316,12 @@ def _keys(server: ServerConfig) -> Iterator[Finding]:
     today = datetime.now(UTC).date()
     for key in server.keys:
         if key.expires is not None and key.expires < today:
-            yield Finding(f"server key {key.name}", "note", f"expired on {key.expires}; it opens nothing")
+            yield Finding(f"server key {key.name}", "note", f"expired on {key.expires}; requests with it are refused")
         else:
             until = "" if key.expires is None else f", until {key.expires}"
             yield Finding(f"server key {key.name}", "ok", f"held as its SHA-256{until}")
     if not server.keys:
-        yield Finding("server keys", "note", "none: everybody who reaches the address may ask")
+        yield Finding("server keys", "note", "none: anyone who can reach the address can send requests")
 
 
 def _writable(url: str | None) -> Finding:

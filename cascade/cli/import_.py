@@ -40,7 +40,10 @@ def import_log(
     ] = None,
     mapped: Annotated[
         list[str] | None,
-        typer.Option("--map", help="COLUMN=FIELD: our column and the log's field for it, as in answer=reply."),
+        typer.Option(
+            "--map",
+            help="COLUMN=FIELD: our column (question, answer, model, gold, cost_usd, …) and the log's field for it.",
+        ),
     ] = None,
     models: Annotated[
         str | None,
@@ -68,7 +71,7 @@ def import_log(
     if output.resolve() in {Path(one).resolve() for one in sources}:
         raise UsageError("--output is the file that is read; choose another one.")
     if is_there(output) and not force:
-        raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
+        raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
     roles, columns = (
         parse_pairs("--role", "MODEL=base", role),
         parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
@@ -86,7 +89,7 @@ def import_log(
         roles=roles,
         columns=columns,
         dataset=dataset,
-        told=_say_read,
+        told=lambda lines: notes().print(plain("\n".join(lines)), soft_wrap=True),
     )
     first = next(rows, None)
     if first is None:
@@ -121,13 +124,7 @@ def _priced(rows: Iterable[dict[str, Any]], costs: Mapping[str, int], dropped: D
         else:
             yield row
     for model in unused:
-        dropped.note("a --cost of no call: the log has no such model, or knows what its calls cost", model)
-
-
-def _say_read(lines: Iterable[str]) -> None:
-    """Say on stderr how the columns of a wide table are read."""
-    for line in lines:
-        notes().print(plain(line), soft_wrap=True)
+        dropped.note("an unused --cost: the log has no such model, or gives the cost of its calls", model)
 
 
 def parse_pairs(option: str, example: str, given: Iterable[str] | None) -> dict[str, str]:

@@ -30,7 +30,7 @@ def init(
     Example: cascade init --local
     """
     if path.exists() and not force:
-        raise UsageError(f"{path} exists already. Choose another name, or --force to write over it.")
+        raise UsageError(f"{path} exists already. Choose another name, or --force to overwrite it.")
     if from_litellm is not None:
         if local:
             raise UsageError("Give --local or --from-litellm, not both.")
@@ -48,7 +48,7 @@ def init(
     out.print(f'  cascade ask "What is the capital of Spain?" --config {plain(str(path))}')
     log = "demo-ladder" if local else "episodes.parquet"
     of = "the log that ships with the package" if local else "a log of your own questions (cascade collect)"
-    out.print(f"then, what {of} says such a cascade saves:")
+    out.print(f"then estimate what it saves, from {of}:")
     out.print(f"  cascade prove {log}")
 
 

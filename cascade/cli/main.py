@@ -42,7 +42,7 @@ from typer.core import TyperGroup
 
 from cascade._names import __version__
 from cascade.api.output import Result, SafeConsole, plain, shown, spelled
-from cascade.errors import CascadeError
+from cascade.errors import CascadeError, NotCertifiedError
 
 if TYPE_CHECKING:
     from cascade.api.output import Result
@@ -180,6 +180,8 @@ FLAGS: Mapping[str, Flag] = {
     "output": flag("--output", "-o"),
     "config": flag("--config", "-c"),
     "models": flag(kind=str | None),
+    "policy": flag("--policy"),
+    "probes": flag(min=2),
     "seed": flag(min=0),
     "splits": flag(min=1),
     "steps": flag(min=1),
@@ -189,7 +191,7 @@ FLAGS: Mapping[str, Flag] = {
     "expires_days": flag(min=0),
     "concurrency": flag(min=1, max=1_000),
 }
-"""Parameters that are written the same way in every command."""
+"""Parameters with the same flags in every command."""
 
 
 def command(
@@ -198,17 +200,14 @@ def command(
     *,
     flags: Mapping[str, Flag] | None = None,
     call: Callable[..., Result] | None = None,
-    after: Callable[[Any, Mapping[str, Any]], None] | None = None,
 ) -> Callable[..., None]:
-    """Return a command that calls a function of the package and prints its result.
+    """Return a command that calls a function of the package, prints its result, and ends with its `error`.
 
     Args:
         act: the function; its keyword `tell` takes notices.
         example: a command line that its help shows.
         flags: what is written otherwise than `FLAGS` says, by parameter.
         call: calls the function with what was given; by default the function itself.
-        after: called with the result and what was given once the result is printed; it raises where the command has to
-            end with an error.
     """
     made = sorted(_parameters(act, {**FLAGS, **(flags or {})}), key=lambda one: one.default is not one.empty)
     groups = dict(_groups(act))
@@ -219,8 +218,8 @@ def command(
             given[name] = group(**{field: given.pop(_flat(name, field)) for field in group._fields})
         found = run(**given)
         print_result(found, as_json=as_json)
-        if after is not None:
-            after(found, given)
+        if found.error is not None:
+            raise found.error
 
     as_json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
     made.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=as_json))
@@ -301,13 +300,13 @@ def _plain(hint: Any) -> Any:
 
 
 def _summary(act: Callable[..., Any]) -> str:
-    """Return what a docstring says before its first section."""
+    """Return the text of a docstring before its first section."""
     said = re.split(r"\n\n(?:Args|Raises|Returns):", inspect.getdoc(act) or "")[0].replace("`", "")
     return "\n\n".join(" ".join(part.split()) for part in said.split("\n\n"))
 
 
 def _args(act: Any, section: Literal["Args", "Attributes"] = "Args") -> dict[str, str]:
-    """Return what a docstring says of each parameter."""
+    """Return the description of each parameter in a docstring."""
     _, _, rest = (inspect.getdoc(act) or "").partition(f"{section}:\n")
     listed = rest.split("\n\n")[0]
     parts = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
@@ -318,38 +317,49 @@ def _args(act: Any, section: Literal["Args", "Attributes"] = "Args") -> dict[str
 
 PANELS = {
     "Begin": {
-        "init": "init:init",
-        "demo": "demo:app",
-        "doctor": "doctor:doctor",
-        "models": "models:app",
-        "prices": "prices:prices",
+        "init": "cli.init:init",
+        "demo": "cli.demo:app",
+        "doctor": "cli.doctor:doctor",
+        "models": "cli.models:app",
+        "prices": "cli.prices:prices",
     },
-    "Answer": {"ask": "ask:ask", "serve": "serve:serve"},
-    "Log requests": {"collect": "collect:collect_log", "import": "import_:import_log", "traces": "traces:app"},
+    "Answer": {"ask": "cli.ask:ask", "serve": "cli.serve:serve"},
+    "Log requests": {
+        "collect": "cli.collect:collect_log",
+        "import": "cli.import_:import_log",
+        "traces": "cli.traces:app",
+    },
     "See what it saves": {
-        "prove": "prove:prove_logs",
-        "compare": "compare:compare_log",
-        "evaluate": "compare:evaluate_log",
+        "prove": "cli.prove:prove_logs",
+        "compare": "cli.compare:compare_log",
+        "evaluate": "api.evaluating:evaluate",
     },
     "Learn and certify": {
-        "fit": "fit:fit_log",
-        "calibrate": "calibrate:calibrate_log",
-        "review": "review:review_log",
-        "verify": "verify:verify_log",
+        "fit": "cli.fit:fit_log",
+        "calibrate": "cli.calibrate:calibrate_log",
+        "review": "cli.review:review_log",
+        "verify": "api.verifying:verify",
     },
     "In service": {
-        "promote": "promote:promote_cascade",
-        "monitor": "monitor:monitor_log",
-        "onboard": "onboard:onboard_model",
+        "promote": "cli.promote:promote_cascade",
+        "monitor": "api.monitoring:monitor",
+        "onboard": "api.onboarding:onboard",
     },
 }
 """The module and the function of each command, by the panel of the help, in the order of the help."""
+_EXAMPLES = {
+    "evaluate": 'cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"',
+    "verify": "cascade verify policy episodes.parquet",
+    "monitor": "cascade monitor policy audits.jsonl",
+    "onboard": "cascade onboard new-model episodes.parquet -o probes.jsonl --probes 200",
+}
+"""A command line for each command that is made here from its function in `api`; it needs nothing else."""
 COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
 """The module and the function of each command. A run imports only the module of its command."""
 
 
 STOPPED = 130
-"""The exit code after Ctrl-C, as of every shell."""
+"""The exit code after Ctrl-C, as in shells (128 + SIGINT)."""
 ready: Callable[[], object] = lambda: None  # noqa: E731 - `cli.start` sets another
 """Called when the modules of the command are loaded."""
 
@@ -364,14 +374,15 @@ class _Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
-        found = getattr(import_module(f"cascade.cli.{module}"), name)
+        found = getattr(import_module(f"cascade.{module}"), name)
+        found = command(found, _EXAMPLES[cmd_name]) if cmd_name in _EXAMPLES else found
         alone = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
         if alone is not found:
             alone.command(cmd_name)(found)
-        command: Any = typer.main.get_command(alone)
-        command.name = cmd_name
-        command.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
-        return command
+        made: Any = typer.main.get_command(alone)
+        made.name = cmd_name
+        made.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
+        return made
 
 
 app = typer.Typer(
@@ -411,14 +422,23 @@ def main() -> None:
     try:
         app()
     except CascadeError as error:
-        notes().print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
+        notes().print(f"[bold red]error:[/] {plain(_in_flags(error))}", soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _stop()
-    except SystemExit as end:  # typer makes one of Ctrl-C, and says nothing
+    except SystemExit as end:  # typer raises this on Ctrl-C without a message
         if end.code != STOPPED:
             raise
         _stop()
+
+
+def _in_flags(error: CascadeError) -> str:
+    """Return an error's message, with a flag where its advice names an argument of Python."""
+    advice = error.advice if isinstance(error, NotCertifiedError) else None
+    if advice is None:
+        return str(error)
+    flags = re.sub(r"(\w+)=True", lambda found: f"--{found[1].replace('_', '-')}", advice)
+    return str(error).replace(advice, flags)
 
 
 def _stop() -> NoReturn:

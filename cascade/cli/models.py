@@ -36,7 +36,7 @@ def fetch(wanted: list[weights.Weights]) -> None:
     if missing:
         total = sum(entry.bytes for entry in missing)
         names = ", ".join(entry.name for entry in missing)
-        out.print(f"fetching {_size(total)} of model weights ({names}) into {plain(str(weights.models_folder()))}")
+        out.print(f"fetching {shown_size(total)} of model weights ({names}) into {plain(str(weights.models_folder()))}")
     for entry in missing:
         _pull_one(entry, out)
 
@@ -50,13 +50,13 @@ def _pull_one(entry: weights.Weights, out: Console) -> None:
             bars.update(task, description=f"{entry.name}: {what}", completed=done / of)
 
         weights.pull(entry, show)
-    out.print(f"{entry.name}: {_size(entry.bytes)}, SHA-256 as pinned")
+    out.print(f"{entry.name}: {shown_size(entry.bytes)}, SHA-256 as pinned")
 
 
-def _size(size_bytes: int) -> str:
+def shown_size(size_bytes: int) -> str:
     """Return a size in words.
 
-    >>> _size(1_608_720_832), _size(98_362_432), _size(466_247)
+    >>> shown_size(1_608_720_832), shown_size(98_362_432), shown_size(466_247)
     ('1.6 GB', '98 MB', '0.5 MB')
     """
     if size_bytes >= 1e9:
@@ -72,24 +72,14 @@ def list_models(
 
     Example: cascade models list
     """
-    rows = [
-        {
-            "name": entry.name,
-            "title": entry.title,
-            "bytes": entry.bytes,
-            "licence": entry.licence,
-            "sha256": entry.sha256,
-            "here": entry.here,
-        }
-        for entry in weights.registry().values()
-    ]
+    entries = weights.registry().values()
     if as_json:
-        print_json(rows)
+        names = ("name", "title", "bytes", "licence", "sha256", "here")
+        print_json([{name: getattr(entry, name) for name in names} for entry in entries])
         return
     table = Table("name", "what it is", "MB", "licence", "here")
-    for row in rows:
-        size = f"{row['bytes'] / 1e6:.0f}"  # type: ignore[operator]
-        table.add_row(str(row["name"]), str(row["title"]), size, str(row["licence"]), "yes" if row["here"] else "no")
+    for one in entries:
+        table.add_row(one.name, one.title, f"{one.bytes / 1e6:.0f}", one.licence, "yes" if one.here else "no")
     console().print(table)
 
 

@@ -31,7 +31,7 @@ def prices(
     """
     table = PriceTable.from_litellm() if litellm else PriceTable.bundled()
     if table is None:
-        raise UsageError("litellm is not installed, so there is no price map of it. Leave --litellm out.")
+        raise UsageError("litellm is not installed, so its price map cannot be read. Leave --litellm out.")
     exact = table.price(pattern)
     names = [pattern] if exact else [name for name in table.prices if pattern.lower() in name.lower()]
     if not names:

@@ -13,7 +13,7 @@ from cascade.errors import UsageError
 
 
 def promote_cascade(
-    config: Annotated[Path, typer.Argument(help="The configuration that is served, with its section modes.")] = Path(
+    config: Annotated[Path, typer.Argument(help="The configuration that is served, with a section modes.")] = Path(
         "cascade.yaml"
     ),
     cascade: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from cascade.api.output import plain
@@ -16,12 +15,10 @@ _METHODS_SAID = ", ".join(method_written(one) for one in METHODS if one not in B
 
 def _prove(**given: Any) -> ProofResult:
     with Shown() as shown:
-        return prove(**given, show=shown.tell, tell=say)
-
-
-def _say_written(_: ProofResult, given: Mapping[str, Any]) -> None:
+        found = prove(**given, show=shown.tell, tell=say)
     if given["report"] is not None:
         notes().print(f"written: {plain(str(given['report']))}", soft_wrap=True)
+    return found
 
 
 prove_logs = command(
@@ -36,5 +33,4 @@ prove_logs = command(
         ),
     },
     call=_prove,
-    after=_say_written,
 )

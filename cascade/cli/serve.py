@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cascade.api.output import plain
 from cascade.cli.main import console, notes
-from cascade.config import CascadeConfig, load
+from cascade.config import load
 
 
 def serve(
@@ -31,7 +31,9 @@ def serve(
     if new_key is not None:
         _print_key(new_key)
         return
-    settings = _with(load(config), host=host, port=port)
+    settings = load(config)
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = settings.model_copy(update={"server": settings.server.model_copy(update=given)})
     server = settings.server
     shown = f"[{server.host}]" if ":" in server.host else server.host
 
@@ -40,12 +42,6 @@ def serve(
         notes().print(f"serving {plain(server.name)} at {address}, pages at /ui (Ctrl-C ends)", soft_wrap=True)
 
     running.serve(settings, listening)
-
-
-def _with(config: CascadeConfig, **given: Any) -> CascadeConfig:
-    """Return a configuration in which the given options replace its settings."""
-    changed = {name: value for name, value in given.items() if value is not None}
-    return config.model_copy(update={"server": config.server.model_copy(update=changed)}) if changed else config
 
 
 def _print_key(name: str) -> None:

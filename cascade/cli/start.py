@@ -1,4 +1,4 @@
-"""Where the command `cascade` starts: Ctrl-C ends it with one line and exit code 130, also while modules are loaded."""
+"""The entry point of the command `cascade`. Ctrl-C ends it with one line and exit code 130, even during imports."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def main() -> None:
 
 
 def _stop(*_: object) -> None:
-    """End at once: nothing is written or paid yet, and an error that is raised inside an import may be swallowed."""
+    """Exit at once. Nothing has been written or paid; an exception raised during an import could be swallowed."""
     os.write(2, b"stopped\n")
     os._exit(130)

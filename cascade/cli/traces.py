@@ -22,7 +22,7 @@ from cascade.config import default_traces_url, load, traces_url
 from cascade.episodes.files import is_there, write_rows
 from cascade.episodes.store import Store, StoreError
 from cascade.errors import UsageError
-from cascade.money import usd
+from cascade.money import usd_or_none
 
 app = typer.Typer(
     help="Show, export or remove the traces of earlier requests.",
@@ -64,7 +64,7 @@ def export(
     if output is None and as_json:
         raise UsageError("--json prints a document about the file that is written: name a file with -o.")
     if output is not None and is_there(output) and not force:
-        raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
+        raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
     with _reading(store, config) as opened:
         rows = opened.read(chosen)
         count = _print_lines(rows) if output is None else write_rows(output, rows)
@@ -178,16 +178,9 @@ def stats(
 
 def _in_usd(found: dict[str, Any]) -> dict[str, Any]:
     """Return the figures with costs in USD, as every other command prints them."""
-    models = [
-        {
-            "model": one["model"],
-            "rows": one["rows"],
-            "cost_usd": usd(one["cost_nano_usd"]) if one["cost_nano_usd"] is not None else None,
-            "cost_unknown": one["cost_unknown"],
-        }
-        for one in found["models"]
-    ]
-    return found | {"models": models}
+    models = [{**one, "cost_usd": usd_or_none(one["cost_nano_usd"])} for one in found["models"]]
+    names = ("model", "rows", "cost_usd", "cost_unknown")
+    return found | {"models": [{name: one[name] for name in names} for one in models]}
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -202,9 +195,9 @@ def _show(found: dict[str, Any]) -> None:
         out.print(f"{found['not_finite']} rows had numbers that were not finite; they are null there")
     table = Table("model", "calls", "cost")
     for one in found["models"]:
-        cost = None if one["cost_nano_usd"] is None else usd(one["cost_nano_usd"])
-        unknown = f" ({one['cost_unknown']} calls)" if one["cost_unknown"] else ""
-        table.add_row(plain(one["model"] or "unknown"), str(one["rows"]), f"{dollars(cost)}{unknown}")
+        cost, unknown = dollars(usd_or_none(one["cost_nano_usd"])), one["cost_unknown"]
+        calls = f" ({unknown} calls)" if unknown else ""
+        table.add_row(plain(one["model"] or "unknown"), str(one["rows"]), f"{cost}{calls}")
     out.print(table)
     if "integrity" in found:
         out.print(f"integrity: {plain('; '.join(found['integrity']))}", soft_wrap=True)

@@ -1,7 +1,7 @@
-"""Questions become a log of episodes: all T steps of each are run, so that any policy can be judged on it exactly.
+"""Makes a log of episodes from questions: runs all T steps of each, so that any policy can be evaluated exactly.
 
-Every answer of a model is written down before it is used (`episodes.journal`), and a call on record is not made again:
-a run that is killed goes on where it was. The log itself is made at the end, from the record, whole or not at all.
+Every model's answer is written to a journal before it is used (`episodes.journal`), and a recorded call is not made
+again, so a killed run can be resumed. The log is written at the end from the journal, completely or not at all.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ def collect(
 
     Args:
         config: models, strategy and provider.
-        questions: what is asked, with the accepted answers.
-        output: the log that is written, as its ending says. Beside it lies a journal until all is done.
-        baselines: other ways to answer, logged beside (`baselines.recorded_baselines`).
-        matcher: decides which answers are right; by default what a question's form asks for, else "exact".
-        dataset: what the questions are called in the log.
-        resume: go on with a journal, or a log, that is there; without, an output that is there is an error.
-        concurrency: questions at a time.
-        max_cost_nano_usd: the most that the log may cost, calls on record included.
+        questions: the questions, with the accepted answers.
+        output: the log to write; its suffix decides the format. A journal is kept beside it until the log is complete.
+        baselines: other ways to answer, which are logged too (`baselines.recorded_baselines`).
+        matcher: decides which answers are right; by default the one for the question's form, else "exact".
+        dataset: the name of the questions in the log.
+        resume: continue from an existing journal or log; if false, an existing output is an error.
+        concurrency: the number of questions that run at once.
+        max_cost_nano_usd: the maximum cost of the log, including recorded calls.
         providers: ready-made providers by kind, as for `Orchestrator.from_config`.
         tell: called with the progress after every question.
 
     Raises:
-        UsageError: there is an output and `resume` is off; or a price is not known under a cap.
-        KeyboardInterrupt: the user's; what was paid for is on record.
+        UsageError: the output exists and `resume` is off; or a price is unknown under a cap.
+        KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
     journal_path = journal_of(output)
     _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
     questions = [_fitted(asked, config.limits.context_chars) for asked in questions]
-    # Every step is logged whatever a policy would do, so the configured one need not be there yet.
+    # Every step is logged, so the configured policy does not have to exist yet.
     asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
     with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_path) as journal:
         for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
-            stale.unlink(missing_ok=True)  # of a run that was killed while it wrote the log; the journal is ours now
+            stale.unlink(missing_ok=True)  # left by a run killed while writing; this run holds the journal
         if journal.bad_lines:
             logger.warning("%s: lines that are no calls, passed over: %d", journal_path, journal.bad_lines)
         if output.exists():
@@ -89,7 +89,7 @@ def collect(
 
 
 def _fitted(asked: AskedQuestion, context_chars: int | None) -> AskedQuestion:
-    """Return a question as the models are to read it; log what they do not read of it."""
+    """Return a question as it is sent to the models; log the parts that are not sent."""
     question, said = fitted_question(asked.question, context_chars)
     for warning in said:
         logger.warning("%s: %s", asked.id, warning)
@@ -97,14 +97,14 @@ def _fitted(asked: AskedQuestion, context_chars: int | None) -> AskedQuestion:
 
 
 def journal_of(output: Path) -> Path:
-    """Return where a log's calls are on record until it is done."""
+    """Return the path of a log's journal."""
     return output.with_name(f"{output.name}.journal")
 
 
 def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, capped: bool) -> None:
-    """Refuse what would fail later, all at once."""
+    """Refuse inputs that would fail later; the error lists all problems."""
     problems = [
-        f"{path} exists. Add --resume to go on with it, or choose another output."
+        f"{path} exists. Add --resume to continue it, or choose another output."
         for path in (output, journal)
         if is_there(path) and not resume
     ]
@@ -126,7 +126,7 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
 
 
 def recall(log: Path, journal: Journal) -> int:
-    """Put a finished log's calls back on record, so that a larger set of questions pays only for what is new."""
+    """Copy a finished log's calls back into a journal, so that a larger set of questions pays only for new calls."""
     known = len(journal)
     journal.add(filter(is_call, read_rows(log)))
     return len(journal) - known

@@ -1,4 +1,4 @@
-"""Baselines that are logged beside a log's steps: the guide alone, and models that decide when to stop."""
+"""Baselines that `collect` logs besides the steps: the guide alone, and models that decide when to stop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuideConfig
 
 BASELINES = BaseGuideConfig.baselines
-"""The names of the walks that rounds of base and guide have."""
+"""The names of the baselines of rounds of base and guide."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBaseline:
-    """A strategy with a policy. `name` is None for the walk of all steps that policies are judged on."""
+    """A strategy with a policy. `name` is None for the walk of all steps, on which policies are evaluated."""
 
     name: str | None
     strategy: Strategy
@@ -29,7 +29,7 @@ class RecordedBaseline:
 
 
 def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[RecordedBaseline, ...]:
-    """Return the walks of these names (all by default) that the configured strategy has (`StrategyConfig.baselines`).
+    """Return the named baselines (by default all) of the configured strategy (`StrategyConfig.baselines`).
 
     Raises:
         UsageError: there is no walk of such a name.

@@ -1,4 +1,4 @@
-"""The collector: runs every walk of every question, and makes a log's rows from the record."""
+"""Runs every walk of every question, and makes a log's rows from the journal."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from cascade.types import Answer, Completion, Request
 logger = logging.getLogger("cascade")
 
 MAX_FAILURES_IN_A_ROW = 20
-"""So many questions failing one after the other is an outage, not bad luck: it is no use to ask the others."""
+"""This many consecutive failures mean an outage; the remaining questions are not asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a collection is.
+    """The progress of a collection.
 
-    `spent_nano_usd` is what was paid so far, calls on record included; exact only if `cost_known`: what is not known
-    counts at the most that it can have been, and without a price not at all.
+    `spent_nano_usd` is the money spent so far, including recorded calls. It is exact only if `cost_known`: an unknown
+    cost counts at its upper bound, and a call without a price counts as 0.
     """
 
     done: int
@@ -51,14 +51,14 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left at the pace so far; None before there is one."""
+        """Estimated seconds left at the present rate; None while the rate is unknown."""
         return None if not self.done else self.elapsed_s / self.done * (self.total - self.done)
 
 
 class Refused(NamedTuple):
-    """A model or an offer whose answer is unknown for some questions in the log: no retry would have mended the error.
+    """A model or an offer that refused some of the logged questions, so that its answer to them is unknown.
 
-    `questions` is how many, `first` the id of one of them, with the `error`.
+    `questions` is their number, `first` the id of one of them, and `error` its error.
     """
 
     role: str
@@ -72,9 +72,9 @@ class Collected:
     """The result of a collection: the log holds `questions` questions with all their steps, in `rows` rows.
 
     `failures` are question ids with their errors; `refused` has one entry for each model or offer that refused some of
-    the logged questions for good; `stopped` says why the collection ended early, if it did.
-    `unused_calls` are calls in the journal that the log does not use, as after a change of the settings or with fewer
-    questions; they stay in the journal.
+    the logged questions; `stopped` is the reason why the collection ended early, if it did.
+    `unused_calls` counts calls in the journal that the log does not use, for example after a change of settings or with
+    fewer questions; they stay in the journal.
     """
 
     progress: Progress
@@ -87,7 +87,7 @@ class Collected:
 
 
 class _HoleError(Exception):
-    """A call failed or is not on record. No `ProviderError`: a walk would catch that and go on without the answer."""
+    """A call failed or is not recorded. It is not a `ProviderError`, which a walk would catch and ignore."""
 
     def __init__(self, error: ProviderError | None = None) -> None:
         super().__init__(error)
@@ -95,14 +95,14 @@ class _HoleError(Exception):
 
 
 class _StoppedError(Exception):
-    """It was stopped: no further call is made."""
+    """The collection was stopped; no further call is made."""
 
 
 @dataclass(slots=True)
 class _Tally:
     """Counters that the threads share.
 
-    `refused` has the error of each call that was refused for good, by its digest; `answered` who answered any call.
+    `refused` has the error of each refused call, by its digest; `answered` has the roles that answered any call.
     """
 
     done: int = 0
@@ -123,10 +123,10 @@ class Collector:
 
     Args:
         config: the models, the strategy whose steps are logged, and the provider.
-        baselines: other ways to answer the same questions, logged beside (`baselines.recorded_baselines`).
-        orchestrator: who makes the calls.
-        journal: what is on record, and where each answer is written down.
-        max_cost_nano_usd: what the log may cost as a whole, calls on record included; None is no cap.
+        baselines: other ways to answer the same questions, which are logged too (`baselines.recorded_baselines`).
+        orchestrator: makes the calls.
+        journal: the recorded calls; each new answer is written to it.
+        max_cost_nano_usd: the maximum cost of the whole log, including recorded calls; None for no cap.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Collector:
     def run(
         self, questions: Sequence[AskedQuestion], *, concurrency: int, tell: Callable[[Progress], None] = lambda _: None
     ) -> Progress:
-        """Make every call that is not on record yet; return once all are done, or none can be paid any more."""
+        """Make every call that is not recorded yet; return when all are done or the money is spent."""
         total, waiting = len(questions), iter(questions)
         in_flight: set[Future[None]] = set()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-collect") as threads:
@@ -192,7 +192,7 @@ class Collector:
 
     def outcome(self, total: int, rows: int) -> Collected:
         """Return the result of the collection; `rows` is the number of rows written from `log`."""
-        # An agent's answer is logged and has no call of its own on record: its calls are.
+        # An agent's answer is logged but is not a recorded call; the calls that the agent made are.
         tally, unused = self._tally, sum(digest not in self._logged for digest in self._journal)
         return Collected(
             self.progress(total),
@@ -207,10 +207,10 @@ class Collector:
     def log(
         self, questions: Iterable[AskedQuestion], matcher: Matcher | None, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the log's rows from the record alone.
+        """Yield the log's rows from the journal alone.
 
-        A question whose steps are not all on record is left out; so is a named walk by itself. A step that a model
-        refused for good is unknown, and the question stays: left out, it would make the sample a biased one.
+        A question without all of its steps is left out, and so is an incomplete baseline of a question. If a model
+        refused a step, the step is unknown and the question stays: leaving it out would bias the sample.
         """
         everything, *named = self._walks
         self._whole = 0
@@ -219,10 +219,15 @@ class Collector:
             judge = matcher or judge_named(asked.matcher or "exact")
             whole = self._on_record(everything, asked)
             if whole is None:
-                self._fail_unanswered(asked)
+                # The model that refused it answered no question at all, so the question counts as failed.
+                refused, tally = self._refused.get(asked.id), self._tally
+                if refused is not None and tally.stopped is None and asked.id not in dict(tally.failures):
+                    tally.failures.append((asked.id, refused))
                 continue
             self._whole += 1
-            self._note_refused(asked.id, whole)
+            for role, error in _failed_calls(whole).items():
+                lacking = self._lacking.get(role) or Refused(role, 0, asked.id, error)
+                self._lacking[role] = lacking._replace(questions=lacking.questions + 1)
             yield from judge_rows(self._rows(everything, whole, asked, dataset), judge)
             for walk in named:
                 answer = self._on_record(walk, asked)
@@ -230,22 +235,11 @@ class Collector:
                     yield from judge_rows(self._rows(walk, answer, asked, dataset), judge)
 
     def _on_record(self, walk: RecordedBaseline, asked: AskedQuestion) -> Answer | None:
-        """Return a walk rebuilt from the recorded calls; None if one of its calls is not on record."""
+        """Return a walk rebuilt from the recorded calls; None if a call is missing."""
         try:
             return self._walk(walk, asked, self._recorded)
         except (_HoleError, ProviderError):
             return None
-
-    def _fail_unanswered(self, asked: AskedQuestion) -> None:
-        """Count a question as failed that is left out since one who refused it answered no question at all."""
-        refused, tally = self._refused.get(asked.id), self._tally
-        if refused is not None and tally.stopped is None and asked.id not in dict(tally.failures):
-            tally.failures.append((asked.id, refused))
-
-    def _note_refused(self, name: str, answer: Answer) -> None:
-        for role, error in _failed_calls(answer).items():
-            found = self._lacking.get(role) or Refused(role, 0, name, error)
-            self._lacking[role] = found._replace(questions=found.questions + 1)
 
     def _one(self, asked: AskedQuestion) -> None:
         """Run one question's walks."""
@@ -260,7 +254,7 @@ class Collector:
         except _StoppedError:
             return
         except BudgetExceededError as error:
-            said = "What was paid for is on record: raise the cap and go on with --resume."
+            said = "All paid answers are recorded: raise the cap and continue with --resume."
             self._stop(BudgetExceededError(f"{error} {said}"))
         except _HoleError as hole:
             self._failed(asked, _in_words(hole.error))
@@ -281,8 +275,8 @@ class Collector:
         if outage:
             self._stop(
                 ProviderError(
-                    f"{MAX_FAILURES_IN_A_ROW} questions failed one after the other, the last with {said} "
-                    "What was paid for is on record: go on with --resume."
+                    f"{MAX_FAILURES_IN_A_ROW} consecutive questions failed, the last with {said} All paid answers "
+                    f"are recorded: continue with --resume."
                 )
             )
 
@@ -293,8 +287,8 @@ class Collector:
     def _walk(self, walk: RecordedBaseline, asked: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
         """Follow one walk to its end.
 
-        A call that fails breaks it off: a log with a hole is no full information. Where each step is a single call, one
-        that is refused for good is a step without a candidate, as it is when such a question is served.
+        A failed call ends the walk, because a log needs every step of a question. If each step is a single call, a call
+        that the provider refuses for good is logged as a step without a candidate, as in service.
         """
         may_lack = self._may_lack and walk.name is None
 
@@ -332,7 +326,7 @@ class Collector:
     def _pay(self, request: Request) -> Completion:
         price = self._prices.get(request.model)
         hold = self._budget.hold(request, price)
-        # Under a cap a call that may be billed is not tried again: only one was held for.
+        # Under a cap, a call that may have been billed is not retried: money was held for one call only.
         asked = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
         try:
             completion = self._orchestrator.complete(asked)
@@ -357,7 +351,7 @@ class Collector:
         return completion
 
     def _refuses(self, request: Request, error: ProviderError) -> None:
-        """Note a call that no retry mends; stop where a model or an offer refuses one question after the other."""
+        """Note a refused call; stop if a model or an offer refuses too many consecutive questions."""
         tally = self._tally
         with tally.lock:
             tally.refused[request_digest(request)] = error
@@ -366,8 +360,8 @@ class Collector:
         if outage and self._may_lack:
             self._stop(
                 ProviderError(
-                    f"{request.role} refused {MAX_FAILURES_IN_A_ROW} calls one after the other, the last with "
-                    f"{_in_words(error)} What was paid for is on record: go on with --resume."
+                    f"{request.role} refused {MAX_FAILURES_IN_A_ROW} consecutive calls, the last with "
+                    f"{_in_words(error)} All paid answers are recorded: continue with --resume."
                 )
             )
 
@@ -399,5 +393,5 @@ def _in_words(error: ProviderError | None) -> str:
 
 
 def _failed_calls(answer: Answer) -> dict[str, str]:
-    """Return the error of the calls that failed, by who was asked."""
+    """Return the error of the failed calls, by role."""
     return {call.request.role: str(call.error) for call in answer.calls if call.error is not None}

@@ -1,7 +1,7 @@
-"""The configuration: YAML, a dict or an object becomes one frozen `CascadeConfig`, or one error with every problem.
+"""Loads a configuration: YAML, a dict or an object becomes a frozen `CascadeConfig`, or one error with every problem.
 
-`schema` has the sections, `problems` puts into words what is wrong; here they are read, checked and put together.
-Keys never stand in a configuration: it names the environment variable that holds one. The environment is read here, in
+`schema` has the sections, `problems` the words for errors; this module reads, checks and combines them. A configuration
+never contains a key; it names the environment variable with the key. The environment is read here, in
 `providers/litellm.py`, and for one variable of the engine's in `providers/local.py`.
 
 A model's price is looked up in `CascadeConfig.prices` alone: as configured, else from the bundled table, else None.
@@ -78,7 +78,7 @@ class CascadeConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _fitting_policy(cls, data: Any) -> Any:
-        """Give a strategy the policy that fits it unless another is given."""
+        """If no policy is given, use the strategy's default policy."""
         if not isinstance(data, Mapping) or "policy" in data:
             return data
         found: Any = strategies.WRITTEN.class_at(data.get("strategy", {}))
@@ -95,7 +95,7 @@ class CascadeConfig(Section):
             *_label_problems(self),
         ]
         if problems:
-            # One error object carries them all; `load` takes them apart again.
+            # One error carries all problems; `load` splits it again.
             raise ValueError("\n".join(problems))
         return self
 
@@ -108,7 +108,7 @@ class CascadeConfig(Section):
 
 
 def strategy_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield what keeps a configuration's policy and strategy from working together."""
+    """Yield the reasons why a configuration's policy and strategy do not work together."""
     strategy = config.strategy
     for name in strategy.places:
         if name not in config.models:
@@ -130,7 +130,7 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
 
 
 def _fitting_strategy(config: CascadeConfig, fitted: FittedOn) -> str | None:
-    """Return the line of a configuration under which a policy can be served, as far as it is known."""
+    """Return the configuration line of a strategy that can serve a policy; None if unknown."""
     prices = config.prices()
     bounds = {name: prices[entry.model] for name, entry in config.models.items()}
     costs = {name: price.bound_nano_usd(1_000, 1_000) for name, price in bounds.items() if price is not None}
@@ -140,21 +140,21 @@ def _fitting_strategy(config: CascadeConfig, fitted: FittedOn) -> str | None:
 
 
 def _place_problems(config: CascadeConfig) -> Iterable[str]:
-    """One model name is one model: it cannot be served in two places."""
+    """Yield problems of a model name that has two entries with different settings."""
     first: dict[str, ModelConfig] = {}
     for place, entry in config.models.items():
         other = first.setdefault(entry.model, entry)
         for name in ("provider", "api_base", "api_key_env", "agent"):
             if getattr(entry, name) != getattr(other, name):
-                yield f"models.{place}.{name}: {entry.model} stands under models twice, with another {name}"
+                yield f"models.{place}.{name}: {entry.model} appears twice under models, with another {name}"
 
 
 def _fallback_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield what is wrong with the models that are to answer in others' places."""
+    """Yield the problems of models that are fallbacks of others."""
     first: dict[str, tuple[str, ...]] = {}
     for place, entry in config.models.items():
         if first.setdefault(entry.model, entry.fallbacks) != entry.fallbacks:
-            yield f"models.{place}.fallbacks: {entry.model} stands under models twice, with others"
+            yield f"models.{place}.fallbacks: {entry.model} appears twice under models, with other fallbacks"
         for name in entry.fallbacks:
             if name not in config.models:
                 known = did_you_mean(name, config.models)
@@ -169,7 +169,7 @@ def _price_problems(config: CascadeConfig) -> Iterable[str]:
     by_name: dict[str, PriceConfig | None] = {}
     for place, entry in config.models.items():
         if entry.price is not None and by_name.setdefault(entry.model, entry.price) != entry.price:
-            yield f"models.{place}.price: {entry.model} stands here with another price"
+            yield f"models.{place}.price: {entry.model} has another price here"
     why = None
     if config.budget.per_question is not None:
         why = "budget.per_question is a hard cap"
@@ -201,11 +201,11 @@ def _provider_problems(config: CascadeConfig) -> Iterable[str]:
 def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
     """Return a checked configuration from an object, a dict, or the path of a YAML file.
 
-    Paths in a file (`policy`, `prompts`, `replay:`, `traces`) are relative to the file's folder. In a dict, and in what
-    comes through a pipe, they are relative to the working directory.
+    Paths in a file (`policy`, `prompts`, `replay:`, stores) are relative to the file's folder. In a dict, or a file
+    read from a pipe, they are relative to the working directory.
 
     Raises:
-        ConfigError: everything that is wrong, each problem with its path.
+        ConfigError: the configuration is wrong; lists every problem with its path.
     """
     if isinstance(source, CascadeConfig):
         return source
@@ -217,9 +217,8 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
 
 
 def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
-    """Return a configuration whose relative paths are looked for from the folder of the configuration's file."""
-    strategy, policy, provider, traces = config.strategy, config.policy, config.provider, config.traces
-    modes = config.modes
+    """Return a configuration with its relative paths resolved against the folder of its file."""
+    strategy, policy, provider = config.strategy, config.policy, config.provider
     changed: dict[str, Section] = {}
     if strategy.prompts is not None:
         changed["strategy"] = strategy.model_copy(update={"prompts": _placed(strategy.prompts, folder)})
@@ -228,41 +227,35 @@ def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
     if provider.kind == "replay":
         options = {**provider.options, "path": _placed(str(provider.options["path"]), folder)}
         changed["provider"] = provider.model_copy(update={"options": options})
-    if traces is not None and traces.store is not None:
-        changed["traces"] = traces.model_copy(update={"store": _placed(traces.store, folder)})
-    if modes is not None and modes.store is not None:
-        changed["modes"] = modes.model_copy(update={"store": _placed(modes.store, folder)})
-    changed |= _review_beside(config.server, folder)
+    for name, one in (("traces", config.traces), ("modes", config.modes), ("budget", config.budget)):
+        if one is not None and one.store is not None:
+            changed[name] = one.model_copy(update={"store": _placed(one.store, folder)})
+    review = config.server.review
+    if judged := review.model_dump(include={"log", "file", "policy"}, exclude_none=True):
+        review = review.model_copy(update={name: _placed(one, folder) for name, one in judged.items()})
+        changed["server"] = config.server.model_copy(update={"review": review})
     return config.model_copy(update=changed) if changed else config
 
 
-def _review_beside(server: ServerConfig, folder: Path) -> dict[str, Section]:
-    judged = server.review.model_dump(include={"log", "file", "policy"}, exclude_none=True)
-    if not judged:
-        return {}
-    review = server.review.model_copy(update={name: _placed(one, folder) for name, one in judged.items()})
-    return {"server": server.model_copy(update={"review": review})}
-
-
 def _placed(written: str, folder: Path) -> str:
-    """Return a path, or the URL of a file, as it is from a folder: an absolute one, and a server's URL, as written."""
+    """Return a path or the URL of a file relative to a folder; absolute paths and URLs of servers are unchanged."""
     scheme, mark, rest = written.partition("://")
     path = Path(rest.removeprefix("/") if mark else written)
     if folder == Path() or (mark and scheme != "sqlite") or path.expanduser().is_absolute():
         return written
-    # The folder of a URL is written out: a store's path may not lead upwards.
+    # The folder in a URL is made absolute: a store's path must not contain "..".
     return f"sqlite:///{folder.resolve() / path}" if mark else str(folder / path)
 
 
 def policy_section(document: Mapping[str, Any], *, held: bool = False) -> PolicyConfig:
-    """Return a policy's settings by themselves.
+    """Return the checked settings of a policy, without the rest of a configuration.
 
     Args:
-        document: as written.
-        held: whether they stand in a policy directory, where alone a learned policy can be.
+        document: the settings as written.
+        held: whether they are from a policy directory; only there can a policy be a learned one.
 
     Raises:
-        ConfigError: everything that is wrong with them.
+        ConfigError: the settings are wrong; lists every problem.
     """
     kind = _HeldPolicy if held else _Policy
     try:
@@ -272,19 +265,19 @@ def policy_section(document: Mapping[str, Any], *, held: bool = False) -> Policy
 
 
 class _HeldPolicy(Section):
-    """A policy and nothing else, as a policy directory has it."""
+    """The section of a policy alone, as in a policy directory."""
 
     policy: HeldPolicy
 
 
 class _Policy(Section):
-    """A policy and nothing else, as it is written out."""
+    """A document with only a policy."""
 
     policy: WrittenPolicy
 
 
 def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
-    # A store's URL with a password is answered with better advice by its own section.
+    # The section of a store gives better advice on a URL with a password.
     problems = [said for said in secret_problems(document) if not said.startswith(("traces.store:", "traces:"))]
     try:
         config = CascadeConfig.model_validate(document)
@@ -296,29 +289,24 @@ def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
 
 
 def _said(kind: type[Section], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return everything that is wrong with settings, each problem once, with its path."""
+    """Return the problems of settings, each once, with its path."""
     from cascade.config.problems import problems_behind, problems_in
 
     return list(dict.fromkeys(problems_in(kind, document, error) + problems_behind(kind, document, error)))
 
 
 def environment(name: str | None) -> str | None:
-    """Return an environment variable's value, None if it is not set or empty."""
+    """Return the value of an environment variable; None if it is not set or empty."""
     return (os.environ.get(name) or None) if name else None
 
 
 def ledger_url(budget: BudgetConfig) -> str | None:
-    """Return the URL of the store that a ledger is kept in, None for this process's memory. Raises ConfigError."""
-    if budget.store_env is None:
-        return budget.store
-    url = environment(budget.store_env)
-    if not url:
-        raise ConfigError([f"budget.store_env: {budget.store_env} is not set"])
-    return _store_in("budget.store_env", url)
+    """Return the URL of the ledger's store; None for a ledger in memory. Raises ConfigError."""
+    return budget.store if budget.store_env is None else _store_named("budget", budget.store_env)
 
 
 def _label_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield what keeps people's judgements from a promise that needs them."""
+    """Yield the problems of settings for a promise that needs judgements by people."""
     if config.modes is None:
         return
     from cascade.guarantees.base import get
@@ -337,21 +325,18 @@ def _label_problems(config: CascadeConfig) -> Iterable[str]:
 
 
 def modes_url(config: CascadeConfig) -> str | None:
-    """Return the URL of the store that modes are kept in; None where there are none.
+    """Return the URL of the store of the modes; None without modes.
 
-    Without one of its own it is the database of the traces, or beside their file another one.
+    By default it is the database of the traces, or another file beside theirs.
 
     Raises:
-        ConfigError: a variable holds no store, or there are modes and no traces.
+        ConfigError: an environment variable has no valid store, or there are modes without traces.
     """
     modes = config.modes
     if modes is None:
         return None
     if modes.store_env is not None:
-        url = environment(modes.store_env)
-        if url is None:
-            raise ConfigError([f"modes.store_env: the environment variable {modes.store_env} is not set"])
-        return _store_in(modes.store_env, url)
+        return _store_named("modes", modes.store_env)
     traces = traces_url(config.traces)
     if traces is None:
         raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
@@ -364,28 +349,23 @@ def modes_url(config: CascadeConfig) -> str | None:
 
 
 def traces_url(traces: TracesConfig | None) -> str | None:
-    """Return the URL of the store that traces go to, None if there is to be none.
+    """Return the URL of the trace store; None if traces are off.
 
-    The configuration comes first, then CASCADE_TRACES, then a file in the user's folder for data.
+    The configuration has priority, then CASCADE_TRACES, then a file in the user's data folder.
 
     Raises:
-        ConfigError: the variable that the configuration names is not set, or what a variable holds is no store.
+        ConfigError: the named environment variable is not set, or a variable has no valid store.
     """
     if traces is None or traces.store is not None:
         return None if traces is None else traces.store
-    if traces.store_env is None:
-        return default_traces_url()
-    url = environment(traces.store_env)
-    if url is None:
-        raise ConfigError([f"traces.store_env: the environment variable {traces.store_env} is not set"])
-    return _store_in(traces.store_env, url)
+    return default_traces_url() if traces.store_env is None else _store_named("traces", traces.store_env)
 
 
 def default_traces_url() -> str | None:
-    """Return the URL of the store that traces go to where no configuration says, None for none.
+    """Return the URL of the trace store if no configuration names one; None if traces are off.
 
     Raises:
-        ConfigError: CASCADE_TRACES holds neither a store nor "off".
+        ConfigError: CASCADE_TRACES is neither a store nor "off".
     """
     told = environment(TRACES_VARIABLE)
     if told is not None:
@@ -393,6 +373,14 @@ def default_traces_url() -> str | None:
     import platformdirs
 
     return f"sqlite:///{Path(platformdirs.user_data_dir('cascade')) / 'traces.db'}"
+
+
+def _store_named(section: str, variable: str) -> str:
+    """Return the URL of the store that an environment variable holds, which a section's store_env names."""
+    url = environment(variable)
+    if url is None:
+        raise ConfigError([f"{section}.store_env: the environment variable {variable} is not set"])
+    return _store_in(variable, url)
 
 
 def _store_in(variable: str, url: str) -> str:

@@ -1,6 +1,6 @@
-"""From the configuration of a LiteLLM proxy to one of cascade's: the models, their keys' names, fallbacks, time limits.
+"""Converts the configuration of a LiteLLM proxy: the models, the names of their keys, fallbacks, time limits.
 
-What has no counterpart is listed, by its path, and never left out in silence. No key and no address with one is shown.
+Settings without a counterpart are listed by their paths. Keys, and addresses that contain keys, are never shown.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _VARIABLE = "os.environ/"
 _PLAIN = ("max_tokens", "temperature", "seed")
 _KNOWN = frozenset({"model", "api_key", "api_base", *_PLAIN})
 _SAYS_NOTHING = frozenset({"id", "mode"})
-"""Of `model_info`: `mode` is read apart."""
+"""Fields of `model_info`; `mode` is read separately."""
 _OBSERVING = {"share": 0.1, "alpha": 0.1}
-"""The modes of a new gateway, as the defaults are: a tenth of the requests is drawn, and a tenth may differ."""
+"""The modes of a new gateway, with the default values: a tenth of the requests is drawn, and a tenth may differ."""
 _RETRIES = 2
-"""How often cascade itself tries again."""
+"""The number of retries that cascade makes."""
 _SECTIONS = frozenset({"model_list", "router_settings", "litellm_settings"})
 _NOT_CHAT = frozenset({"embedding", "image_generation", "audio_transcription", "audio_speech", "rerank", "moderation"})
 
 
 class Carried(NamedTuple):
-    """A configuration of cascade, as plain values, and what was left behind, in words."""
+    """A configuration of cascade as plain values, and sentences about the settings left out."""
 
     config: dict[str, Any]
     left: tuple[str, ...]
@@ -39,12 +39,12 @@ class Carried(NamedTuple):
 def carried(document: Mapping[str, Any]) -> Carried:
     """Return cascade's configuration for a LiteLLM proxy's.
 
-    Each model keeps its alias: a client goes on asking for it by that name. A ladder is made of the cheapest and the
-    dearest model, or of the first and the last, where prices are unknown. The gateway begins by observing it: the
-    dearest model serves until a promotion.
+    Each model keeps its alias, so clients can keep using it. The ladder has the cheapest and the most expensive model,
+    or the first and the last if prices are unknown. The gateway starts in the mode observe: the most expensive model
+    serves until a promotion.
 
     Raises:
-        ConfigError: it has no model that cascade could ask.
+        ConfigError: the configuration has no model that cascade can call.
 
     >>> listed = {"model_name": "fast", "litellm_params": {"model": "openai/gpt-4o-mini", "api_key": "os.environ/A"}}
     >>> carried({"model_list": [listed]}).config["models"]
@@ -78,7 +78,7 @@ _ADVICE = {
 
 @dataclass
 class _Carrying:
-    """What was carried over so far."""
+    """The settings converted so far."""
 
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ class _Carrying:
     _spare: set[str] = field(default_factory=set)
 
     def take(self, where: str, entry: object) -> None:
-        """Take one deployment. A second one of an alias answers where the first is down."""
+        """Convert a deployment. A second deployment of an alias becomes a fallback of the first."""
         alias, given = _object(entry).get("model_name"), _object(_object(entry).get("litellm_params"))
         model = given.get("model")
         if not isinstance(alias, str) or not isinstance(model, str) or "*" in alias + model:
@@ -102,7 +102,7 @@ class _Carrying:
             f"{where}.model_info.{name}" for name in info if name not in _SAYS_NOTHING and not is_litellm(name)
         ]
         if any(one["model"] == model for one in self.models.values()):
-            self.left.append(f"{where}: {model} stands there twice; cascade asks each model at one address")
+            self.left.append(f"{where}: {model} appears twice; cascade calls each model at one address")
             return
         if alias not in self.models:
             self.models[alias] = made
@@ -120,7 +120,7 @@ class _Carrying:
         elif key is not None:
             self.left.append(f"{where}.litellm_params.api_key: put the key into a variable, and name it as api_key_env")
         if isinstance(base, str) and base.startswith(_VARIABLE):
-            self.left.append(f"{where}.litellm_params.api_base: write the address that {base} stands for as api_base")
+            self.left.append(f"{where}.litellm_params.api_base: write the address that {base} refers to as api_base")
         elif base is not None:
             yield "api_base", base
         for name in _PLAIN:
@@ -129,7 +129,7 @@ class _Carrying:
         self.left += [f"{where}.litellm_params.{name}" for name in given if name not in _KNOWN and not is_litellm(name)]
 
     def _price(self, where: str, given: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the price; what stands under `litellm_params` counts before what `model_info` says."""
+        """Return the price; `litellm_params` takes precedence over `model_info`."""
         told = {name: value for name, value in {**info, **given}.items() if is_litellm(name)}
         if not told:
             return {}
@@ -147,7 +147,7 @@ class _Carrying:
         return {}
 
     def settings(self, where: str, given: Mapping[str, Any]) -> None:
-        """Take the proxy's own settings: fallbacks, retries, time limits."""
+        """Convert the proxy's own settings: fallbacks, retries, time limits."""
         for name, value in given.items():
             if name == "fallbacks":
                 self._fallbacks(f"{where}.fallbacks", value)
@@ -170,7 +170,7 @@ class _Carrying:
                     self.models[alias]["fallbacks"] = list(dict.fromkeys(name for name in known if name != alias))
 
     def ladder(self) -> dict[str, Any]:
-        """Return a ladder of the cheapest and the dearest model."""
+        """Return a ladder of the cheapest and the most expensive model."""
         aliases = [name for name in self.models if name not in self._spare]
         costs = {name: _cost(self.models[name]) for name in aliases}
         known = [name for name in aliases if costs[name] is not None]
@@ -186,7 +186,7 @@ def _object(value: object) -> Mapping[str, Any]:
 
 
 def _cost(entry: Mapping[str, Any]) -> float | None:
-    """Return what a call of 1,000 tokens and 1,000 more costs at most, None where no price is known."""
+    """Return the highest cost of a call with 1,000 tokens in and 1,000 out; None without a price."""
     given = entry.get("price")
     price = PriceTable.bundled().price(entry["model"]) if given is None else PriceConfig.model_validate(given).price()
     return None if price is None else price.bound_nano_usd(1_000, 1_000)

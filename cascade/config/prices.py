@@ -1,4 +1,4 @@
-"""A model's price in LiteLLM's fields, USD per token, as settings of cascade's own, USD per million tokens."""
+"""Converts a model's price from LiteLLM's fields (USD per token) to cascade's settings (USD per million tokens)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _RATE = re.compile(rf"({'|'.join(_SHORT)})(?:_above_([0-9]+)k_tokens)?(?:_({'|'.
 _SIZE = "search_context_size_"
 _RATES = frozenset({*LITELLM_RATES, "request"})
 _PER_MILLION = _RATES | {"above", "tiers", "search"}
-"""How cascade's own settings are called."""
+"""The names of cascade's own price settings."""
 
 
 def is_litellm(name: object) -> bool:
-    """Whether LiteLLM calls a price so."""
+    """Whether LiteLLM has a price field of this name."""
     return isinstance(name, str) and (bool(_RATE.fullmatch(name)) or name in {LITELLM_REQUEST, LITELLM_SEARCH})
 
 
 def from_litellm(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a price in LiteLLM's fields, USD per token, as the settings of `schema.PriceConfig`.
 
-    A rate of long prompts that is not given is that of short ones, at the same tier.
+    A missing rate for long prompts is taken from short prompts at the same tier.
 
     Raises:
-        ValueError: says everything that is wrong, a line each.
+        ValueError: the fields are wrong; one line for each problem.
 
     >>> from_litellm({"input_cost_per_token": 1e-6, "output_cost_per_token_flex": "2e-06"})
     {'input': 1.0, 'tiers': {'flex': {'output': 2.0}}}
     """
     problems = [
-        f"{name} is in USD per million tokens, LiteLLM's {next(filter(is_litellm, given))} in USD per token: use one "
-        "way of the two"
+        f"{name} is in USD per million tokens, LiteLLM's {next(filter(is_litellm, given))} in USD per token: use "
+        f"only one of them"
         for name in given
         if name in _PER_MILLION
     ]
@@ -67,7 +67,7 @@ def from_litellm(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put(place: dict[str, Any], short: str, name: str, value: object, digits: int) -> Iterator[str]:
-    """Put an amount where it belongs, in USD per so many powers of ten; yield what is wrong with it."""
+    """Store an amount under its name, in USD per power of ten; yield its problems."""
     try:
         amount = Decimal(str(value)) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
     except InvalidOperation:

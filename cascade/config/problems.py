@@ -1,4 +1,4 @@
-"""What is wrong with settings, in words: every problem at once, each with its path and the word that was meant."""
+"""Describes the problems of settings: all at once, each with its path and the name that was probably meant."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cascade.section import ByKind
 from cascade.text import counted
 
 MOST_PROBLEMS = 100
-"""How many are listed: more are one mistake, and each takes time to put into words."""
+"""The maximum number of listed problems: more usually have one cause, and describing each takes time."""
 
 
 def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return what keeps settings from being a model, each problem as "path: what is wrong".
+    """Return the problems of settings, each as "path: what is wrong".
 
     Args:
-        model: what they should be.
+        model: the model class.
         document: the settings.
-        error: what pydantic says of them.
+        error: pydantic's error.
     """
     found: list[str] = []
     listed = _own(error.errors(include_url=False, include_input=True))
@@ -33,7 +33,7 @@ def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: Vali
         if problem["type"] == "extra_forbidden":
             name = str(problem["loc"][-1])
             if is_secret_name(name):
-                continue  # said already, with better advice
+                continue  # already reported, with better advice
             known = _fields_at(model, document, problem["loc"])
             found.append(f"{path}: there is no such setting{did_you_mean(name, known)}")
         elif problem["type"] == "value_error":
@@ -49,13 +49,13 @@ def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: Vali
 
 
 def _own(listed: list[Any]) -> list[Any]:
-    """Leave out that a list is too short because its items could not be read."""
+    """Leave out the problem that a list is too short if the cause is an invalid item."""
     within = {problem["loc"][:-1] for problem in listed}
     return [problem for problem in listed if problem["type"] != "too_short" or problem["loc"] not in within]
 
 
 def _words(problem: Any) -> str:
-    """Return what is wrong with a setting in the words of a configuration: pydantic speaks of Python's types."""
+    """Return a problem of a setting in terms of YAML; pydantic's messages name Python's types."""
     if problem["type"] in {"tuple_type", "list_type"}:
         return "input should be a list"
     if problem["type"] == "model_type":
@@ -69,11 +69,11 @@ def _words(problem: Any) -> str:
 
 
 _PASSES = 3
-"""A misspelt kind hides what is wrong with its settings, and those what does not go with other sections."""
+"""A misspelt kind hides problems of its settings, and these hide conflicts with other sections."""
 
 
 def problems_behind(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return what is wrong besides, seen once the settings that are wrong by themselves are left out."""
+    """Return further problems, found after leaving out the settings that are wrong by themselves."""
     rest, left_out, found = copy.deepcopy(dict(document)), set[str](), list[str]()
     for _ in range(_PASSES):
         for problem in error.errors(include_url=False):
@@ -85,7 +85,7 @@ def problems_behind(model: type[BaseModel], document: Mapping[str, Any], error: 
         except ValidationError as more:
             error = more
             if "strategy" in document and "strategy" not in rest and not more.errors(include_url=False)[0]["loc"]:
-                break  # it was left out, and the one by default, of base and guide, wants other models and policies
+                break  # it was left out, and the default strategy (base and guide) needs other models and policies
             behind = problems_in(model, rest, more)
             found += [said for said in behind if said.split(": ")[0] not in left_out and "is missing" not in said]
         else:
@@ -94,7 +94,7 @@ def problems_behind(model: type[BaseModel], document: Mapping[str, Any], error: 
 
 
 def _spelt_right(model: type[BaseModel], document: dict[str, Any], location: tuple[int | str, ...]) -> bool:
-    """Give a section of a misspelt kind the kind that was meant, so that its settings can be looked at."""
+    """Correct a section's misspelt kind, so that its settings can be checked."""
     name = str(location[0]) if len(location) == 1 else ""
     chooses, section = _by_kind(model, name), document.get(name)
     if chooses is None or not isinstance(section, dict) or chooses.class_at(section) is not None:
@@ -105,13 +105,13 @@ def _spelt_right(model: type[BaseModel], document: dict[str, Any], location: tup
 
 
 def _by_kind(model: type[BaseModel], name: str) -> ByKind[Any] | None:
-    """Return what chooses the class of a setting by its kind; None where the setting has one class."""
+    """Return the function that selects a setting's class by its kind; None if the setting has only one class."""
     field = model.model_fields.get(name)
     return next((one for one in field.metadata if isinstance(one, ByKind)), None) if field else None
 
 
 def _leave_out(document: Any, location: tuple[int | str, ...]) -> None:
-    """Take the setting at a location out of a document, as far as it is there."""
+    """Remove the setting at a location from a document, if it is there."""
     *inside, last = location or ("",)
     for part in inside:
         document = document.get(part) if isinstance(document, dict) else None
@@ -134,19 +134,19 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _fields_at(model: type[BaseModel], document: Any, location: tuple[int | str, ...]) -> Iterable[str]:
-    """Return the settings that exist where an unknown one stands."""
+    """Return the known settings at the place of an unknown one."""
     at: type[BaseModel] | None = model
     for part in location[:-1]:
         document = document.get(part) if isinstance(document, Mapping) else None
         if at is None or part not in at.model_fields:
-            continue  # a name that the user gave, as that of a model, or a place in a list
+            continue  # a name given by the user, such as that of a model, or an index in a list
         chooses = _by_kind(at, str(part))
         at = _model_in(at.model_fields[str(part)].annotation) if chooses is None else chooses.class_at(document)
     return () if at is None else at.model_fields
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the first model that a type is made of."""
+    """Return the first model class in a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for one in get_args(annotation) if (found := _model_in(one)) is not None), None)

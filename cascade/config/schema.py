@@ -1,11 +1,11 @@
-"""The settings, section by section: what each is called, its type, its default. `config` puts them together."""
+"""The settings, section by section, with names, types and defaults. `config` combines them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -20,7 +20,7 @@ from cascade.strategies import config as strategies
 from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS
 from cascade.strategies.config import StrategyConfig
 
-if TYPE_CHECKING:  # loaded where a configuration has the section `guarantee`
+if TYPE_CHECKING:  # imported only if a configuration has the section `guarantee`
     from cascade.guarantees.base import Guarantee
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -42,7 +42,7 @@ class Rates(Section):
 
 
 class LongRates(Rates):
-    """The price of a whole call whose prompt is longer than so many tokens."""
+    """The price of a whole call whose prompt is longer than `tokens`."""
 
     tokens: int = Field(ge=1)
 
@@ -54,9 +54,9 @@ class TierRates(Rates):
 
 
 class PriceConfig(TierRates):
-    """What a model costs: its rates, those of long prompts and of service tiers, and what a web search costs in USD.
+    """The price of a model: its rates, those for long prompts and service tiers, and that of a web search in USD.
 
-    `search` is of a model that searches the web once for each request.
+    `search` is for a model that searches the web once for each request.
     """
 
     tiers: dict[str, TierRates] = Field(default_factory=dict)
@@ -83,10 +83,10 @@ def _name_alone(value: object) -> object:
 
 
 class ModelConfig(Section):
-    """One model: its name, where it is served, how it is asked, what it costs, and what it can take.
+    """One model: its name, address, request settings, price, and the additions that it refuses.
 
-    `fallbacks` are other entries under `models`, which answer in their order where it is down. `refuses` names what
-    cascade is not to add to its requests; for `max_tokens` it sends `max_completion_tokens`.
+    `fallbacks` are other entries under `models`, which answer in their order if the model is down. `refuses` lists the
+    fields that cascade must not add to its requests; instead of `max_tokens` it sends `max_completion_tokens`.
     """
 
     model: str = Field(min_length=1)
@@ -129,14 +129,14 @@ Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
 
 
 class AuditConfig(Section):
-    """How many questions are run to the last step to see what was missed. Without a seed the draws differ each time."""
+    """The share of questions run to the last step to find misses. Without a seed the draws differ each time."""
 
     probability: float = Field(gt=0, le=1, allow_inf_nan=False)
     seed: int | None = None
 
 
 class MonitorConfig(Section):
-    """The most likely that a false alarm ever is, and how questions are served after an alarm.
+    """The probability of a false alarm at any time, and how questions are served after an alarm.
 
     Without `fallback`: "everything" for a promise on the set of answers, "guide" for one on the answer served.
     """
@@ -153,7 +153,7 @@ class OnlineConfig(Section):
 
 
 class GuaranteeConfig(Section):
-    """What a certificate has to promise, and how the promise is watched. What is left out is not asked for."""
+    """The promise that a certificate must make, and how it is monitored. A setting that is left out is not required."""
 
     kind: str | None = None
     alpha: float | None = None
@@ -167,12 +167,12 @@ class GuaranteeConfig(Section):
     def wanted(
         self, kind: str, alpha: float | None, delta: float | None, budget_nano_usd: int | None = None
     ) -> Guarantee:
-        """Return what is asked for; where the configuration does not say, what is given here.
+        """Return the requested guarantee; the arguments fill in what the configuration leaves out.
 
-        A kind or alpha that is asked for without delta is to hold on average over calibrations, where that exists.
+        A kind or alpha without delta means a promise on average over calibrations, for the kinds that have one.
 
         Raises:
-            UsageError: everything that is wrong with it.
+            UsageError: the settings are wrong; lists every problem.
         """
         from cascade.guarantees.base import Guarantee, get
 
@@ -186,7 +186,7 @@ class GuaranteeConfig(Section):
             alpha if self.alpha is None else self.alpha,
             self.delta if self.delta is not None or on_average else delta,
             budget_nano_usd=limit,
-            most_nano_usd=limit,  # a hard cap on one question is the section budget's
+            most_nano_usd=limit,  # the hard cap on one question is in the section budget
         )
 
     @model_validator(mode="after")
@@ -203,7 +203,7 @@ class GuaranteeConfig(Section):
 
         kind = self.kind or default_kind(budget=self.budget is not None)
         try:
-            self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None, 1)  # the certificate says the rest
+            self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None, 1)  # the certificate has the rest
         except UsageError as error:
             yield str(error)
         if self.audit is None and self.model_fields_set & {"monitor", "online"}:
@@ -226,16 +226,30 @@ def _checked_store(value: str) -> str:
     return value
 
 
-class BudgetConfig(Section):
-    """What a question may cost, and what all together may, in USD.
+class _Stored(Section):
+    """A section with a store of its own: by its URL, or by the environment variable that holds one."""
+
+    store: Annotated[str, AfterValidator(_checked_store)] | None = None
+    store_env: str | None = None
+
+    @model_validator(mode="after")
+    def _one_store(self) -> Self:
+        if self.store is not None and self.store_env is not None:
+            raise ValueError("give store or store_env, not both")
+        return self
+
+
+class BudgetConfig(_Stored):
+    """Caps on the cost of a question and of all requests together, in USD.
 
     `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
-    database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits `wait_s`
-    for money that calls under way hold. Where a call does not fit, "serve_best" (once "answer") serves the best answer
-    there is, "base_only" does the same and asks the first model where there is none, and "refuse" serves nothing.
+    database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits up to
+    `wait_s` for money held by running calls. If a call does not fit, "serve_best" (formerly "answer") serves the best
+    answer so far, "base_only" does the same and asks the first model if there is no answer, and "refuse" serves
+    nothing.
 
-    `prompt_cache_s` is how long the providers keep a prompt in their cache, in seconds. With it a conversation stays
-    with a ladder's last model where that model's cached prompt makes it no dearer than the first one.
+    `prompt_cache_s` is how long the providers keep a prompt in their cache, in seconds. With it, a conversation stays
+    with a ladder's last model if the cached prompt makes that model no more expensive than the first one.
     """
 
     per_question: _Positive | None = None
@@ -247,25 +261,17 @@ class BudgetConfig(Section):
     on_exhausted: Literal["refuse", "base_only", "serve_best", "answer"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     prompt_cache_s: _Positive | None = None
-    store: Annotated[str, AfterValidator(_checked_store)] | None = None
-    store_env: str | None = None
     shared: ClassVar[tuple[str, ...]] = ("per_key", "per_user", "per_day", "per_month", "total")
-    """The caps that many requests share."""
+    """The caps that are shared by many requests."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether there is a cap that many requests share, so that a ledger is needed."""
+        """Whether a cap is shared by many requests, so that a ledger is needed."""
         return any(getattr(self, name) is not None for name in self.shared)
-
-    @model_validator(mode="after")
-    def _one_store(self) -> BudgetConfig:
-        if self.store is not None and self.store_env is not None:
-            raise ValueError("give store or store_env, not both")
-        return self
 
 
 class LimitsConfig(Section):
-    """How long a question's context may be, in characters; a longer one loses its middle, with a warning."""
+    """The maximum length of a question's context in characters; a longer one loses its middle, with a warning."""
 
     context_chars: int | None = Field(default=None, ge=100)
 
@@ -278,10 +284,10 @@ class TimeoutsConfig(Section):
 
 
 class ServerKeyConfig(Section):
-    """A key that opens the server: whose it is, and the SHA-256 of the key itself, which stands nowhere.
+    """A key for the server: its owner's name and its SHA-256. The key itself is stored nowhere.
 
-    `expires` is the last day, UTC, on which it opens. A key with the scope `ask` asks models, one with `view` opens the
-    pages and judges, one with `metrics` reads `/metrics`; one with `admin` may do both, and change modes.
+    `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `view` the pages
+    and reviews, `metrics` reading `/metrics`; `admin` allows pages, reviews and metrics, and changing modes.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -291,7 +297,7 @@ class ServerKeyConfig(Section):
 
 
 class ReviewConfig(Section):
-    """What people judge on the page `/ui/review`. By default the audits among the traces, in a file beside them."""
+    """The review page `/ui/review`. By default people judge the audits in the traces, into a file beside them."""
 
     log: str | None = Field(default=None, min_length=1)
     file: str | None = Field(default=None, min_length=1)
@@ -303,11 +309,11 @@ class ReviewConfig(Section):
 
 
 class ServerConfig(Section):
-    """How `cascade serve` listens, whom it serves, and what it refuses.
+    """The address, the keys and the limits of `cascade serve`.
 
-    `name` is the cascade's among the models that a client sees. `any_address` allows an address beyond loopback without
-    keys. `request_s` bounds a whole request, `body_s` how long a client may take to send one, or may read nothing of
-    its response, `drain_s` how long a request under way may take once the server was told to stop.
+    `name` is the cascade's name among the models that a client sees. `any_address` allows addresses other than loopback
+    without keys. Limits in seconds: `request_s` for a whole request, `body_s` for sending a body and for a client that
+    reads nothing, `drain_s` for running requests after the server was told to stop.
     """
 
     name: str = Field(default="cascade", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -334,15 +340,15 @@ class ServerConfig(Section):
         return value
 
 
-class ModesConfig(Section):
-    """How `cascade serve` observes, proves, enforces and watches. Without this section its policy serves at once.
+class ModesConfig(_Stored):
+    """How `cascade serve` observes, certifies, enforces and monitors. Without this section the policy serves at once.
 
-    `share` of the requests is drawn while observing, less where `per_day` (USD) would not pay for it; `certify` of the
-    conversations certify, the others fit. `guarantee`, `alpha` and `delta` are of the certificate, `comparator` says
-    when two answers are the same. For regret people judge the answers that differ, within `label_days`. While the
-    policy serves, `audit` of the requests are run to the end; `level` is the chance of a false alarm. `promote` says
-    whether people promote, or the server does once a promotion is likely; it serves `canary` of the keys. `examples`
-    messages at the head of each request are the application's own.
+    While observing, `share` of the requests is drawn, or less if `per_day` (USD) does not suffice; the share `certify`
+    of the conversations certifies, the others fit. `guarantee`, `alpha` and `delta` are of the certificate,
+    `comparator` says when two answers are the same. For regret people judge the answers that differ, within
+    `label_days`. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of a false
+    alarm. `promote` says whether people promote, or the server does once a promotion is likely; it serves `canary` of
+    the keys. `examples` messages at the head of each request are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -358,18 +364,10 @@ class ModesConfig(Section):
     promote: Literal["manual", "automatic"] = "manual"
     canary: Annotated[float, Field(gt=0, le=1)] = 1.0
     examples: Annotated[int, Field(ge=0)] = 0
-    store: Annotated[str, AfterValidator(_checked_store)] | None = None
-    store_env: str | None = None
-
-    @model_validator(mode="after")
-    def _one_store(self) -> ModesConfig:
-        if self.store is not None and self.store_env is not None:
-            raise ValueError("give store or store_env, not both")
-        return self
 
 
 class ProviderConfig(Section):
-    """Who answers: a provider's name and its options."""
+    """The provider: its name and its options."""
 
     kind: str
     api_base: _Address | None = None
@@ -391,24 +389,16 @@ class TelemetryConfig(Section):
     content: bool = False
 
 
-class TracesConfig(Section):
-    """Where the calls of each ask are kept, and what of them. Without a store it is CASCADE_TRACES, or one's own."""
+class TracesConfig(_Stored):
+    """The store of the traces, and how much of each call is kept. By default CASCADE_TRACES, or the user's own file."""
 
-    store: Annotated[str, AfterValidator(_checked_store)] | None = None
-    store_env: str | None = None
     content: Literal["full", "hash", "none"] = "full"
     durability: Literal["group", "full"] = "group"
     strict: bool = False
 
-    @model_validator(mode="after")
-    def _one_store(self) -> TracesConfig:
-        if self.store is not None and self.store_env is not None:
-            raise ValueError("give store or store_env, not both")
-        return self
-
 
 def traces_shorthand(value: object) -> object:
-    """Read a URL, "on" and "off" as what they are short for; None is off."""
+    """Expand a URL, "on" and "off", which are short forms; None is off."""
     if value is True or value == "on":
         return {}
     if value is False or value == "off":
@@ -417,7 +407,7 @@ def traces_shorthand(value: object) -> object:
 
 
 def provider_shorthand(value: object) -> object:
-    """Read "local" and "replay:log.jsonl" as what they are short for."""
+    """Expand "local" and "replay:log.jsonl", which are short forms."""
     if not isinstance(value, str):
         return value
     kind, colon, path = value.partition(":")
@@ -425,7 +415,7 @@ def provider_shorthand(value: object) -> object:
 
 
 def policy_shorthand(value: object) -> object:
-    """Read a text as the policy directory that it names."""
+    """Expand a text to the settings of the policy directory at this path."""
     if not isinstance(value, str) or not value.strip():
         return value
     if value in policies.POLICIES.names:
@@ -438,8 +428,8 @@ def policy_shorthand(value: object) -> object:
 
 
 AnyStrategy = Annotated[StrategyConfig, strategies.WRITTEN]
-"""A strategy, of the kind that it names."""
+"""A strategy; its class depends on its kind."""
 HeldPolicy = Annotated[PolicyConfig, policies.HELD]
-"""A policy as a policy directory has it."""
+"""A policy as in a policy directory."""
 WrittenPolicy = Annotated[PolicyConfig, policies.WRITTEN, BeforeValidator(policy_shorthand)]
-"""A policy as a configuration has it."""
+"""A policy as in a configuration."""

@@ -1,4 +1,4 @@
-"""A YAML file read as if an enemy wrote it: bounded, without objects, without duplicate keys."""
+"""Reads untrusted YAML: limited in size and depth, without object tags, aliases or duplicate keys."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_FILE_BYTES = 1_000_000
 REFUSE_ALIASES = True
 MAX_DEPTH = 20
 MAX_NODES = 10_000
-"""Names and values of a file: a configuration of a hundred models has a tenth of that."""
+"""The maximum number of names and values in a file; a configuration with a hundred models has a tenth of that."""
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses aliases, which bombs are made of, and stops at `MAX_NODES`."""
+    """PyYAML's safe loader, which also refuses aliases (they can expand exponentially) and stops at `MAX_NODES`."""
 
     nodes = 0
 
@@ -46,11 +46,11 @@ EXAMPLE = "`cascade init` writes an example"
 
 
 def read_yaml(path: Path, example: str = EXAMPLE) -> Mapping[str, Any]:
-    """Read a YAML file safely: bounded, without tags that make objects.
+    """Read a YAML file safely: limited in size, without tags that create objects.
 
     Args:
-        path: of the file.
-        example: where to find settings of its kind, as a clause.
+        path: the path of the file.
+        example: a clause that says where to find an example of such settings.
 
     Raises:
         ConfigError: it is missing, too large, not YAML, or not a mapping.
@@ -73,7 +73,7 @@ def read_yaml(path: Path, example: str = EXAMPLE) -> Mapping[str, Any]:
 
 
 def parse_yaml(text: str, source: str, example: str = EXAMPLE) -> Mapping[str, Any]:
-    """Read settings from YAML text as safely; `source` is what errors call it, `example` where to find some.
+    """Read settings from YAML text, as safely; errors name `source` and `example`.
 
     Raises:
         ConfigError: it is not YAML, or not a mapping.
@@ -90,7 +90,7 @@ def parse_yaml(text: str, source: str, example: str = EXAMPLE) -> Mapping[str, A
 
 
 def _said(error: Exception) -> str:
-    """Return what a YAML error says without the line it quotes: a key may stand there."""
+    """Return a YAML error's message without the quoted line, which may contain a key."""
     problem = getattr(error, "problem", None) or (str(error) if isinstance(error, yaml.YAMLError) else "")
     mark = getattr(error, "problem_mark", None)
     where = f", line {mark.line + 1}" if mark else ""
@@ -98,7 +98,7 @@ def _said(error: Exception) -> str:
 
 
 def _depth(value: object, level: int = 0) -> int:
-    """Return how deep a document is nested, at most one more than is allowed."""
+    """Return the depth of a document, at most one more than is allowed."""
     if level > MAX_DEPTH or not isinstance(value, Mapping | list):
         return level
     inner = value.values() if isinstance(value, Mapping) else value

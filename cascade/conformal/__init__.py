@@ -1,6 +1,6 @@
 """Turn scores and a threshold into decisions, and calibration data into a threshold with a guarantee.
 
-This package works on numbers only and knows no language models. You can use it with a cascade of your own:
+This package works on numbers only and calls no language models. You can use it with a cascade of your own:
 
 >>> from cascade.conformal import calibrate
 >>> calibrate([0.3, 0.9, 0.4, 0.7, 0.6, 0.8, 0.2, 0.5, 0.1], alpha=0.1).kappa  # of nine questions' critical values
@@ -43,31 +43,15 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "AuditPlan": "audits",
-    "BudgetCalibration": "risk",
-    "Calibration": "split",
-    "Levels": "arrays",
-    "Monitor": "monitor",
-    "OnlineThreshold": "online",
-    "PathPoint": "served",
-    "PathResult": "ltt",
-    "RiskCalibration": "risk",
-    "ScoreArrays": "arrays",
-    "SegmentCalibration": "split",
-    "StepArrays": "arrays",
-    "calibrate": "split",
-    "calibrate_budget": "risk",
-    "calibrate_risk": "risk",
-    "calibrate_segments": "split",
-    "cost_levels": "risk",
-    "covered_at": "split",
-    "critical_kappa": "split",
-    "critical_values": "split",
-    "learn_then_test": "ltt",
-    "levels": "arrays",
-    "loss_levels": "risk",
-    "needed_n": "split",
-    "served_losses": "served",
+    "arrays": "Levels ScoreArrays StepArrays levels",
+    "audits": "AuditPlan",
+    "ltt": "PathResult learn_then_test",
+    "monitor": "Monitor",
+    "online": "OnlineThreshold",
+    "risk": "BudgetCalibration RiskCalibration calibrate_budget calibrate_risk cost_levels loss_levels",
+    "served": "PathPoint served_losses",
+    "split": "Calibration SegmentCalibration calibrate calibrate_segments "
+    "covered_at critical_kappa critical_values needed_n",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Logged steps and a policy's scores as arrays, and what the policy would have done on them at every threshold.
+"""Logged steps and a policy's scores as arrays, and the policy's decisions on them at every threshold.
 
 n questions, at most T steps each, at most m candidates a step. Absent steps and candidates are marked, not guessed.
 
@@ -11,15 +11,16 @@ on the log determine, for every kappa at once, how far it goes and which answers
 where s̃ is the score, +∞ for the argmax of a step, −∞ where the action is impossible. A level of −∞ is reached at no
 kappa, not even at −∞. The result agrees with `policies.base.actions` followed step by step.
 
-So much for a chain. Where steps name their parents, step t is paid where all its parents are and its own score is at
-least kappa: v_t = min over its parents p of v_p, and s̃(t), and v_t = +∞ without parents. A step is decided on at its
-last parent, the one with the highest number, and the argmax there is among the answers of that parent and the steps
-decided on there. Which step that is does not depend on kappa, so each level is a minimum of numbers that do not either.
-A step with several parents may be the argmax where another parent is not paid: then nothing is kept there.
+These formulas are for a chain. If steps name their parents, step t is paid if all its parents are paid and its own
+score is at least kappa: v_t = min(s̃(t), min over its parents p of v_p), and v_t = +∞ without parents. The policy
+decides on a step at the step's last parent, the one with the highest number. The argmax there is taken over the answers
+of that parent and the steps decided on there. The last parent does not depend on kappa, so each level is a minimum of
+numbers that do not depend on kappa either. A step with several parents may be the argmax where another parent is not
+paid: then nothing is kept there.
 
-Where a record ends before the question does (`open_end`), the walk might have gone on from there, and whether
-an answer there is the argmax is unknown. So it is kept for its score alone, s̃ = s: nothing is taken for kept, and no
-question for covered, that would not be were the record complete.
+If a record ends before the question does (`open_end`), the walk might have gone on, and it is unknown whether an answer
+there is the argmax. So the answer is kept only for its own score, s̃ = s. Then every answer that counts as kept, and
+every question that counts as covered, would also count with a complete record.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ class StepArrays:
     """Logged steps of n questions.
 
     Attributes:
-        answer: int64 (n, T, m), which distinct answer a candidate is, numbered within its question; −1 = no candidate.
+        answer: int64 (n, T, m), the number of a candidate's answer within its question, equal for equal answers;
+            −1 = no candidate.
         correct: bool (n, T, m), whether the candidate is right; False where there is none.
         cost: int64 (n, T), the cost of step t in nano-USD; 0 beyond the last logged step.
-        steps: int64 (n,), how many steps are on record, 1 ≤ steps ≤ T.
-        complete: bool (n,), whether all steps that the question could take are on record. If they are not, and no
-            answer on record is right, it is unknown whether a later step would have given a right one.
+        steps: int64 (n,), the number of logged steps, 1 ≤ steps ≤ T.
+        complete: bool (n,), whether all possible steps of the question are logged. If not, and no logged answer is
+            right, it is unknown whether a later step would have given a right one.
         parents: for each of the T steps the numbers of the earlier steps that it depends on; a step without any is
             always paid. None (and set to None) for a chain, in which each step depends on the one before.
     """
@@ -84,11 +86,11 @@ class StepArrays:
 
     @property
     def solvable(self) -> Bools:
-        """Bool (n,): whether a right answer is on record."""
+        """Bool (n,): whether a logged answer is right."""
         return np.asarray(self.correct.any(axis=(1, 2)), dtype=np.bool_)
 
     def take(self, rows: Ints | Bools | slice) -> StepArrays:
-        """Return the chosen questions; of a slice without copying."""
+        """Return the chosen questions; a slice is not copied."""
         return StepArrays(
             self.answer[rows],
             self.correct[rows],
@@ -101,8 +103,8 @@ class StepArrays:
     def only(self, steps: Sequence[int]) -> StepArrays:
         """Return the same questions as if no other steps existed; the steps are numbered from 1, in rising order.
 
-        The result is exact if no step's content depends on another step, as in a ladder, or if `parents` says on which.
-        A question whose record ends before one of the chosen steps has an incomplete record.
+        The result is exact if no step's content depends on another step, as in a ladder, or if `parents` names the
+        steps that it depends on. A question whose record ends before one of the chosen steps becomes incomplete.
 
         Raises:
             UsageError: a chosen step has a parent that is not chosen.
@@ -122,7 +124,7 @@ class StepArrays:
 
     @property
     def nodes(self) -> Parents:
-        """The parents of each step, given for a chain too (where `parents` is None)."""
+        """The parents of each step, also for a chain (where `parents` is None)."""
         return chain(self.horizon) if self.parents is None else self.parents
 
 
@@ -136,7 +138,7 @@ def chain(horizon: int) -> Parents:
 
 
 def ancestors(parents: Parents) -> Bools:
-    """Return, for each step, the steps to be paid to reach it, itself included: bool (T, T), a row for each step.
+    """Return the steps that must be paid to reach each step, itself included: bool (T, T), a row for each step.
 
     >>> ancestors(((), (1,), (1,), (2, 3))).astype(int).tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]]
@@ -184,8 +186,8 @@ def renumbered(answer: Ints) -> Ints:
 class ScoreArrays(NamedTuple):
     """A policy's scores on logged steps, higher = include, +inf always: float64 (n, T, m) and (n, T).
 
-    `next` at column t is the score of the step numbered t + 2, as it is given at the last of that step's parents: in a
-    chain, that of going on from the step numbered t + 1. The last column is ignored.
+    `next` at column t (from 0) is the score of step t + 2, given by the policy at the last of that step's parents. In a
+    chain, it is the score of going on from step t + 1. The last column is ignored.
     """
 
     candidates: Floats
@@ -196,18 +198,18 @@ class ScoreArrays(NamedTuple):
         return ScoreArrays(self.candidates[rows], self.next[rows])
 
 
-# Questions per chunk: each takes some hundred bytes of working memory, which should fit into a processor's cache.
+# Questions per chunk: each takes a few hundred bytes of working memory, and a chunk should fit into the cache.
 _CHUNK = 1 << 14
 
 
 class Levels(NamedTuple):
-    """The highest kappa at which each thing happens: +∞ always, −∞ never.
+    """The highest kappa at which each step is paid and each answer is kept: +∞ = always, −∞ = never.
 
     Attributes:
         reach: float64 (n, T), v_t: step t is paid where reach ≥ kappa and reach > −∞.
         leaf: float64 (n, T, m), m_t(a): the answer is kept where leaf ≥ kappa and leaf > −∞.
-        first: bool (n, T, m), the one leaf that brings its answer into the set as kappa falls: the highest leaf with
-            that answer, the earliest of several. False if the leaf is kept at no kappa.
+        first: bool (n, T, m), whether the leaf is the first with its answer to be kept as kappa falls: the highest leaf
+            with that answer, the earliest of several. False if the leaf is kept at no kappa.
     """
 
     reach: Floats
@@ -223,18 +225,17 @@ class Levels(NamedTuple):
 class Outcomes:
     """The outcomes of the walks of n questions at one threshold, as far as the log records them.
 
-    The figures are exact for complete questions. For an incomplete question every figure is a lower bound: the part of
-    its outcome that is certain.
+    The figures are exact for complete questions. For an incomplete question every figure is a lower bound.
 
     Attributes:
         length: int64 (n,), steps paid.
         cost: int64 (n,), nano-USD.
         leaves: int64 (n,), answers kept, repetitions counted.
         distinct: int64 (n,), different answers kept: the size of the prediction set.
-        correct_leaves: int64 (n,), N, right answers kept, repetitions counted.
+        correct_leaves: int64 (n,), right answers kept, repetitions counted.
         in_set: bool (n,), whether a right answer is kept.
-        covered: bool (n,), in_set, or no step has a right answer. An incomplete question without a right answer on
-            record is not covered: a later step might have had one.
+        covered: bool (n,), in_set, or no step has a right answer. An incomplete question without a logged right answer
+            is not covered: a later step might have had one.
     """
 
     length: Ints
@@ -251,9 +252,9 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
 
     Args:
         steps: the log. "next" is impossible at a complete question's last step. At an open end of an incomplete
-            question it leads off the record, and no answer is kept as the last resort, whatever the scores are.
-        scores: the policy's scores on it. Those of absent candidates and of steps beyond the record are ignored; NaN
-            excludes a candidate and includes "next".
+            question, "next" leads beyond the record, and no answer is kept as the last resort, whatever the scores are.
+        scores: the policy's scores on the log. The scores of absent candidates and of steps beyond the record are
+            ignored; NaN excludes a candidate and includes "next".
 
     Raises:
         UsageError: the shapes do not fit, or answers are not numbered within their question.
@@ -277,13 +278,7 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
 def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcomes:
     """Return the outcomes at a threshold.
 
-    Args:
-        steps: the log.
-        levels: its levels under a policy.
-        kappa: one threshold, or float64 (n,), one for each question.
-
-    Raises:
-        UsageError: kappa is not a number, or has the wrong number of entries.
+    `kappa` is one threshold, or float64 (n,), one for each question.
     """
     paid = passed(levels.reach, kappa)
     kept = passed(levels.leaf, kappa)
@@ -302,14 +297,14 @@ def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcome
 
 
 def passed(heights: Floats, kappa: float | Floats) -> Bools:
-    """Return which levels, (n, …), are reached at kappa: level ≥ kappa, and level > −∞."""
+    """Return which levels (n, …) are reached at kappa: level ≥ kappa and level > −∞."""
     bar = np.asarray(kappa, dtype=np.float64)
     if bar.shape not in {(), heights.shape[:1]} or np.isnan(bar).any():
         raise UsageError(
-            f"kappa must be one number, or one for each of {heights.shape[0]} questions, and no NaN;"
+            f"kappa must be one number, or one for each of {heights.shape[0]} questions, and not NaN;"
             f" it has shape {bar.shape}"
         )
-    lowest = np.maximum(bar, -np.finfo(np.float64).max)  # −∞ is reached by every finite level, and by no −∞
+    lowest = np.maximum(bar, -np.finfo(np.float64).max)  # every finite level reaches −∞; a level of −∞ does not
     return np.asarray(heights >= lowest.reshape(lowest.shape + (1,) * (heights.ndim - 1) * lowest.ndim))
 
 
@@ -319,11 +314,11 @@ def hopeless(steps: StepArrays) -> Bools:
 
 
 def open_end(steps: StepArrays) -> Bools:
-    """Mark where a record ends before the question does, bool (n, T); nowhere where it is complete.
+    """Mark where a record ends before the question does: bool (n, T), all False for a complete record.
 
-    In a chain that is the last step on record. Otherwise it is every step at which the policy would decide on a missing
-    step whose parents are all on record (the first step, for one without parents); if all T steps are on record, it is
-    every step. What comes after an open end is unknown, whatever a policy does there.
+    In a chain this is the last logged step. Otherwise it is every step at which the policy would decide on a missing
+    step whose parents are all logged (the first step, if the missing step has no parents); if all T steps are logged,
+    it is every step. The steps after an open end are unknown for every policy.
     """
     on_record = np.arange(steps.horizon) < steps.steps[:, None]
     if steps.parents is None:
@@ -341,7 +336,7 @@ def _count(marks: Bools) -> Ints:
 
 
 def chunks(n: int) -> Iterator[slice]:
-    """Cut n questions into runs that fit a processor's cache."""
+    """Cut n questions into slices that fit into a processor's cache."""
     return (slice(start, start + _CHUNK) for start in range(0, n, _CHUNK))
 
 
@@ -365,7 +360,7 @@ def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
     height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
     best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none
     highest = np.full(scores.next.shape, -np.inf)
-    told = np.full(scores.next.shape, -np.inf)  # its score as given: a NaN never keeps "next" from being the argmax
+    told = np.full(scores.next.shape, -np.inf)  # its score as given: a NaN never prevents "next" from being the argmax
     for a in range(height.shape[2]):
         better = present[:, :, a] & ((best < 0) | (height[:, :, a] > highest))
         np.copyto(best, a, where=better)
@@ -386,15 +381,15 @@ def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
 
 
 def _raise_the_argmax(onward: Floats, steps: StepArrays, best: Ints, told: Floats) -> Bools:
-    """Raise the scores of steps that are the argmax where they are decided on; return where one is, bool (n, T).
+    """Set the score of a step to +∞ if it is the argmax at its decision; return where one is: bool (n, T).
 
-    At an open end none is raised: what is not on record might have been the argmax.
+    At an open end no score is raised: a step or answer that is not logged might have been the argmax.
     """
     found, ends = np.zeros(best.shape, dtype=np.bool_), open_end(steps)
     for at in range(steps.horizon):
         there = [step for step, parents in enumerate(steps.nodes) if parents and parents[-1] == at + 1]
         chosen, highest = np.full(steps.n, -1), np.full(steps.n, -np.inf)
-        for step in there:  # of equals the first
+        for step in there:  # the first, if several are equal
             better = (step < steps.steps) & ((chosen < 0) | (onward[:, step - 1] > highest))
             np.copyto(chosen, step, where=better)
             np.copyto(highest, onward[:, step - 1], where=better)
@@ -405,7 +400,7 @@ def _raise_the_argmax(onward: Floats, steps: StepArrays, best: Ints, told: Float
 
 
 def _mark_first(first: Bools, answer: Ints, leaf: Floats) -> None:
-    """Mark, of the leaves with the same answer, the one with the highest level, the earliest of several."""
+    """Mark, among the leaves with the same answer, the one with the highest level, the earliest of several."""
     n, width = leaf.shape[0], leaf.shape[1] * leaf.shape[2]
     slot = answer + width * np.arange(n)[:, None, None]  # one place in a flat table for each answer
     place = np.flatnonzero(leaf > -np.inf)
@@ -419,7 +414,7 @@ def _mark_first(first: Bools, answer: Ints, leaf: Floats) -> None:
 
 
 def check_arrays(steps: StepArrays, scores: ScoreArrays) -> None:
-    """Refuse arrays that do not belong together."""
+    """Raise UsageError if the arrays do not match."""
     shape = steps.answer.shape
     if len(shape) != 3 or not shape[1] or not shape[2]:
         raise UsageError(f"answer must have the shape (n, T, m) with T, m ≥ 1, not {shape}; see episodes.table")
@@ -441,22 +436,24 @@ def check_arrays(steps: StepArrays, scores: ScoreArrays) -> None:
             problems.append(f"answers must be numbered 0..{shape[1] * shape[2] - 1} within their question, −1 = none")
     problems += [] if steps.parents is None else parents_problems(steps.parents, shape[1])
     if problems:
-        raise UsageError("; ".join(problems) + ". Score the same questions that the steps are of.")
+        raise UsageError("; ".join(problems) + ". The scores and the steps must be of the same questions.")
 
 
 # --- Step functions of kappa, one a question, and their sum at every threshold, in integers ---
 # A quantity of a question (its cost, its loss) changes only at the levels of `arrays`. So n of them are n·J jumps, and
-# their sum is a sort and a running sum: exact, no grid. Numbers that are no integers are counted in units of 2⁻³⁰,
-# rounded to the unfavourable side by who makes them.
+# one sort and a running sum give their sum: exact, without a grid. Numbers that are not integers are counted in units
+# of 2⁻³⁰; whoever creates them rounds to the unfavourable side.
 
 UNITS = 1 << 30
-"""Units of a graded loss of 1. 2⁻³⁰ is below what any quality is known to, and 2³³ losses still fit into 64 bits."""
+"""Units in a loss of 1. No quality is known more precisely than 2⁻³⁰, and 2³³ losses still fit into 64 bits."""
 _INT64 = float(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The sum over n questions at every threshold. Point k holds for kappa[k + 1] < kappa ≤ kappa[k], the last below.
+    """The sum over n questions at every threshold. Point k holds for kappa[k + 1] < kappa ≤ kappa[k].
+
+    The last point holds for every kappa up to its own.
 
     Attributes:
         n: the number of questions.
@@ -471,11 +468,7 @@ class Curve:
     units: int = 1
 
     def index(self, kappa: float | Floats) -> Ints:
-        """Return which point holds at a threshold, or at each of many: int64 of the same shape.
-
-        Raises:
-            UsageError: kappa is not a number.
-        """
+        """Return the index of the point that holds at a threshold, or at each of many: int64 of the same shape."""
         if np.isnan(kappa).any():
             raise UsageError("kappa is not a number; give a threshold, −inf for everything, +inf for the least")
         return np.asarray(self.kappa.size - 1 - np.searchsorted(self.kappa[::-1], kappa, side="left"), dtype=np.int64)
@@ -491,13 +484,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class StepFunctions:
-    """n step functions of kappa: start + the jumps whose level is reached, in integer units.
+    """n step functions of kappa, in integer units: the value is start plus the jumps whose level is reached.
 
     Attributes:
         start: int64 (n,), the value at a threshold that no level reaches.
-        level: float64 (n, J), where it jumps as kappa falls: at level ≥ kappa, −∞ = never.
-        jump: int64 (n, J), by how much.
-        units: how many units make one of what is counted.
+        level: float64 (n, J), where the function jumps as kappa falls: at level ≥ kappa, −∞ = never.
+        jump: int64 (n, J), the size of each jump.
+        units: how many units make up 1 (a loss of 1, one nano-USD).
     """
 
     start: Ints
@@ -554,7 +547,7 @@ class StepFunctions:
 
 @lru_cache(maxsize=256)
 def as_written(share: float) -> Fraction:
-    """Return a float as the decimal number that it is written as: 0.1 is one tenth.
+    """Return the exact decimal number that a float is printed as: 0.1 is one tenth.
 
     >>> as_written(0.1)
     Fraction(1, 10)

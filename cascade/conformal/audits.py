@@ -1,10 +1,10 @@
-"""Draw which questions are audited, and what coverage counts as missed (`audit_missed`).
+"""Draw the questions to audit (`AuditPlan`), and decide what coverage counts as a miss (`audit_missed`).
 
-`serving.audits` decides whether an audited answer was missed; it asks the kind of promise.
+`serving.audits` decides whether an audited question was missed; it asks the kind of promise.
 
 An audited question is run to its last step and judged, whatever answer was served. Only a complete run shows whether a
-right answer was missed. Three rules keep audits a fair sample. The draw does not look at the question. An unknown
-result counts as a miss. Whether and when an audit is judged must not depend on its result.
+right answer was missed. Three rules keep audits a fair sample: the draw does not depend on the question; an unknown
+result counts as a miss; whether and when an audit is judged must not depend on its result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AuditPlan:
     since the draw depends only on the seed and the number of the question.
 
     Args:
-        probability: of an audit, 0..1. It is rounded to a multiple of 2^−64.
+        probability: the probability of an audit, 0..1. It is rounded to a multiple of 2^−64.
         seed: any integer.
 
     Raises:
@@ -58,9 +58,9 @@ def audit_missed(*, kept_right: bool, found_right: bool, complete: bool) -> bool
     was cut short, its result is unknown and counts as a miss.
 
     Args:
-        kept_right: whether a right answer is among those that were served.
-        found_right: whether any step that was run, served or audited, had a right answer.
-        complete: whether all steps were run and all answers judged.
+        kept_right: whether a right answer was kept when the question was served.
+        found_right: whether any step that was run had a right answer.
+        complete: whether all steps were run and all their answers were judged.
 
     >>> audit_missed(kept_right=False, found_right=False, complete=False)
     True

@@ -1,16 +1,17 @@
 """Exact tails of the binomial law: how many losses among n still prove that their rate is below alpha.
 
-A decision is made in float64 only where a proven bound on the rounding error leaves no doubt, else in integers:
+A decision is made in float64 only if a proven bound on the rounding error leaves no doubt, otherwise in integers:
 
     Pr[Bin(n, a/b) ≤ c] ≤ δ   ⇔   Σ_{i ≤ c} C(n, i) aⁱ (b − a)ⁿ⁻ⁱ ≤ δ bⁿ
 
-Shares are read as the decimals that they are written as. If neither can decide, nothing is proven: False.
+Shares are read as the decimals that they are written as. If neither can decide, nothing is proven: the result is False.
 
 The sum in float64 starts at the mode m with t_m = 1 and multiplies by t_{i+1}/t_i = (n − i)/(i + 1) · p/(1 − p), in
-both directions; dividing by the sum of all terms, which is 1/Pr[m], there is no factorial to take and so no logarithm
-whose error would have to be trusted. With u = 2⁻⁵³, a ratio holds three roundings, a product of k of them k more, and
-a running sum of K terms K more: everything is within (1 + u)^(5K) of the truth (Higham, 2002, section 3.1). What lies
-beyond the places summed is at most (n + 1) times the larger of the two outermost terms, for they fall from the mode.
+both directions. Then it is divided by the sum of all terms, which is 1/Pr[m]. This needs no factorial, and so no
+logarithm whose error would have to be bounded. With u = 2⁻⁵³, a ratio holds three roundings, a product of k ratios k
+more, and a running sum of K terms K more: everything is within (1 + u)^(5K) of the truth (Higham, 2002, section 3.1).
+The terms beyond those summed are together at most (n + 1) times the larger of the two outermost terms, because terms
+fall with their distance from the mode.
 
 Reference: Clopper & Pearson (1934); Higham, Accuracy and Stability of Numerical Algorithms (2002).
 """
@@ -31,10 +32,10 @@ from cascade.conformal.arrays import Floats, as_written
 from cascade.errors import UsageError
 
 MOST_QUESTIONS = 10**9
-"""With more questions the sums would not fit into memory; no calibration set comes near."""
-_EXACT_WORK = 10**9  # bits times terms: about a quarter of a second
-_DIGITS = 60  # of logarithms, which `decimal` rounds correctly
-_APART = Decimal("1e-40")  # two such logarithms' quotients are that far from each other or equal
+"""With more questions the sums would not fit into memory; calibration sets are far smaller."""
+_EXACT_WORK = 10**9  # the most bits times terms of an exact sum: about a quarter of a second
+_DIGITS = 60  # digits of logarithms, which `decimal` rounds correctly
+_APART = Decimal("1e-40")  # quotients of two such logarithms are equal or differ by at least this
 _NINE_DECIMALS = 10**9
 _SMALLEST = 1e-300  # terms below it may have lost digits to underflow
 
@@ -64,16 +65,13 @@ def rejects(losses: int, n: int, alpha: float, delta: float) -> bool:
     """Return whether Pr[Bin(n, alpha) ≤ losses] ≤ delta: whether so few losses prove a rate below alpha.
 
     Guarantee: with i.i.d. questions whose loss rate is alpha or more, it is True with probability at most delta. The
-    decision is exact; False where neither float64 nor integers of a bearable size can decide.
+    decision is exact. It is False if neither float64 nor integers of a practical size can decide.
 
     Args:
-        losses: among n questions.
-        n: questions.
+        losses: the number of losses among n questions.
+        n: the number of questions.
         alpha: the rate to be excluded, read as a decimal.
         delta: the probability of a wrong exclusion, read as a decimal.
-
-    Raises:
-        UsageError: an argument cannot be.
 
     >>> rejects(14, 200, 0.1, 0.1), rejects(15, 200, 0.1, 0.1)
     (True, False)
@@ -87,7 +85,7 @@ def rejects(losses: int, n: int, alpha: float, delta: float) -> bool:
 def most_losses(n: int, alpha: float, delta: float) -> int | None:
     """Return the largest count of losses among n that proves a rate below alpha; None if even 0 losses do not prove it.
 
-    Guarantee and errors are those of `rejects`.
+    The guarantee and the errors are those of `rejects`.
 
     >>> most_losses(200, 0.1, 0.1), most_losses(21, 0.1, 0.1)
     (14, None)
@@ -103,7 +101,7 @@ def unspent(n: int, alpha: float, delta: float) -> float:
     test, on any questions, uses the difference as its level, the probability that either test is wrong is at most
     delta.
 
-    Guarantee and errors are those of `rejects`; all of delta is left if no count of losses rejects.
+    The guarantee and the errors are those of `rejects`; all of delta is left if no count of losses rejects.
 
     >>> most_losses(200, 0.1, 0.1), round(lower_tail(14, 200, 0.1), 6), unspent(200, 0.1, 0.1)
     (14, 0.092946, 0.00705382)
@@ -118,15 +116,12 @@ def unspent(n: int, alpha: float, delta: float) -> float:
 def upper_bound(losses: int, n: int, delta: float) -> float:
     """Return the upper confidence bound on a loss rate, rounded up: the rate is above it with probability ≤ delta.
 
-    At this rate, so few losses would have probability delta. It is 1 if all are lost.
+    At this rate, `losses` or fewer would have probability delta. The bound is 1 if all questions are lost.
 
     Args:
-        losses: among n independent questions.
-        n: questions.
+        losses: the number of losses among n independent questions.
+        n: the number of questions.
         delta: the probability that the bound is too low.
-
-    Raises:
-        UsageError: an argument cannot be.
 
     Reference: Clopper & Pearson (1934), one-sided.
 
@@ -149,7 +144,7 @@ def upper_bound(losses: int, n: int, delta: float) -> float:
 def lower_bound(losses: int, n: int, delta: float) -> float:
     """Return the lower confidence bound on a loss rate, rounded down: the rate is below it with probability ≤ delta.
 
-    Arguments, errors and reference are those of `upper_bound`.
+    The arguments, errors and reference are those of `upper_bound`.
 
     >>> round(lower_bound(10, 50, 0.05), 6), lower_bound(0, 50, 0.05)
     (0.112722, 0.0)
@@ -180,10 +175,10 @@ class _Law(NamedTuple):
     """The terms of a binomial law around its mode, in units of the mode's.
 
     Attributes:
-        n: questions.
-        first: the count of the first place.
+        n: the number of questions.
+        first: the count of losses that the first term is for.
         below: float64, running sums of the terms.
-        dropped: an upper bound on the mass outside of the places or lost to underflow.
+        dropped: an upper bound on the mass of the terms left out or lost to underflow.
         error: the relative error of a running sum.
     """
 
@@ -240,11 +235,11 @@ def _at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
 
 
 def _exact_at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
-    """Compare in integers, bⁿ times the probability."""
+    """Return whether Pr[Bin(n, p) ≤ count] ≤ level, compared in integers: both sides times bⁿ."""
     a, b = p.numerator, p.denominator
     term = total = (b - a) ** n
     for i in range(count):
-        term = term * (a * (n - i)) // ((b - a) * (i + 1))  # without a remainder: it is C(n, i+1) aⁱ⁺¹ (b−a)ⁿ⁻ⁱ⁻¹
+        term = term * (a * (n - i)) // ((b - a) * (i + 1))  # no remainder: the result is C(n, i+1) aⁱ⁺¹ (b−a)ⁿ⁻ⁱ⁻¹
         total += term
     return bool(total * level.denominator <= level.numerator * b**n)
 
@@ -273,30 +268,24 @@ def _checked(n: int, wrong: list[str]) -> int:
 #     Pr[misses = j] = C(m, j) · B(j + k, m − j + n + 1 − k) / B(k, n + 1 − k)
 #
 # a Beta-binomial law. With ties the misses are fewer in distribution. So a number of misses that is improbably high
-# under it speaks against the promise, luck of the calibration included.
+# under this law is evidence against the promise, and the law includes the luck of the calibration.
 #
 # Reference: Vovk, Conditional validity of inductive conformal predictors (2012); Angelopoulos & Bates (2021), 3.2.
 
-# Rounding of a running sum of m logarithms of ratios, relative to each, with room to spare.
+# A generous bound on the rounding error of a running sum of m logarithms of ratios, relative to each.
 _ROUNDING = 16 * 2.0**-53
 
 
 def miss_log_pmf(m: int, n: int, k: int) -> Floats:
     """Return the logarithms of Pr[misses = j] for j = 0..m, float64 (m + 1,).
 
-    Args:
-        m: fresh questions.
-        n: calibration questions.
-        k: the rank of the threshold among them, 1..n.
-
-    Raises:
-        UsageError: there is no such law.
+    There are m fresh and n calibration questions, and k in 1..n is the rank of the threshold among the latter.
 
     >>> np.exp(miss_log_pmf(2, 3, 1)).round(3).tolist()
     [0.6, 0.3, 0.1]
     """
     if not 1 <= k <= n or m < 0:
-        raise UsageError(f"There is no rank {k} among {n} questions, or {m} is no number of questions.")
+        raise UsageError(f"There is no rank {k} among {n} questions, or {m} is not a number of questions.")
     below = n + 1 - k
     i = np.arange(m, dtype=np.float64)
     first = float(np.log1p(-k / (n + 1 + i)).sum())
@@ -305,19 +294,13 @@ def miss_log_pmf(m: int, n: int, k: int) -> Floats:
 
 
 def misses_p_value(misses: int, m: int, n: int, k: int) -> float:
-    """Return Pr[at least so many of m fresh questions are missed], rounded up.
+    """Return Pr[at least `misses` of m fresh questions are missed], rounded up.
 
-    Guarantee: if the calibration and the fresh questions are exchangeable, the probability that this is at most p, over
-    both, is at most p, whatever the ties.
+    There were n calibration questions, and k is the rank of the threshold among them; k = 0 stands for a calibration
+    without a threshold, which keeps everything and misses nothing.
 
-    Args:
-        misses: of the fresh questions.
-        m: fresh questions.
-        n: calibration questions.
-        k: the rank of the threshold; 0 for none, which misses nothing.
-
-    Raises:
-        UsageError: there is no such law.
+    Guarantee: if the calibration and the fresh questions are exchangeable, the probability that this p-value is at most
+    p, over both, is at most p, with or without ties.
 
     >>> round(misses_p_value(2, 2, 3, 1), 6), misses_p_value(1, 2, 3, 0)
     (0.1, 0.0)

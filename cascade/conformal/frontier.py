@@ -1,8 +1,8 @@
 """The whole frontier of a policy: coverage, cost, length and set size at every possible threshold.
 
 Each is a step function of kappa that changes only at the levels of `arrays`. So the levels of all questions are sorted
-once, and each curve is a running sum of integers: O(nT log nT), exact, no grid. As kappa falls none of them falls
-(`design/rollout.md`). The bounds that a frontier is read against stand at the end of the file.
+once, and each curve is a running sum of integers: O(nT log nT), exact, without a grid. As kappa falls, no curve falls
+(`design/rollout.md`). The end of the file has the clairvoyant bound, with which a frontier is compared.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, ancestors, hopeless
 from cascade.errors import UsageError
 
-# A share such as 1 − 0.4 is off by at most one unit in the last place (1e-16); one question of 10⁷ is 1e-7.
+# The rounding error of a share such as 1 − 0.4 is at most one unit in the last place (1e-16); one question of 10⁷ is
+# 1e-7.
 _ROUNDING = 1e-12
-# Jumps, of 22 bytes each, that are sorted at once: 1.4 MB stay in a processor's cache. Below 16 blocks splitting costs
-# more than it saves.
+# Jumps, of 22 bytes each, that are sorted at once: 1.4 MB stay in a processor's cache. With fewer than 16 blocks,
+# splitting costs more than it saves.
 _BLOCK, _FEW = 1 << 16, 16
 _Counts: TypeAlias = NDArray[np.int16]  # within one step
 
@@ -53,7 +54,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Totals of n questions at every threshold. Point k holds for kappa[k + 1] < kappa ≤ kappa[k], the last one below.
+    """Totals of n questions at every threshold. Point k holds for kappa[k + 1] < kappa ≤ kappa[k].
+
+    The last point holds for every kappa up to its own.
 
     Attributes:
         n: the number of questions.
@@ -63,7 +66,7 @@ class Frontier:
         cost_nano_usd: int64 (K,), the total.
         steps: int64 (K,), steps paid.
         kept: int64 (K,), answers kept, repetitions counted.
-        different: int64 (K,), different answers kept, summed over the questions.
+        different: int64 (K,), different answers kept, counted within each question.
     """
 
     n: int
@@ -81,29 +84,9 @@ class Frontier:
         return self.covered / self.n
 
     @property
-    def in_set(self) -> Floats:
-        """float64 (K,), the share of questions with a right answer kept."""
-        return self.found / self.n
-
-    @property
     def cost(self) -> Floats:
         """float64 (K,), nano-USD a question."""
         return self.cost_nano_usd / self.n
-
-    @property
-    def length(self) -> Floats:
-        """float64 (K,), steps paid a question."""
-        return self.steps / self.n
-
-    @property
-    def leaves(self) -> Floats:
-        """float64 (K,), answers kept a question, repetitions counted."""
-        return self.kept / self.n
-
-    @property
-    def distinct(self) -> Floats:
-        """float64 (K,), different answers kept a question."""
-        return self.different / self.n
 
     def index(self, kappa: float | Floats) -> Ints:
         """Return the index of the point that holds at a threshold, or at each of several."""
@@ -129,10 +112,10 @@ class Frontier:
     def matched(self, target: float) -> Point | None:
         """Return the means at a coverage of exactly `target`, for a fair comparison of policies at one coverage.
 
-        Coverage rises in jumps. Between two jumps, a coin chooses for each question between the cheapest thresholds of
-        the two neighbouring coverages. The means are linear in the coin's probability, and such a policy could be
-        served. A target at or below the first point's coverage gives the first point, which is the cheapest; its
-        coverage may be above the target. None if the target is above the highest coverage.
+        Coverage rises in jumps. Between two jumps, a random draw chooses for each question between the cheapest
+        thresholds of the two neighbouring coverages. The means are linear in the probability of the draw, and such a
+        policy could be served. A target at or below the first point's coverage gives the first point, which is the
+        cheapest; its coverage may be above the target. None if the target is above the highest coverage.
         """
         upper = self._reaching(target)
         if upper is None or upper == 0:
@@ -150,15 +133,7 @@ class Frontier:
 
 
 def frontier(steps: StepArrays, levels: Levels) -> Frontier:
-    """Return the frontier of a policy on logged questions.
-
-    Args:
-        steps: the log.
-        levels: its levels under the policy, by `arrays.levels`.
-
-    Raises:
-        UsageError: there is no question.
-    """
+    """Return the frontier of a policy on logged questions."""
     _need_questions(steps)
     found = _finding(steps, levels)
     jumps = _jumps(steps, levels, found)
@@ -181,7 +156,7 @@ def frontier(steps: StepArrays, levels: Levels) -> Frontier:
 
 
 def _finding(steps: StepArrays, levels: Levels) -> Bools:
-    """Mark, for each question with a right answer to keep, the right leaf with the highest level."""
+    """Mark, for each question with a right answer that can be kept, the right leaf with the highest level."""
     right = np.where(steps.correct, levels.leaf, -np.inf).reshape(steps.n, steps.correct[0].size)
     highest = right.max(axis=1, initial=-np.inf)
     row = np.flatnonzero(highest > -np.inf)
@@ -209,14 +184,7 @@ class _Jumps(NamedTuple):
 
     def take(self, rows: Ints) -> _Jumps:
         """Return the chosen jumps."""
-        return _Jumps(
-            self.fall[rows],
-            self.cost[rows],
-            self.paid[rows],
-            self.kept[rows],
-            self.different[rows],
-            self.found[rows],
-        )
+        return _Jumps(*(column[rows] for column in self))  # type: ignore[arg-type]
 
 
 def _jumps(steps: StepArrays, levels: Levels, found: Bools) -> _Jumps:
@@ -243,9 +211,9 @@ def _jumps(steps: StepArrays, levels: Levels, found: Bools) -> _Jumps:
 
 
 def _blocks(jumps: _Jumps) -> Iterator[_Jumps]:
-    """Split jumps into blocks of falling kappa that fit a processor's cache; one level lies in one block.
+    """Split jumps into blocks of falling kappa that fit into a processor's cache; equal levels are in one block.
 
-    Sorting 10⁷ numbers at once would wait for memory at almost every step.
+    This is for speed: sorting 10⁷ numbers at once would wait for memory at almost every step.
     """
     many = min(jumps.fall.size // _BLOCK, 1 << 16)
     if many < _FEW:
@@ -280,7 +248,7 @@ class Clairvoyant(NamedTuple):
 
     Attributes:
         cost: nano-USD a question.
-        coverage: share of questions covered, in the sense of `arrays.Outcomes.covered`.
+        coverage: share of questions covered.
         given_up: questions that have a right answer but stop after the steps without parents.
     """
 
@@ -292,9 +260,9 @@ class Clairvoyant(NamedTuple):
 def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
     """Return the least possible cost if at most ⌊alpha·n⌋ questions that have a right answer are given up.
 
-    The clairvoyant knows each question's right steps. It always pays the steps without parents. Then it pays for the
-    cheapest right step, with the steps that this one depends on, unless there is none or it gives the question up. It
-    gives up the questions where this costs most. No policy on these steps with as few misses costs less.
+    The clairvoyant knows each question's right steps. It always pays for the steps without parents. Then it pays for
+    the cheapest right step and the steps that this step depends on, unless there is none or it gives up the question.
+    It gives up the questions where this costs most. No policy on these steps with as few misses costs less.
 
     Raises:
         UsageError: alpha does not lie in 0..1, or there is no question.
@@ -304,7 +272,7 @@ def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
     solvable = steps.solvable
     roots = np.array([not parents for parents in steps.nodes])
     least = steps.cost @ roots
-    up_to = steps.cost @ (ancestors(steps.nodes) | roots).T  # (n, T), the cost of each step with all before it
+    up_to = steps.cost @ (ancestors(steps.nodes) | roots).T  # (n, T), the cost of each step with all that it needs
     spent = np.where(steps.correct.any(axis=2), up_to, np.iinfo(np.int64).max).min(axis=1)
     beyond = np.sort((spent - least)[solvable])
     may = steps.n - _at_least(1 - alpha, steps.n)

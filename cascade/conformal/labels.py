@@ -1,13 +1,13 @@
-"""Save labels: draw a known share of the questions, and ask for a question's label only if a test's result needs it.
+"""Save labels: draw a known share of the questions, and request a label only if a test's result depends on it.
 
 Let a loss L be 0 or 1, and let a question be drawn with probability q, by a keyed hash that is independent of L.
 The labelled losses D·L of independent questions are then independent with the rate q·E[L]. So "the risk is above alpha"
 is "the rate of labelled losses is above q·alpha", and the exact binomial tests it. A drawn question without a label
-counts as a loss, so that a label that is missing, for whatever reason, never helps.
+counts as a loss, so that a missing label never helps, whatever the reason.
 
-For the same reason labels may be asked for one after the other, by what the others said. At each point of a path, in
-its order, they are asked for until the point passes whatever the rest are (`enough`), or fails. What is certified is
-never more than with all labels.
+For the same reason labels may be requested one after the other, depending on earlier labels. Points of a path are
+decided in order. At each point labels are requested until the point passes whatever the missing labels are, or fails.
+The points certified are never more than with all labels.
 
 Reference: Angelopoulos et al., Learn then test (2021); Maurer, Hothorn & Lehmacher (1995). `design/review.md`.
 """
@@ -37,9 +37,6 @@ def is_drawn(key: str, name: str, rate: float) -> bool:
 
     A question that is drawn at one rate is also drawn at every higher rate.
 
-    Raises:
-        UsageError: the rate is not above 0, at most 1.
-
     >>> is_drawn("a key", "question 1", 1.0), is_drawn("a key", "question 1", 1e-12)
     (True, False)
     """
@@ -49,7 +46,7 @@ def is_drawn(key: str, name: str, rate: float) -> bool:
 
 
 def check_rate(rate: float) -> None:
-    """Refuse a rate that is not above 0, at most 1."""
+    """Raise UsageError if a rate is not above 0 and at most 1."""
     wrong = [*share_problems(ends=True, label_rate=rate), *(["label_rate must be above 0"] if rate == 0 else [])]
     refuse(wrong)
 
@@ -64,7 +61,7 @@ def sampled(alpha: float, rate: float) -> float:
 
 
 def most_labelled_losses(n: int, alpha: float, delta: float, rate: float) -> int | None:
-    """Return the largest count of labelled losses among n questions that proves a risk below alpha; None where none is.
+    """Return the largest count of labelled losses among n questions that proves a risk below alpha; None without one.
 
     >>> most_labelled_losses(200, 0.05, 0.1, 1.0), most_labelled_losses(300, 0.05, 0.05, 0.2)
     (5, 0)
@@ -74,7 +71,7 @@ def most_labelled_losses(n: int, alpha: float, delta: float, rate: float) -> int
 
 
 class Walked(NamedTuple):
-    """How many points of a path the labels decide so far.
+    """How many points of a path the labels decide so far, and which labels are needed next.
 
     Attributes:
         certified: points from the front that pass for every possible value of the missing labels.
@@ -91,8 +88,7 @@ def walk(outputs: Sequence[Ints], known: Ints, most: int | None) -> Walked:
     """Return how far the labels so far decide a path of thresholds, and which questions to label next.
 
     Args:
-        outputs: for each point of the path int64 (n,), which output is served, from 0; `NO_LOSS` where it needs no
-            label.
+        outputs: for each point of the path int64 (n,), the output served, from 0; `NO_LOSS` if it needs no label.
         known: int64 (n, C), `LOST`, `KEPT` or `UNLABELLED`, for each output of each question.
         most: the most losses that still prove the risk below alpha; None if not even 0 do.
 

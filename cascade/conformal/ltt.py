@@ -1,12 +1,12 @@
 """Learn-then-Test: thresholds for the one answer that is served, certified by tests along a path.
 
-The error of a served answer is not monotone in kappa, so no order statistic will do. Instead a path of points is fixed
-beforehand (`paths`), and each is tested on calibration questions: "its risk is above alpha". Testing goes from the
-front and stops at the first point that fails. The points before it are certified, all at once, with probability
-1 − delta.
+The error of a served answer is not monotone in kappa, so calibration by an order statistic is not valid. Instead a path
+of points is fixed beforehand (`order_path`), and at each point the hypothesis "its risk is above alpha" is tested on
+calibration questions. Testing goes from the front and stops at the first point that fails. The points before it are
+certified, all at once, with probability 1 − delta.
 
-The path must not come from the calibration questions, nor may they be looked at before it is fixed: `order_path` reads
-selection questions, which are set apart. Each p-value holds for independent questions from one distribution.
+The path must be fixed before anybody reads the calibration questions: `order_path` reads selection questions, which
+are set apart. Each p-value holds for independent questions from one distribution.
 
 Reference: Angelopoulos, Bates, Candès, Jordan & Lei, Learn then test (2021); Laufer-Goldshtein, Fisch, Barzilay &
 Jaakkola, Efficiently controlling multiple risks with Pareto testing (2023). `design/single-answer.md`.
@@ -31,21 +31,21 @@ from cascade.conformal.split import needed_n
 from cascade.errors import UsageError
 from cascade.money import exact_dollars
 
-# --- Which points to test, in which order: the path of Learn-then-Test, read off selection questions ---
-# A test stops at the first point that fails, so what is surely good comes first and what is cheap last. Any path is
-# valid that was fixed without the calibration questions (`ltt`); a good one decides how much is certified.
+# --- Which points to test, in which order: the path of Learn-then-Test, computed from selection questions ---
+# Testing stops at the first point that fails, so the safest points come first and the cheapest last. Any path that was
+# fixed without the calibration questions is valid (`ltt`); a better path certifies cheaper points.
 #
 # Reference: Laufer-Goldshtein, Fisch, Barzilay & Jaakkola, Efficiently controlling multiple risks with Pareto testing
 # (2023). `design/single-answer.md`.
 
-# Selection thresholds that are looked at: more are thinned evenly. A hundred thousand take 0.1 s.
+# The most selection thresholds that are considered: more are thinned evenly. A hundred thousand take 0.1 s.
 _MOST_KAPPAS = 100_000
-# Of these so many are tried as a start where the cost has to be looked at too: 5 ms each for 100,000 questions.
+# The most thresholds that are tried as a start if there is a budget: 5 ms each for 100,000 questions.
 _MOST_STARTS = 200
-# Standard errors: what lies 3 above alpha is not worth a test, what lies 3 below the budget passes it nearly always.
+# In standard errors: a point 3 above alpha is not worth a test; a point 3 below the budget passes nearly always.
 _FAR = 3.0
-# Points up to the one of the fewest losses: with 200 rows they raise what is certified from about half of the draws to
-# four in five (`design/single-answer.md`).
+# The most points up to the one with the fewest losses: with 200 rows they raise the share of runs that certify a point
+# from about a half to four fifths (`design/single-answer.md`).
 _LEAD = 8
 
 
@@ -57,25 +57,27 @@ def order_path(
     budget_nano_usd: int | None = None,
     most_points: int = 100,
 ) -> tuple[PathPoint, ...]:
-    """Return a path to test, from what is surely good to what is cheap; its cost falls from point to point.
+    """Return a path to test, from safe to cheap; its cost falls from point to point.
 
-    1. It comes to the threshold with the fewest losses from dearer ones that lose no more but for one standard error:
-       the fewest are so few by luck, too. With a budget it begins instead where both bounds are kept by the widest
-       margin in standard errors; of what costs too much nothing can be certified.
-    2. With `abstain` it begins in the middle of those, silent, and answers more and more until it answers everything.
-    3. It goes on down the Pareto-efficient thresholds, those at which nothing cheaper loses as little, by rising loss
-       and falling cost, until 3 standard errors above alpha.
+    1. The path begins with more expensive thresholds whose losses are within one standard error of the fewest, because
+       the fewest losses are partly luck, and reaches the threshold with the fewest losses. With a budget it begins
+       instead where both bounds are kept by the widest margin in standard errors: no point above the budget can be
+       certified.
+    2. With `abstain` it begins in the middle of those thresholds. It answers nothing at first, then more and more,
+       until it answers everything.
+    3. It continues along the Pareto-efficient thresholds (no cheaper threshold loses as little), by rising loss and
+       falling cost, up to 3 standard errors above alpha.
 
     Args:
-        selection: single answers of questions that are used for this alone: no calibration question may be among
+        selection: single answers of questions that are used for nothing else: no calibration question may be among
             them, or the guarantee is void.
-        alpha: the bound on the risk that will be asked for.
+        alpha: the bound on the risk that will be tested.
         abstain: whether the path may withhold answers.
-        budget_nano_usd: the bound on the mean cost that will be asked for.
-        most_points: the longest that the path may become, at least 3.
+        budget_nano_usd: the bound on the mean cost that will be tested.
+        most_points: the longest that the path may be, at least 3.
 
     Raises:
-        UsageError: there is no question, or an argument cannot be.
+        UsageError: there is no question, or an argument is out of range.
     """
     _check(selection, alpha, budget_nano_usd, most_points)
     curve = _curve(selection)
@@ -113,14 +115,14 @@ def _curve(selection: Served) -> _Curve:
 
 
 def _pareto(curve: _Curve) -> _Curve:
-    """Return the Pareto-efficient thresholds (none cheaper loses as little), by rising loss; of equals the highest."""
+    """Return the Pareto-efficient thresholds (none cheaper loses as little), by rising loss, the highest of equals."""
     order = np.lexsort((-curve.kappas, curve.losses, curve.cost_nano_usd))
     fewest = np.minimum.accumulate(curve.losses[order])
     return curve.take(order[np.concatenate([[True], fewest[1:] < fewest[:-1]])][::-1])
 
 
 def _start(selection: Served, front: _Curve, alpha: float, budget: int | None, abstain: bool) -> int:
-    """Return where on the front the path starts: of equals the cheapest."""
+    """Return the index on the front at which the path starts; the cheapest of equals."""
     n = selection.n
     if budget is None:
         return 0
@@ -128,7 +130,7 @@ def _start(selection: Served, front: _Curve, alpha: float, budget: int | None, a
     risk = (n * alpha - front.losses[tried]) / math.sqrt(n * alpha * (1 - alpha))
     price = np.array([_price_margin(selection, kappa, budget) for kappa in front.kappas[tried].tolist()])
     margin = np.minimum(risk, price)
-    if abstain:  # silence mends the risk, and nothing mends the cost
+    if abstain:  # abstaining lowers the risk but not the cost
         margin[price < min(_FAR, float(price.max()))] = -np.inf
     return int(tried[margin.size - 1 - np.argmax(margin[::-1])])
 
@@ -172,7 +174,6 @@ def _evenly(losses: Ints, most: int) -> Ints:
 
 
 def _check(selection: Served, alpha: float, budget: int | None, most_points: int) -> None:
-    """Raise UsageError with all problems of the arguments."""
     problems = share_problems(alpha=alpha)
     if not selection.n:
         problems.append("a path needs selection questions")
@@ -183,7 +184,7 @@ def _check(selection: Served, alpha: float, budget: int | None, most_points: int
     refuse(problems)
 
 
-# --- Forecast how many questions would be enough to certify a promise. The forecast is advice, not part of a promise
+# --- Forecast how many questions would be enough to certify a promise. The forecast is advice, not part of a promise.
 # At the point that is tested first, c of n questions were lost. With a uniform prior the risk there has the
 # distribution Beta(c + 1, n − c + 1). N fresh questions certify the point if at most `most_losses(N)` of them are lost,
 # and the number lost is beta-binomial. The forecast is an N at which the probability of that is high, with the
@@ -194,20 +195,20 @@ def _check(selection: Served, alpha: float, budget: int | None, most_points: int
 
 HARDLY = 0.1
 """Below this chance no number of questions is advised."""
-_WORTH = 0.8  # the share of the highest possible chance to aim for: the rest would take far more questions
+_WORTH = 0.8  # the share of the highest possible chance to aim for: a higher share would take far more questions
 _MOST_FORECAST = 200_000
 _GROWTH = 1.1  # from one number of questions that is tried to the next
 
 _MOST_QUESTIONS = 10**7
-_MOST_ROWS = 10**6  # where costs have to be laid out: two seconds
+_MOST_ROWS = 10**6  # the most questions for which repeated costs are tested: two seconds
 
 
 class Forecast(NamedTuple):
     """How many questions to try, and the chance that they certify.
 
     Attributes:
-        questions: how many calibration questions, more than the log has; None where hardly any number would do.
-        chance: the probability that this many fresh questions certify; where `questions` is None, the highest
+        questions: how many calibration questions, more than the log has; None if hardly any number would be enough.
+        chance: the probability that this many fresh questions certify; if `questions` is None, the highest
             probability over all numbers.
     """
 
@@ -218,12 +219,7 @@ class Forecast(NamedTuple):
 def certify_chance(losses: int, n: int, many: int, alpha: float, delta: float) -> float:
     """Return the probability that fresh questions certify a point, estimated from the questions at hand.
 
-    Args:
-        losses: questions at hand that are lost at the point.
-        n: questions at hand.
-        many: fresh questions.
-        alpha: the bound on the risk.
-        delta: the probability that the promise may be broken.
+    `losses` of the n questions at hand are lost at the point; there will be `many` fresh ones.
 
     >>> round(certify_chance(3, 60, 500, 0.1, 0.1), 2), round(certify_chance(8, 60, 500, 0.1, 0.1), 2)
     (0.73, 0.07)
@@ -264,7 +260,7 @@ def chance_said(chance: float) -> str:
 
 
 def would_do(chance: float | None) -> str:
-    """Return, in words, that a number of questions is enough, with the chance of a forecast."""
+    """Return a verb phrase for a number of questions: it would be enough, with the forecast's probability."""
     return "would be enough" if chance is None else f"would be enough with a probability of {chance_said(chance)}"
 
 
@@ -300,7 +296,7 @@ def least_enough(enough: Callable[[int], bool], least: int = 1, most: int = _MOS
     >>> least_enough(lambda n: n * n > 2000), least_enough(lambda n: n > 7, least=9), least_enough(lambda n: n > 20**9)
     (45, 9, None)
     """
-    low, high = least - 1, least  # nothing up to low was found to be enough
+    low, high = least - 1, least  # no number tried up to low was enough
     while not enough(high):
         if high >= most:
             return None
@@ -311,14 +307,7 @@ def least_enough(enough: Callable[[int], bool], least: int = 1, most: int = _MOS
 def needed_for_cost(costs: Ints, budget_nano_usd: int, most_nano_usd: int, delta: float) -> int | None:
     """Return how many questions with the same costs would certify a budget with delta, as a multiple of those given.
 
-    Args:
-        costs: int64 (n,), nano-USD, n ≥ 1.
-        budget_nano_usd: the bound on the mean cost.
-        most_nano_usd: the most that a question costs.
-        delta: the probability that the promise may be broken.
-
-    Returns:
-        The number; None where no number would do, or only more than about a million.
+    Costs are in nano-USD, n ≥ 1. None if no number would be enough, or only more than about a million.
     """
     if int(costs.sum()) >= budget_nano_usd * costs.size:
         return None
@@ -344,8 +333,8 @@ class PathResult:
         certified: how many points from the front are certified, all of them at once.
         alpha: the certified bound on the risk.
         delta: the probability over calibration sets that any certified point breaks its promise.
-        budget_nano_usd: the certified bound on the mean cost of a question; None where none was asked for.
-        most_nano_usd: the most that a question can cost; goes with a budget.
+        budget_nano_usd: the certified bound on the mean cost of a question; None without a budget.
+        most_nano_usd: the most that a question can cost; None without a budget.
     """
 
     calibration: ServedPath = field(repr=False)
@@ -372,17 +361,17 @@ class PathResult:
 
     @property
     def losses(self) -> int:
-        """Calibration questions lost at the point, or at the first point if none is certified."""
+        """The number of calibration questions lost at the point, or at the first point if none is certified."""
         return int(self.calibration.losses[self.index or 0])
 
     @property
     def abstained(self) -> int:
-        """Calibration questions not answered at the point, or at the first point if none is certified."""
+        """The number of calibration questions not answered at the point, or at the first point if none is certified."""
         return int(self.calibration.abstained[self.index or 0])
 
     @property
     def cost_nano_usd(self) -> int:
-        """The total recorded cost of the calibration questions there."""
+        """The total recorded cost of the calibration questions at the point, or at the first if none is certified."""
         return int(self.calibration.cost_nano_usd[self.index or 0])
 
     @property
@@ -392,10 +381,10 @@ class PathResult:
 
     @property
     def forecast(self) -> Forecast | None:
-        """How many questions are likely to certify the first point that answers, judged by these (`needed`).
+        """How many questions are likely to certify the first point that answers, estimated from these questions.
 
-        With a budget, as many as both promises take, if their costs turn out like these; the chance is that of the
-        risk. None where the point is certified. Computed on each call, in a tenth of a second.
+        With a budget, the number is enough for both promises if costs turn out like these; the chance is that of the
+        risk. None if a point that answers is certified. Each call computes it anew, in a tenth of a second.
         """
         along, budget, most = self.calibration, self.budget_nano_usd, self.most_nano_usd
         answering = np.flatnonzero(along.abstained < self.n)
@@ -410,16 +399,16 @@ class PathResult:
 
     @property
     def needed_n(self) -> int | None:
-        """The forecast number of questions; None if the point is certified, or if hardly any number would do."""
+        """The forecast number of questions; None if a point is certified, or if hardly any number would be enough."""
         return None if (found := self.forecast) is None else found.questions
 
 
 def fixed_sequence(p_values: Iterable[float], delta: float) -> int:
     """Return how many hypotheses, from the front, are rejected: all before the first p-value above delta.
 
-    Guarantee: if each p-value is valid for its hypothesis, the probability of rejecting any true one is at most delta,
-    however many there are and however they depend on each other; the order must be fixed beforehand. Later p-values
-    are not read.
+    Guarantee: if each p-value is valid for its hypothesis, the probability of rejecting any true hypothesis is at most
+    delta, for any number of hypotheses and any dependence between them. The order must be fixed beforehand. Later
+    p-values are not read.
 
     Raises:
         UsageError: delta does not lie between 0 and 1, or a p-value that is read does not lie in 0..1.
@@ -462,14 +451,14 @@ def learn_then_test(
         alpha: the bound on the risk, the probability of a loss.
         delta: the probability that the promise may be broken, over calibration sets.
         budget_nano_usd: a bound on the mean cost of a question, promised together with the risk.
-        most_nano_usd: the most that a question can cost; goes with a budget. Where a record ends too early, this is
-            taken for its cost.
+        most_nano_usd: the most that a question can cost; required with a budget. A question whose record ends too early
+            counts at this cost.
 
     Guarantee:
-        If the questions are independent draws from the distribution that is served, then with probability 1 − delta
-        or more every certified point has a risk of at most alpha and, with a budget, an expected cost of at most
-        that. For a point that breaks either bound, the larger of the two p-values is above delta with probability
-        1 − delta at least, because the p-value of the broken bound is; so no level is split between them.
+        If the questions are independent draws from the distribution that is served, then with probability at least
+        1 − delta every certified point has a risk of at most alpha and, with a budget, an expected cost within the
+        budget. For a point that breaks either bound, the p-value of the broken bound, and so the larger of the two, is
+        above delta with probability at least 1 − delta. So delta need not be split between the two bounds.
 
     Raises:
         UsageError: alpha or delta lies outside 0..1, one of budget and cap is missing, there is no question, or a
@@ -510,12 +499,11 @@ def _p_value(value: float) -> float:
 
 
 def _check_asked(calibration: ServedPath, alpha: float, delta: float, budget: int | None, most: int | None) -> None:
-    """Raise UsageError with all problems of the arguments of a test."""
     problems = share_problems(alpha=alpha, delta=delta)
     if not calibration.n:
         problems.append("there is no calibration question")
     if (budget is None) != (most is None):
-        problems.append("a budget goes with the most that a question can cost, and the latter with a budget")
+        problems.append("a budget and the most that a question can cost must be given together")
     problems += [
         f"{name} must be above 0 USD, not {exact_dollars(value)}"
         for name, value in (("budget", budget), ("cap", most))
@@ -527,7 +515,7 @@ def _check_asked(calibration: ServedPath, alpha: float, delta: float, budget: in
         if above:
             problems.append(
                 f"{above} questions cost more than the cap of {exact_dollars(most)}, "
-                f"the dearest {exact_dollars(int(cost.max()))}; "
+                f"the most expensive {exact_dollars(int(cost.max()))}; "
                 "give a cap that is enforced"
             )
     refuse(problems)

@@ -1,14 +1,15 @@
-"""Collects evidence from audited misses that a promise no longer holds; it may be read after each audit.
+"""Collect evidence from audited misses that a promise no longer holds; it may be read after each audit.
 
-The evidence is an e-process: a number whose expectation is at most 1 while nothing has drifted, whenever one stops. It
-passes 1/level with probability at most level, ever (Ville's inequality). N bets that the rate of misses rises above
-alpha: a mean over a few raised rates, and over the number of audits before the rise. What has not drifted depends on
-the promise (`design/online.md`, with proofs):
+The evidence is an e-process: a number whose expectation is at most 1 while nothing has drifted, at any stopping time.
+The probability that it ever exceeds 1/level is at most level (Ville's inequality). N bets that the rate of misses rises
+above alpha: it is a mean over a few raised rates and over the number of audits before the rise. The null hypothesis,
+"nothing has drifted", depends on the promise (`design/online.md`, with proofs):
 
-* "risk": with delta, the miss rate is at most alpha but for a probability delta over calibrations. The evidence is N.
-* "exchangeable": on average, the miss rate of one calibration follows a Beta(k, n + 1 − k) law, or lies below it where
-  critical values are tied. Each rate that an unlucky calibration could have has to be ruled out, the less likely ones
-  by less: E_t = min over rates u of h(u) N^u_t, with a mean of h of at most 1 under the law.
+* "risk": with delta, the miss rate is at most alpha except with probability delta over calibrations. The evidence is N.
+* "exchangeable": on average over calibrations, the miss rate of one calibration follows a Beta(k, n + 1 − k) law, or
+  is lower if critical values are tied. The evidence must rule out each rate that an unlucky calibration could have,
+  less strictly the less likely it is: E_t = min over rates u of h(u) N^u_t, where h has a mean of at most 1 under the
+  law.
 
 Reference: Ville (1939); Wasserman, Ramdas & Balakrishnan, Universal inference (2020); Shin, Ramdas & Rinaldo,
 E-detectors (2023); Vovk & Wang, E-values (2021), for h.
@@ -37,31 +38,31 @@ Null = Literal["risk", "exchangeable"]
 _ODDS = (1.5, 2.0, 3.0, 6.0)
 """The raised rates θ that the monitor bets on, in multiples of alpha's odds (`design/online.md`)."""
 _HURDLES = 8
-"""Steps of h. 4 alarm a little later; the time of an update grows with them."""
+"""The number of steps of h. With 4 the monitor alarms a little later; the time of an update grows with the number."""
 _POWER = 0.2
-"""The p of q ↦ p q^(p − 1), which turns a tail q into an e-value. Higher alarms sooner for n ≥ 200, lower for less."""
-_LARGEST = 700.0  # e to the 709 is the largest float
+"""The p of q ↦ p q^(p − 1), which turns a tail q into an e-value. A higher p alarms sooner only for n ≥ 200."""
+_LARGEST = 700.0  # e^709 is about the largest float
 
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
     """Evidence against a promise. Values are frozen: `update` returns the next one. Make one with `start`.
 
-    Guarantee: while audited questions are i.i.d. and come from where the calibration questions came from, the
-    probability that it ever alarms is at most `level` for "exchangeable", over calibration and audits together, ties or
-    not; for "risk" at most level + delta. Once alarmed it stays so.
+    Guarantee: while audited questions are i.i.d. from the distribution of the calibration questions, the probability
+    that the monitor ever alarms is at most `level` for "exchangeable", over calibration and audits together, with or
+    without ties, and at most level + delta for "risk". An alarm is final.
 
     Attributes:
         level: the probability of a false alarm that is accepted.
-        alpha: the promised share of misses.
-        null: "risk" or "exchangeable".
-        n: calibration questions behind "exchangeable"; 0 for "risk".
+        alpha: the promised bound on the share of misses.
+        null: the null hypothesis, "risk" or "exchangeable".
+        n: the number of calibration questions, for "exchangeable"; 0 for "risk".
         k: the rank of the threshold among them; 0 for "risk".
         audits: the number of audits counted.
         misses: how many of them were missed.
         alarmed_after: the number of audits at which it alarmed; None if it has not.
-        risen: for each raised rate the logarithm of its sum in N, over the points of change so far.
-        joint: the same for the law of the whole stream that "exchangeable" bets on (Q); −∞ for "risk".
+        risen: for each raised rate, the logarithm of its sum in N over the points of change so far.
+        joint: the same for the law Q of the whole stream that "exchangeable" bets on; −∞ for "risk".
     """
 
     level: float
@@ -89,11 +90,11 @@ class Monitor:
         """Return the monitor of a certificate, before its first audit.
 
         Args:
-            alpha: the promised share of misses.
-            n: calibration questions behind the threshold.
+            alpha: the promised bound on the share of misses.
+            n: the number of calibration questions behind the threshold.
             k: the rank of the threshold among their critical values. With 0 everything is kept, so no calibration can
-                be unlucky, and the promise is watched as "risk".
-            delta: of the certificate; None for a promise on average over calibrations.
+                be unlucky, and the null hypothesis is "risk".
+            delta: the certificate's delta; None for a promise on average over calibrations.
             level: the probability of a false alarm that is accepted.
             null: "risk" or "exchangeable"; None: "risk" with delta, "exchangeable" without.
 
@@ -120,8 +121,8 @@ class Monitor:
     def e_value(self) -> float:
         """The evidence now: its expectation is at most 1 while nothing has drifted, at any stopping time.
 
-        It starts at 1 for "risk". For "exchangeable" it starts lower, because the rate is unknown; it alarms at
-        1/level.
+        It starts at 1 for "risk", and lower for "exchangeable", because the rate is unknown. The monitor alarms when it
+        reaches 1/level.
         """
         return math.exp(min(self._log_e_value, _LARGEST))
 
@@ -161,8 +162,8 @@ class Monitor:
 
         Args:
             missed: whether the question was missed as it was served (`serving.audits`). If a threshold follows the
-                audits (`online`), whether the certified threshold would have missed it: the monitor watches the
-                certified one, since "exchangeable" assumes a rate that does not move with the threshold.
+                audits (`online`), whether the certified threshold would have missed it, because "exchangeable" assumes
+                a rate that does not change with the threshold.
         """
         rise = math.log(_weight(self.audits))
         risen = tuple(
@@ -215,7 +216,7 @@ def _problems(alpha: float, n: int, k: int | None, level: float, null: str) -> I
 
 
 def _weight(before: int) -> float:
-    """Return the weight of a rise after so many audits."""
+    """Return the weight of a rise after a number of audits."""
     return 1 / math.log2(before + 2) - 1 / math.log2(before + 3)
 
 
@@ -243,18 +244,19 @@ def _log_beta(one: float, other: float) -> float:
 
 # --- Evidence that a mean lies below a bound, for numbers that are bounded but need not be 0 or 1: costs, graded losses
 # Bet against "the mean is at least the bound" on each number x with a stake λ: the capital is multiplied by
-# 1 + λ(bound − x). Under that hypothesis no stake wins on average, so capital of 1/δ comes with probability δ at most
-# (Ville). The stakes are fixed beforehand and the capital is the mean over them, so that the order of the numbers does
-# not matter. For losses that are 0 or 1 the exact tails of `binomial` are sharper, for those that nearly are
-# `hoeffding_bentkus_p_value` (`design/risk.md`).
+# 1 + λ(bound − x). Under that hypothesis no stake wins on average, so the capital reaches 1/δ with probability at most
+# δ (Ville). The stakes are fixed beforehand and the capital is the mean over them, so the order of the numbers does not
+# matter. The exact tails of `binomial` are sharper for losses of 0 or 1, and `hoeffding_bentkus_p_value` for losses
+# that are nearly 0 or 1 (`design/risk.md`).
 #
 # Reference: Waudby-Smith & Ramdas, Estimating means of bounded random variables by betting (2024); Bates et al.,
 # Distribution-free, risk-controlling prediction sets (2021); Angelopoulos et al., Learn then test (2021).
 
-# Shares of the largest stake that cannot go below nothing, 1/(upper − bound). The largest suits numbers that hardly
-# vary, the smallest a hundred thousand that vary a lot. A grid twice as fine gains nothing (`design/risk.md`).
+# Shares of 1/(upper − bound), the largest stake with which the capital cannot become negative. The largest suits
+# numbers that hardly vary, the smallest a hundred thousand numbers that vary a lot. A grid twice as fine gains nothing
+# (`design/risk.md`).
 STAKES = tuple([0.5**j for j in range(7)])
-# Rounding of one logarithm and its argument, in units of the machine's epsilon, with room to spare.
+# A generous bound on the rounding error of one logarithm and its argument, in units of the machine's epsilon.
 _LOG_ROUNDING = 8.0
 _EPSILON = sys.float_info.epsilon
 
@@ -264,7 +266,7 @@ def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> flo
 
     Args:
         values: (n,), independent draws from one distribution, each in 0..upper.
-        bound: what the mean is compared with, in the values' unit.
+        bound: the bound that the mean is compared with, in the values' unit.
         upper: the largest possible value, known beforehand and not taken from the values.
 
     Returns:
@@ -272,8 +274,8 @@ def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> flo
         values.
 
     Guarantee:
-        If E[x] ≥ bound, then E[e] ≤ 1, so Pr[e ≥ 1/δ] ≤ δ; at any stopping time too, since the stakes depend on
-        nothing seen.
+        If E[x] ≥ bound, then E[e] ≤ 1, so Pr[e ≥ 1/δ] ≤ δ. This also holds at any stopping time, since the stakes do
+        not depend on the values.
 
     Raises:
         UsageError: a value is not a number or lies outside 0..upper, or the limits are not finite numbers.
@@ -297,9 +299,9 @@ def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> flo
 def mean_below_p_value(values: ArrayLike, bound: float, upper: float) -> float:
     """Return a p-value against "the mean is at least `bound`": min(1, 1/e), rounded up.
 
-    It uses betting rather than Hoeffding-Bentkus: costs vary less than their cap allows, so betting certifies a budget
-    nearer to the mean (13 % above it instead of 35 % where a step is a twenty-fifth of the cap and n = 500;
-    `design/risk.md`).
+    It uses betting rather than Hoeffding-Bentkus. Costs vary less than their cap allows, so betting certifies a budget
+    nearer to the mean: 13 % above it instead of 35 %, if a step costs a twenty-fifth of the cap and n = 500
+    (`design/risk.md`).
 
     Args, guarantee and errors: as `mean_below_log_e_value`; Pr[p ≤ δ] ≤ δ for every δ if E[x] ≥ bound.
 
@@ -317,12 +319,13 @@ def mean_below_p_value(values: ArrayLike, bound: float, upper: float) -> float:
 def hoeffding_bentkus_p_value(mean: float | Fraction, n: int, alpha: float) -> float:
     """Return a p-value against "the expected loss is at least alpha" from the mean of n losses in 0..1.
 
-    min(exp(−n·KL(mean ∥ alpha)), e·Pr[Bin(n, alpha) ≤ ⌈n·mean⌉]), 1 at most. Both bound the tail of the same mean, so
-    the smaller one is valid. A mean that differs from a count over n only by rounding is read as that count over n.
+    It is min(exp(−n·KL(mean ∥ alpha)), e·Pr[Bin(n, alpha) ≤ ⌈n·mean⌉]), at most 1. Both bound the tail of the same
+    mean, so the smaller one is valid. A mean that differs from a count over n only by rounding is read as that count
+    over n.
 
     Args:
-        mean: of n independent losses; a Fraction is taken as it is.
-        n: how many, at least 1.
+        mean: the mean of n independent losses; a Fraction is exact.
+        n: the number of losses, at least 1.
         alpha: the bound on the expected loss, above 0 and below 1.
 
     Guarantee:
@@ -366,7 +369,7 @@ def _distinct(values: ArrayLike, bound: float, upper: float) -> tuple[Floats, Fl
     found = np.asarray(values, dtype=np.float64)
     problems = []
     if found.ndim != 1:
-        problems.append(f"the values must stand in one row, not in the shape {found.shape}")
+        problems.append(f"the values must have one dimension, not the shape {found.shape}")
     if not math.isfinite(bound):
         problems.append(f"the bound must be a finite number, not {bound}")
     if not (math.isfinite(upper) and upper > 0):
@@ -379,8 +382,8 @@ def _distinct(values: ArrayLike, bound: float, upper: float) -> tuple[Floats, Fl
 
 
 def _log_capital(x: Floats, counts: Floats, bound: float, upper: float, stake: float) -> float:
-    """Return log Π(1 + λ(bound − x)) with λ = stake/(upper − bound), less what rounding may have added."""
-    if stake == 1:  # the factor is written so that nothing cancels where a value is close to upper
+    """Return log Π(1 + λ(bound − x)) with λ = stake/(upper − bound), minus a bound on the rounding error."""
+    if stake == 1:  # this form has no cancellation if a value is close to upper
         if x[-1] >= upper:
             return -math.inf
         logs = np.log((upper - x) / (upper - bound))

@@ -1,14 +1,14 @@
-"""A threshold that follows the misses on audited questions: the decaying-step rule, with its sign put right.
+"""A threshold that follows the misses on audited questions: the rule with decaying steps, with the corrected sign.
 
     kappa_{t+1} = kappa_t + eta_t ((1 − miss_t) − (1 − alpha)) = kappa_t − eta_t (miss_t − alpha)
     eta_t = step · t^−(1/2 + decay)
 
-A miss lowers the threshold, so that more is kept; a covered question raises it a little. At rest the two balance where
-misses have the share alpha. With s = −kappa* and q = −kappa it is the recursion q_{t+1} = q_t − eta_t (alpha − miss_t)
-of online conformal prediction. Printed with the opposite sign (Eq. 9 of CCPO), that point repels: kappa runs off to
-where everything or nothing is missed (`design/online.md`).
+A miss lowers the threshold, so that more is kept; a covered question raises it a little. The two balance where the
+share of misses is alpha. With s = −kappa* and q = −kappa the rule is the recursion
+q_{t+1} = q_t − eta_t (alpha − miss_t) of online conformal prediction. With the opposite sign, as printed in Eq. 9 of
+CCPO, kappa moves away from that point, to where everything or nothing is missed (`design/online.md`).
 
-Feed it only audited questions: one sees whether a right answer was missed only if all steps are run. An audit has to be
+Use only audited questions: whether a right answer was missed is known only if all steps are run. An audit has to be
 drawn independently of the question (`audits.AuditPlan`).
 
 Reference: Angelopoulos, Barber & Bates, Online conformal prediction with decaying step sizes (2024); Gibbs & Candès
@@ -29,21 +29,21 @@ from cascade.errors import UsageError
 class OnlineThreshold:
     """A threshold and the number of updates behind it. Values are frozen: `update` returns the next one.
 
-    Guarantee, for every sequence of critical values that are at least `low`, those above `upper` counted as `upper`,
-    whoever chooses them: after T updates of a threshold that starts within low..upper, the share of misses among the
-    audited questions, each counted at the threshold in force when it was fed in, is at most `bound(T, spread)`, where
-    spread ≥ upper − low. On i.i.d. questions the threshold converges to the alpha-quantile of the critical values where
-    that is unique. Neither says anything about a single question, and neither is a certificate.
+    Guarantee, for every sequence of critical values of at least `low`, even one that an adversary chooses; values above
+    `upper` count as `upper`. After T updates of a threshold that starts within low..upper, the share of misses among
+    the audited questions is at most `bound(T, spread)`, where spread ≥ upper − low. Each question counts at the
+    threshold in force when it was used. On i.i.d. questions the threshold converges to the alpha-quantile of the
+    critical values if that is unique. Neither result is about a single question, and neither is a certificate.
 
     Args:
         alpha: the share of questions that may be missed, 0 < alpha < 1.
         kappa: the threshold in force; finite.
         step: the first step, in units of the scores; positive. Misses move the threshold by up to step·(1 − alpha).
-        decay: how fast steps shrink beyond t^−1/2, 0 < decay < 1/2: less follows drift, more comes to rest.
+        decay: how fast steps shrink beyond t^−1/2, 0 < decay < 1/2. A lower value follows drift, a higher one settles.
         upper: the threshold never rises above it; None without a limit. Without one, questions that are never missed
-            (nothing to be found) push it above every critical value, and the guarantee is lost.
+            (no step has a right answer) push it above every critical value, and the guarantee is lost.
         updates: how many updates were made.
-        literal: with the sign as printed in CCPO, for the figure that shows what it does. It guarantees nothing.
+        literal: whether to use the sign printed in CCPO, for the figure that shows its effect. It guarantees nothing.
 
     Raises:
         UsageError: lists every problem with the arguments.
@@ -79,17 +79,17 @@ class OnlineThreshold:
         if self.upper is not None and not self.upper >= self.kappa:
             yield f"kappa must not lie above upper; {self.kappa:g} is above {self.upper:g}."
         if self.updates < 0:
-            yield f"updates counts from 0; it cannot be {self.updates}."
+            yield f"updates must be at least 0, not {self.updates}."
 
     @classmethod
     def warm(
         cls, kappa: float, n: int, *, alpha: float, step: float, decay: float = 0.1, upper: float | None = None
     ) -> OnlineThreshold:
-        """Return the rule started at a calibrated threshold, as if n updates had led there.
+        """Return the rule started at a calibrated threshold, as if n updates had led to it.
 
         Args:
             kappa: the calibrated threshold; finite.
-            n: the questions that it was calibrated on. The steps begin where n updates would have left them.
+            n: the number of questions that it was calibrated on. The first step is the (n + 1)-th of the rule.
             alpha: as for the class.
             step: as for the class.
             decay: as for the class.
@@ -102,7 +102,7 @@ class OnlineThreshold:
 
     @property
     def eta(self) -> float:
-        """The step that the next update takes."""
+        """The size of the next step."""
         return self._eta(self.updates + 1)
 
     def _eta(self, t: int) -> float:
@@ -122,9 +122,9 @@ class OnlineThreshold:
         """Return the threshold after one question, or one batch.
 
         Args:
-            misses: whether the question was missed, or the missed share of a batch, or the batch itself, measured at
-                the threshold in force before the update. So keep an audited question's critical value until its label
-                arrives, and call `missed` then.
+            misses: whether the question was missed, or the missed share of a batch, or one bool for each question of a
+                batch, all at the threshold in force before the update. So keep an audited question's critical value
+                until its label arrives, and call `missed` then.
 
         Raises:
             UsageError: the batch is empty, or the share lies outside 0..1.
@@ -137,12 +137,12 @@ class OnlineThreshold:
 
     @staticmethod
     def _share(misses: float | Sequence[bool]) -> float:
-        if not isinstance(misses, Sized):  # numpy's numbers are no int and no float
+        if not isinstance(misses, Sized):  # numpy's numbers are neither int nor float
             share = float(misses)
         elif len(misses):
             share = sum(map(bool, misses)) / len(misses)
         else:
-            raise UsageError("A batch needs at least one question; leave the update out.")
+            raise UsageError("A batch needs at least one question. Do not call update without questions.")
         for problem in share_problems(ends=True, share=share):
             raise UsageError(f"The batch: {problem}.")
         return share
@@ -155,12 +155,12 @@ class OnlineThreshold:
 
         Args:
             updates: T, at least 1.
-            spread: at least upper − low, where neither a critical value nor the threshold now lies below low. Critical
-                values above `upper` count as `upper`, but `upper` counts although none may come near.
+            spread: at least upper − low, where no critical value and not the current threshold lies below low. Critical
+                values above `upper` count as `upper`. The limit `upper` counts even if no critical value is near it.
 
         Raises:
-            UsageError: T is below 1, there is no `upper` to hold the threshold within the range, the spread does not
-                even reach from the threshold to `upper`, or the sign is the printed one.
+            UsageError: T is below 1, there is no `upper`, the spread does not reach from the threshold to `upper`, or
+                the sign is the printed one.
 
         >>> rule = OnlineThreshold(alpha=0.1, kappa=0.5, step=1.0, upper=1.0)
         >>> round(rule.bound(1500) - 0.1, 4)
@@ -170,7 +170,7 @@ class OnlineThreshold:
             raise UsageError("The bound needs at least one update, an upper limit of kappa, and the corrected sign.")
         if not spread >= self.upper - self.kappa:
             raise UsageError(
-                f"The spread must reach from the lowest critical value to upper; {spread:g} does not even reach from "
+                f"The spread must reach from the lowest critical value to upper; {spread:g} does not reach from "
                 f"kappa, {self.kappa:g}, to {self.upper:g}."
             )
         return self.alpha + (spread + self.eta) / (updates * self._eta(self.updates + updates))

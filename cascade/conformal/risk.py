@@ -1,13 +1,13 @@
 """Promises about means: a graded loss at most alpha, a cost at most a budget.
 
 Coverage counts questions. This module bounds the quality of the best kept answer and the cost of a question. Both are
-monotone in kappa, and the proofs need nothing else (`design/risk.md`):
+monotone in kappa, which is all that the proofs need (`design/risk.md`):
 
     risk      the highest kappa with  (Σ loss_i(kappa) + bound)/(n + 1) ≤ alpha      E[loss] ≤ alpha
     budget    the lowest kappa with   (Σ cost_i(kappa) + most)/(n + 1) ≤ budget      E[cost] ≤ budget
 
-With delta the promise holds for this calibration with probability 1 − delta: kappa is moved from the safe end as long
-as a p-value of the mean is at most delta. The p-value is monotone in kappa too, so no correction for the many
+With delta, the promise holds for this calibration with probability 1 − delta: kappa moves away from the safe end as
+long as the p-value of the mean is at most delta. The p-value is monotone in kappa too, so no correction for the many
 thresholds is needed.
 
 Reference: Angelopoulos, Bates, Fisch, Lei & Schuster, Conformal risk control (2024); Bates et al., Distribution-free,
@@ -40,7 +40,7 @@ from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_p_va
 from cascade.errors import UsageError
 from cascade.money import exact_dollars
 
-_EXACT_NANO_USD = 1 << 53  # nine million USD a question: up to here float64 holds every nano-USD
+_EXACT_NANO_USD = 1 << 53  # nine million USD a question: float64 is exact for whole nano-USD up to here
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class RiskCalibration:
 
     Attributes:
         kappa: the highest certified threshold; −∞ if there is none.
-        certified: whether a threshold is certified. If not, nothing is promised; but a loss relative to the best answer
-        on record is 0 if every answer of every step is kept.
+        certified: whether a threshold is certified. If not, nothing is promised; but a loss relative to the best logged
+            answer is 0 if every answer of every step is kept.
         n: calibration questions.
         alpha: the promised bound on the mean loss.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
         bound: the largest possible loss.
         loss: the mean loss of the calibration questions at kappa; None without questions.
         needed_n: how many questions would be enough if their mean loss at the safest threshold is the same as here;
-            None if no number would, if it takes more than ten million with delta, or if a threshold is certified
-            already.
+            None if no number would be enough, if it is above ten million with delta, or if a threshold is already
+            certified.
     """
 
     kappa: float
@@ -84,7 +84,7 @@ class BudgetCalibration:
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
         total_nano_usd: the total cost of the calibration questions at kappa.
         needed_n: how many questions would be enough if their cheapest costs are distributed as here; None if no number
-            would, or with delta more than a million, and None if a threshold is certified already.
+            would be enough, if it is above a million with delta, or if a threshold is already certified.
     """
 
     kappa: float
@@ -104,13 +104,13 @@ def loss_levels(steps: StepArrays, levels: Levels, quality: Floats, *, relative:
         steps: the log.
         levels: its levels under a policy.
         quality: float64 (n, T, m) in 0..1, how good an answer is (an F1); NaN = unknown. Ignored where there is none.
-        relative: the loss is what is missing to the best answer on record, so that a question that no step answers
-            well costs nothing. With qualities of 0 and 1 it is 1 for a miss, in the sense of `critical_kappa`.
+        relative: whether the loss is the best logged quality minus the best kept one, so that a question that no step
+            answers well loses nothing. With qualities of 0 and 1 it is 1 for a miss, in the sense of `critical_kappa`.
 
-    Guarantee: never below the true loss; above it by less than 2·2⁻³⁰ where all is known, and exact for multiples of
-    2⁻³⁰, 0 and 1 among them. An unknown quality counts as the worst: 0 for a kept answer, 1 for the best on record. So
-    do the missing steps of an incomplete question; of its answers only those count as kept that are kept for certain
-    (`arrays.open_end`).
+    Guarantee: never below the true loss; above it by less than 2·2⁻³⁰ if everything is known, and exact for multiples
+    of 2⁻³⁰, such as 0 and 1. An unknown quality counts as the worst: 0 for a kept answer, 1 for the best logged one.
+    The missing steps of an incomplete question count in the same way; its answers count as kept only if they are kept
+    for certain (`arrays.open_end`).
 
     Raises:
         UsageError: the shapes differ, or a quality lies outside 0..1.
@@ -146,7 +146,7 @@ def _fill(level: Floats, jump: Ints, quality: Floats, highest: Floats) -> None:
         if a:
             np.maximum(best[:, a], best[:, a - 1], out=best[:, a])
         missing = start - np.floor(best[:, a] * UNITS).astype(np.int64)
-        missing[best[:, a] >= highest] = 0  # the best answer is kept, whatever its quality rounds to
+        missing[best[:, a] >= highest] = 0  # the best answer is kept: 0 however its quality is rounded
         jump[:, a], before = missing - before, missing
 
 
@@ -158,8 +158,8 @@ def cost_levels(
     Args:
         steps: the log.
         levels: its levels under a policy.
-        most_nano_usd: the most that a question can cost. An incomplete question costs that much from the first open end
-            of its record on, since its later steps are unknown.
+        most_nano_usd: the highest possible cost of a question. An incomplete question counts at this cost once it
+            reaches the first open end of its record, since its later steps are unknown.
         cost_known: whether all costs of the log are known (`EpisodeTable.cost_known`).
 
     Guarantee: never below the true cost, if that is at most `most_nano_usd`; exact for complete questions.
@@ -174,13 +174,13 @@ def cost_levels(
     cost = steps.cost
     if not steps.complete.all():
         if most_nano_usd is None:
-            raise UsageError("Some questions are incomplete; give the most that a question can cost, to bound theirs.")
+            raise UsageError("Some questions are incomplete; give the most that a question can cost, as their bound.")
         cost = _capped(steps, levels, most_nano_usd)
     return StepFunctions(np.zeros(steps.n, dtype=np.int64), levels.reach, cost)
 
 
 def _capped(steps: StepArrays, levels: Levels, most_nano_usd: int) -> Ints:
-    """Return the cost of each step, int64 (n, T); the first open end costs all that is left up to the cap.
+    """Return the cost of each step, int64 (n, T); the first open end costs the rest of the cap.
 
     Steps bought after that end, as kappa falls, are within the cap and add no cost.
     """
@@ -203,15 +203,15 @@ def calibrate_risk(
         without delta:  E[loss(fresh at kappa); certified] ≤ alpha
         with delta:     Pr[certified and E[loss | calibration] > alpha] ≤ delta     (independent questions)
 
-    The first is an expectation over calibrations as well, "not certified" counting as a loss of 0: it speaks of all
-    that is served under such a certificate. Where losses are 0 at the lowest threshold one is always certified from
-    `needed_n` on.
+    The first is an expectation over calibrations too, and "not certified" counts as a loss of 0: it is about everything
+    served under such a certificate. If losses are 0 at the lowest threshold, `needed_n` questions or more always
+    certify a threshold.
 
     Args:
-        losses: by `loss_levels`, or any that do not rise as kappa falls.
+        losses: from `loss_levels`, or any losses that do not rise as kappa falls.
         alpha: the bound on the mean loss, in the losses' own unit.
         bound: the largest possible loss, known beforehand.
-        delta: for a promise about this calibration.
+        delta: the probability that the calibration misleads; None for a promise on average over calibrations.
 
     Raises:
         UsageError: an argument lies outside its range, a loss rises as kappa falls, or exceeds the bound.
@@ -235,7 +235,7 @@ def calibrate_risk(
 def calibrate_budget(
     costs: StepFunctions, budget_nano_usd: int, most_nano_usd: int, *, delta: float | None = None
 ) -> BudgetCalibration:
-    """Return the lowest threshold, which covers most, with the promise that the mean cost stays within a budget.
+    """Return the lowest threshold, the one with the highest coverage, whose mean cost is promised to stay in a budget.
 
     Guarantee: let the calibration questions and a fresh one be exchangeable, used for nothing else before, and no
     question cost more than `most_nano_usd`. Then
@@ -243,13 +243,13 @@ def calibrate_budget(
         without delta:  E[cost(fresh at kappa); certified] ≤ budget
         with delta:     Pr[certified and E[cost | calibration] > budget] ≤ delta     (independent questions)
 
-    The first is an expectation over calibrations as well, "not certified" counting as a cost of 0.
+    The first is an expectation over calibrations too, and "not certified" counts as a cost of 0.
 
     Args:
-        costs: by `cost_levels`.
+        costs: from `cost_levels`.
         budget_nano_usd: the bound on the mean cost of a question.
-        most_nano_usd: a cap that holds for every question there can be; the cascade's own budget for a question is one.
-        delta: for a promise about this calibration.
+        most_nano_usd: a cap on the cost of every possible question, such as the cascade's own budget for a question.
+        delta: the probability that the calibration misleads; None for a promise on average over calibrations.
 
     Raises:
         UsageError: an argument lies outside its range, a cost falls as kappa falls, or exceeds the cap.
@@ -287,7 +287,7 @@ def _just_above(curve: Curve, k: int) -> float:
 
 
 def _fits(total: int, curve: Curve, alpha: float, bound: float) -> bool:
-    """Say whether (total + bound)/(n + 1) ≤ alpha, in integers."""
+    """Return whether (total + bound)/(n + 1) ≤ alpha, computed in integers."""
     return Fraction(int(total), curve.units) + as_written(bound) <= as_written(alpha) * (curve.n + 1)
 
 
@@ -330,7 +330,7 @@ def _checked_quality(steps: StepArrays, quality: Floats) -> Floats:
         raise UsageError(f"quality must have the shape {steps.answer.shape}, not {quality.shape}")
     known = np.where(steps.present & ~np.isnan(quality), quality, 0.0)
     if ((known < 0) | (known > 1)).any():
-        raise UsageError("a quality must lie in 0..1; NaN where it is unknown")
+        raise UsageError("a quality must lie in 0..1, or be NaN if it is unknown")
     return known
 
 
@@ -343,7 +343,7 @@ def _check_risk(losses: StepFunctions, alpha: float, bound: float, delta: float 
     elif losses.n and int(losses.start.max()) > as_written(bound) * losses.units:
         problems.append(f"a loss exceeds the bound of {bound:g}")
     if (losses.jump > 0).any():
-        problems.append("a loss rises as kappa falls; only a monotone one can be promised this way")
+        problems.append("a loss rises as kappa falls; only a loss that never does can be promised this way")
     refuse(problems)
 
 

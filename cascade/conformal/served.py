@@ -1,4 +1,4 @@
-"""The single answers that are served at every threshold at once, and what a path of thresholds brings.
+"""The single answers that are served at every threshold, and the results along a path of thresholds.
 
 The answer served at kappa changes only where kappa passes one of the question's own levels. So each question's answers
 are ranked once for each of its levels, by `single`, and a path of any length only looks them up. The error of a served
@@ -17,11 +17,11 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, StepFunctions, open_end, passed
 from cascade.errors import UsageError
 
-# --- One answer out of the set: what a caller gets who asks for one text, and how often it is wrong ---
+# --- The single answer out of the set, and how often it is wrong ---
 # The rule is that of `engine.rank`: the answer with the highest known confidence, then the most votes, then the latest
-# step, then the one that was kept first. Of the texts that count as that answer, the surest is served. Unlike coverage
-# its error is not monotone in kappa: a later answer that is wrong can displace an earlier right one. So a guarantee on
-# it needs a calibration that does without monotony (`design/rollout.md`).
+# step, then the one that was kept first. Of the texts that count as that answer, the one with the highest confidence is
+# served. Unlike coverage, the error is not monotone in kappa: a later wrong answer can displace an earlier right one.
+# So a guarantee on it needs a calibration that does not assume monotonicity (`design/rollout.md`).
 
 UNKNOWN_CONFIDENCE = -1.0  # keep in sync with engine.rank
 
@@ -31,10 +31,10 @@ class Single:
     """The single answers of n questions at one threshold.
 
     Attributes:
-        answer: int64 (n,), which distinct answer is served, −1 where nothing is kept.
-        right: bool (n,), whether it is right; False where nothing is kept.
-        sure: float64 (n,), how sure the cascade is of it: the highest known figure of the kept candidates that give it;
-            NaN where none is known or nothing is kept.
+        answer: int64 (n,), the number of the answer served, −1 if nothing is kept.
+        right: bool (n,), whether it is right; False if nothing is kept.
+        sure: float64 (n,), the cascade's confidence in it: the highest known value of the kept candidates with this
+            answer; NaN if none is known or nothing is kept.
     """
 
     answer: Ints
@@ -43,7 +43,7 @@ class Single:
 
     @property
     def error(self) -> float:
-        """The share of questions whose single answer is wrong or missing; NaN of no questions."""
+        """The share of questions whose single answer is wrong or missing; NaN without questions."""
         return 1 - int(np.count_nonzero(self.right)) / self.right.size if self.right.size else float("nan")
 
 
@@ -52,16 +52,8 @@ def single(
 ) -> Single:
     """Return the single answer that would be served for each question.
 
-    Args:
-        steps: the log.
-        levels: its levels under a policy.
-        confidence: float64 (n, T, m), how sure the strategy is of a candidate, which ranks them; NaN = unknown.
-        kappa: one threshold, or float64 (n,), one a question.
-        sure: float64 (n, T, m), how sure the cascade is of a candidate, for abstaining (`EpisodeTable.sure`); NaN =
-            unknown. The confidence by default.
-
-    Raises:
-        UsageError: confidence or sure has another shape than the answers, or kappa does not fit.
+    `confidence` ranks the candidates; `sure`, by default the same, decides whether to abstain. Both are float64
+    (n, T, m), NaN = unknown. `kappa` is one threshold, or one for each question.
     """
     figures = {"confidence": confidence, "sure": confidence if sure is None else sure}
     for name, given in figures.items():
@@ -84,15 +76,11 @@ def single(
 
 
 def last_resort(steps: StepArrays, confidence: Floats) -> Bools:
-    """Return whether the best of all answers on record is right, bool (n,): what is served where a walk keeps nothing.
+    """Return whether the best of all logged answers is right, bool (n,): it is served if a walk keeps nothing.
 
-    A walk that ends without a kept answer has gone to the last step, which brought none (`policies.base.actions`). Then
-    the engine serves the best answer of all steps (`engine.rank`), unless it may abstain. False where the record is not
-    complete: what would have come is unknown.
-
-    Args:
-        steps: the log.
-        confidence: float64 (n, T, m), how sure the strategy is of a candidate; NaN = unknown.
+    A walk that ends without a kept answer has gone to the last step, which had no answer (`policies.base.actions`).
+    Then the engine serves the best answer of all steps (`engine.rank`), unless it may abstain. False if the record is
+    not complete, because the later answers are unknown.
     """
     leaf = np.where(steps.present, np.inf, -np.inf)
     everything = Levels(np.full(steps.cost.shape, np.inf), leaf, steps.present)
@@ -100,16 +88,15 @@ def last_resort(steps: StepArrays, confidence: Floats) -> Bools:
 
 
 def known_sure(sure: Floats) -> Floats:
-    """Return how sure the cascade is of answers, with −∞ for unknown (NaN), which is below every bar."""
+    """Return the confidences with −∞ for unknown ones (NaN), which is below every bar."""
     return np.where(np.isnan(sure), -np.inf, sure)
 
 
 def serves(sure: Floats, abstain_below: float | Floats) -> Bools:
-    """Return where an answer is served: the cascade is at least as sure of it as is asked for. `engine.abstains`.
+    """Return where an answer is served: its confidence is at least `abstain_below`, as in `engine.abstains`.
 
-    Args:
-        sure: float64 (n,), how sure it is; NaN where that is not known or nothing is kept.
-        abstain_below: what is asked for, one bar or one an answer; −∞ serves whatever there is, +∞ nothing short of it.
+    `abstain_below` is one bar, or one for each answer; −∞ serves every answer, +∞ only a confidence of +∞. NaN in
+    `sure` means unknown, or that nothing is kept.
 
     >>> serves(np.array([0.6, 0.5, np.nan]), 0.6).tolist(), serves(np.array([0.5, np.nan]), -np.inf).tolist()
     ([True, False, False], [True, True])
@@ -118,7 +105,7 @@ def serves(sure: Floats, abstain_below: float | Floats) -> Bools:
 
 
 def _highest(slot: Ints, values: Floats, size: int) -> Floats:
-    """Return the highest known value of each place in the table, NaN where none is known."""
+    """Return the highest known value of each place in the table, NaN if none is known."""
     highest = np.full(size, np.nan)
     np.fmax.at(highest, slot, values)
     return highest
@@ -127,8 +114,9 @@ def _highest(slot: Ints, values: Floats, size: int) -> Floats:
 class _Worth(NamedTuple):
     """A flat table with a place for each answer of each question: the keys that rank the answer, and its leaves.
 
-    `first` is the leaf that was kept first, and `leader` the one that is served: the surest, of equals the first. Texts
-    that count as the same answer may still differ in a blank or a capital, and so in which of them is right.
+    `first` is the leaf that was kept first. `leader` is the leaf that is served: the one with the highest confidence,
+    the first of equals. Texts that count as the same answer may still differ in a blank or a capital, and so in whether
+    they are right.
     """
 
     confidence: Floats
@@ -143,7 +131,7 @@ def _worth(slot: Ints, t: Ints, confidence: Floats, size: int) -> _Worth:
     highest = _highest(slot, confidence, size)
     latest, first, leader = np.full(size, -1), np.full(size, -1), np.full(size, -1)
     np.maximum.at(latest, slot, t)
-    first[slot[::-1]] = np.arange(slot.size)[::-1]  # the last write stays
+    first[slot[::-1]] = np.arange(slot.size)[::-1]  # the last write, so the first leaf, stays
     surest_last = np.argsort(-_ranked(confidence), kind="stable")[::-1]
     leader[slot[surest_last]] = surest_last
     return _Worth(_ranked(highest), np.bincount(slot, minlength=size), latest, first, leader)
@@ -155,7 +143,7 @@ def _ranked(confidence: Floats) -> Floats:
 
 
 def _best(worth: _Worth, n: int) -> Ints:
-    """Return the first kept leaf of each question's best answer, int64 (n,); −1 where nothing is kept."""
+    """Return the first kept leaf of each question's best answer, int64 (n,); −1 if nothing is kept."""
     leader = worth.leader.reshape(n, -1)
     leading = leader >= 0
     for key in (worth.confidence, worth.votes, worth.latest, -worth.first):
@@ -166,7 +154,7 @@ def _best(worth: _Worth, n: int) -> Ints:
 
 # --- served ---
 
-# Questions done at once: their tables of answers, some kilobytes each, should stay in a processor's cache.
+# Questions processed at once: their tables of answers, a few kilobytes each, should stay in a processor's cache.
 _CHUNK = 1 << 12
 # Cells of the table of thresholds × confidences: 16 million of 8 bytes are 128 MB.
 _MOST_CELLS = 1 << 24
@@ -174,12 +162,12 @@ _MOST = float(np.finfo(np.float64).max)
 
 
 class PathPoint(NamedTuple):
-    """One way to serve: the best answer kept at `kappa`, unless it is not sure enough.
+    """One way to serve: the best answer kept at `kappa`, unless its confidence is too low.
 
     Attributes:
         kappa: the threshold of the policy's scores.
-        abstain_below: nothing is served where the cascade is less sure of the best answer than this, where that is not
-            known, or where nothing is kept. −∞ serves whatever there is; +∞ serves nothing.
+        abstain_below: nothing is served if the confidence of the best answer is below this or unknown, or if nothing is
+            kept. −∞ serves every answer; +∞ serves nothing.
     """
 
     kappa: float
@@ -192,29 +180,33 @@ class Outcome(NamedTuple):
     Attributes:
         loss: bool (n,), whether the question counts against the guarantee.
         abstained: bool (n,), whether nothing is served because the confidence is too low.
-        cost: int64 (n,), nano-USD on record.
-        cut: bool (n,), whether the walk reaches the end of a record that is not complete: what it would have cost is
-            unknown, no less than `cost`; it counts as a loss unless `abstain_below` is +∞.
+        cost: int64 (n,), the recorded cost in nano-USD.
+        cut: bool (n,), whether the walk reaches the end of an incomplete record. Its true cost is unknown, but at least
+            `cost`; the question counts as a loss unless `abstain_below` is +∞.
+        asks_last: bool (n,), whether the walk takes the last step.
     """
 
     loss: Bools
     abstained: Bools
     cost: Ints
     cut: Bools
+    asks_last: Bools
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The single answers of n questions at every threshold. L levels a question, state j holds from its j-th on.
+    """The single answers of n questions at every threshold.
+
+    Each question has L levels and L + 1 states. State j holds from the question's j-th level down to the next one, and
+    state 0 above the first level, where nothing is kept.
 
     Attributes:
-        level: float64 (n, L), descending: the thresholds at which something changes, −∞ = at none.
-        loss: bool (n, L + 1), whether what is served in state j counts against the guarantee; state 0 is before the
-            first level, where nothing is kept.
-        sure: float64 (n, L + 1), how sure the cascade is of it; NaN = unknown, or nothing is kept.
+        level: float64 (n, L), descending: the thresholds at which the state changes, −∞ = never.
+        loss: bool (n, L + 1), whether the answer served in state j breaks the guarantee.
+        sure: float64 (n, L + 1), the confidence of the answer served; NaN = unknown, or nothing is kept.
         reach: float64 (n, T), the levels of the steps.
-        cost: int64 (n, T), what they cost in nano-USD.
-        cut: float64 (n,), the level from which on the walk reaches the end of an incomplete record; −∞ = never.
+        cost: int64 (n, T), the cost of each step in nano-USD.
+        cut: float64 (n,), the level at which the walk reaches the end of an incomplete record; −∞ = never.
     """
 
     level: Floats
@@ -234,8 +226,8 @@ class Served:
         return Served(*(getattr(self, name)[rows] for name in self.__slots__))
 
     def state(self, kappa: float) -> Ints:
-        """Return which state each question is in at a threshold, int64 (n,)."""
-        bar = max(kappa, -_MOST)  # −∞ is reached by every finite level, and by no −∞
+        """Return the state of each question at a threshold: int64 (n,)."""
+        bar = max(kappa, -_MOST)  # every finite level reaches −∞; a level of −∞ does not
         return np.asarray(np.count_nonzero(self.level >= bar, axis=1), dtype=np.int64)
 
     def at(self, point: PathPoint) -> Outcome:
@@ -245,12 +237,12 @@ class Served:
         abstained = ~serves(self.sure[rows, state], point.abstain_below)
         paid = self.reach >= bar
         cost = np.where(paid, self.cost, 0).sum(axis=1, dtype=np.int64)
-        return Outcome(self.loss[rows, state] & ~abstained, abstained, cost, self.cut >= bar)
+        return Outcome(self.loss[rows, state] & ~abstained, abstained, cost, self.cut >= bar, paid[:, -1])
 
     def losses(self) -> StepFunctions:
-        """Return whether each question counts against a guarantee, as a function of kappa.
+        """Return whether each question breaks the guarantee, as a function of kappa.
 
-        It may rise as kappa falls: a later answer that is wrong displaces one that was right.
+        The loss may rise as kappa falls, because a later wrong answer can displace a right one.
 
         >>> level, loss = np.array([[np.inf, 0.4, 0.2]]), np.array([[True, True, False, True]])
         >>> found = Served(level, loss, sure=np.zeros((1, 4)), reach=level, cost=np.array([[1, 2, 4]]), cut=np.zeros(1))
@@ -267,7 +259,7 @@ class Served:
         return StepFunctions(loss[:, 0], self.level, jump)
 
     def along(self, path: Sequence[PathPoint]) -> ServedPath:
-        """Return the totals at every point of a path: O(nL log P) however long it is.
+        """Return the totals at every point of a path of P points, in O(nL log P).
 
         Raises:
             UsageError: the path is empty, holds NaN, or combines too many thresholds with too many confidences.
@@ -312,9 +304,9 @@ class ServedPath:
     Attributes:
         path: the points.
         served: the questions.
-        losses: int64 (P,), questions that count against the guarantee.
-        abstained: int64 (P,), questions for which nothing is served for want of confidence.
-        cost_nano_usd: int64 (P,), the total on record.
+        losses: int64 (P,), the number of questions that break the guarantee.
+        abstained: int64 (P,), the number of questions for which nothing is served because the confidence is too low.
+        cost_nano_usd: int64 (P,), the total recorded cost.
     """
 
     path: tuple[PathPoint, ...]
@@ -345,19 +337,16 @@ def served(
 
     Args:
         steps: the log.
-        levels: its levels under a policy, by `arrays.levels`.
-        confidence: float64 (n, T, m), how sure the strategy is of a candidate, which ranks them; NaN = unknown.
-        sure: float64 (n, T, m), how sure the cascade is of a candidate, for abstaining; the confidence by default.
-        reference_right: bool (n,), whether the reference (the guide alone) is right. Given, a loss is a *regret*: what
-            is served is wrong and the reference right. Not given, it is an *error*: what is served is wrong.
+        levels: the log's levels under a policy, from `arrays.levels`.
+        confidence: float64 (n, T, m), the strategy's confidences, which rank the candidates; NaN = unknown.
+        sure: float64 (n, T, m), the cascade's confidences, which decide whether to abstain; `confidence` by default.
+        reference_right: bool (n,), whether the reference (such as the guide alone) is right. If given, a loss is a
+            *regret*: the answer served is wrong and the reference is right. Otherwise a loss is an *error*: the answer
+            served is wrong.
 
-    Where nothing is kept the best of all answers is served (`served.last_resort`), or nothing where the point abstains,
-    as the engine does; abstaining is no loss. A question whose
-    record is not complete counts as wrong from where the walk reaches the end of the record, for what would have come
-    is unknown. So no count is below the true one.
-
-    Raises:
-        UsageError: the arrays do not belong together.
+    If nothing is kept, the best of all answers is served (`served.last_resort`), or nothing if the point abstains, as
+    in the engine. Abstaining is not a loss. A question with an incomplete record counts as wrong once the walk reaches
+    the end of the record, because the later answers are unknown. So no count is below the true one.
 
     >>> steps = StepArrays(
     ...     answer=np.array([[[0], [1]]]), correct=np.array([[[True], [False]]]),
@@ -404,14 +393,14 @@ def served_losses(
     """Return the totals at every point of a path: `served` and its `along` in one call.
 
     Raises:
-        UsageError: the arrays do not belong together, or the path is no path.
+        UsageError: the shapes of the arrays differ, or the path is empty or holds NaN.
     """
     _check_path(path)
     return served(steps, levels, confidence, sure=sure, reference_right=reference_right).along(path)
 
 
 class _Figures(NamedTuple):
-    """How sure the cascade is of each candidate, float64 (n, T, m): `confidence` ranks, `sure` decides to abstain."""
+    """Two confidences of each candidate, float64 (n, T, m): `confidence` ranks, `sure` decides whether to abstain."""
 
     confidence: Floats
     sure: Floats
@@ -421,7 +410,7 @@ class _Figures(NamedTuple):
 
 
 def _rank(found: Served, rows: Ints, steps: StepArrays, levels: Levels, figures: _Figures) -> None:
-    """Fill in the states of some questions. Of equal levels only the last is a state that ever holds."""
+    """Fill in the states of some questions. Of several equal levels only the last one's state ever holds."""
     level, cut = found.level[rows], found.cut[rows]
     for j in range(level.shape[1]):
         below = level[:, j + 1] if j + 1 < level.shape[1] else -np.inf
@@ -437,15 +426,15 @@ def _rank(found: Served, rows: Ints, steps: StepArrays, levels: Levels, figures:
 
 
 def _cut(steps: StepArrays, levels: Levels) -> Floats:
-    """Return the level of the last step on record where there might have been another, float64 (n,)."""
+    """Return the level of the last logged step if there might have been another: float64 (n,), −∞ otherwise."""
     return np.asarray(np.where(open_end(steps), levels.reach, -np.inf).max(axis=1), dtype=np.float64)
 
 
 def _tables(found: Served, kappas: Floats, bars: Floats) -> tuple[Ints, Ints]:
     """Return the losses and the questions that do not abstain, int64 (K, B) each.
 
-    State j of a question holds for the thresholds between the counts of two neighbouring levels, and is served at the
-    first few confidences: a rectangle of the table. Its corners are counted, then summed in both directions.
+    State j of a question holds for a range of thresholds, and its answer is served at the confidences up to its own: a
+    rectangle of the table. The corners are counted, then summed in both directions.
     """
     shape = kappas.size + 1, bars.size + 1
     edge = np.zeros((found.n, found.level.shape[1] + 2), dtype=np.int64)
@@ -461,7 +450,7 @@ def _tables(found: Served, kappas: Floats, bars: Floats) -> tuple[Ints, Ints]:
 
 
 def _below(kappas: Floats, heights: Floats) -> Ints:
-    """Return how many of the thresholds a level reaches; −∞ reaches none."""
+    """Return how many of the thresholds each level reaches; −∞ reaches none."""
     many = np.searchsorted(kappas, heights, side="right")
     return np.asarray(np.where(heights > -np.inf, many, 0), dtype=np.int64)
 
@@ -476,7 +465,6 @@ def _suffix(totals: Ints) -> Ints:
 
 
 def _check(steps: StepArrays, levels: Levels, figures: _Figures, reference_right: Bools | None) -> None:
-    """Refuse arrays that do not belong together."""
     problems = [
         f"{name} must have the shape {steps.answer.shape}, not {given.shape}"
         for name, given in (("levels.leaf", levels.leaf), ("confidence", figures.confidence), ("sure", figures.sure))
@@ -489,7 +477,7 @@ def _check(steps: StepArrays, levels: Levels, figures: _Figures, reference_right
 
 
 def _check_path(path: Sequence[PathPoint]) -> None:
-    """Raise UsageError if this is no path: it has no point, or a point with NaN."""
+    """Raise UsageError if a path has no point, or a point with NaN."""
     if not path:
         raise UsageError("A path needs at least one point.")
     wrong = [str(k) for k, point in enumerate(path) if math.isnan(point.kappa) or math.isnan(point.abstain_below)]
@@ -500,13 +488,13 @@ def _check_path(path: Sequence[PathPoint]) -> None:
 # --- Find the questions where the single answer depends on which answers are equal, in logs that do not record this ---
 #
 # Answers are ranked by confidence, then by votes, then the latest first (`single`). A log without texts does not show
-# which answers are the same, and counting all right ones as one answer would let the truth vote. This rarely matters,
-# because a promise asks only whether the served answer is right, and equal texts are equally right:
+# which answers are the same. If all right ones counted as one answer, right answers would vote for each other. This
+# rarely matters, because a promise asks only whether the served answer is right, and equal texts are equally right:
 #
-# * One kept answer alone has the highest confidence: it is served, whatever equals it.
-# * Two answers are kept, as sure as one another: where one is right and the other wrong they differ, and the latest is
-# served; where both are right, or both wrong, so is what is served.
-# * Three or more are kept, and the highest confidence is shared: the votes decide, and whose they are is not known.
+# * One kept answer alone has the highest confidence: it is served, whichever answers equal it.
+# * Two answers are kept with the same confidence: if one is right and the other wrong, they differ, and the later one
+#   is served; if both are right, or both wrong, so is the answer served.
+# * Three or more are kept, and several have the highest confidence: votes decide, and the votes are unknown.
 
 
 def votes_decide(
@@ -523,12 +511,12 @@ def votes_decide(
 
     Args:
         levels: the levels under a policy, by `arrays.levels`.
-        confidence: float64 (n, T, m), what ranks the candidates; NaN = unknown.
-        sure: float64 (n, T, m), given where the cascade may abstain: then how sure it is of the answer served, the
-            highest figure of all that equal it, must not depend on that either.
-        kappa: the threshold, where only one matters; None = all.
-        present: bool (n, T, m), where there is an answer that may be served where none is kept (`served.last_resort`);
-            None where there is none.
+        confidence: float64 (n, T, m), the confidences that rank the candidates; NaN = unknown.
+        sure: float64 (n, T, m), given if the cascade may abstain: then the confidence of the answer served, the highest
+            value of all equal answers, must not depend on which answers are equal either.
+        kappa: the threshold, if only one matters; None = all.
+        present: bool (n, T, m), the answers that may be served if none is kept (`served.last_resort`); None if nothing
+            is served then.
 
     >>> leaf, tie = np.array([[[np.inf], [0.4], [0.2]]]), np.full((1, 3, 1), np.nan)
     >>> told = np.array([[[0.3], [0.6], [0.5]]])
@@ -540,7 +528,7 @@ def votes_decide(
     leaf, ranked = (one.reshape(n, steps * places) for one in (levels.leaf, confidence))
     ranked = np.where(np.isnan(ranked), UNKNOWN_CONFIDENCE, ranked)
     found = np.zeros(n, dtype=np.bool_)
-    # What is kept changes at a question's own levels alone; one of −∞ is never reached.
+    # The kept answers change only at a question's own levels; a level of −∞ is never reached.
     bars = leaf.T if kappa is None else [np.full(n, max(kappa, -_MOST))]
     for bar in bars:
         kept = (leaf >= bar[:, None]) & (bar > -np.inf)[:, None]
@@ -558,7 +546,7 @@ def votes_decide(
 
 
 def _served(top: Bools, places: int, figures: Floats) -> Floats:
-    """Return the figure of the latest, in its step the first, of each question's likeliest answers: float64 (n,)."""
+    """Return the value of each question's latest `top` answer, the first within its step: float64 (n,)."""
     number: Ints = np.arange(top.shape[1])
     turn = number // places * places + places - 1 - number % places
     at = np.where(top, turn, -1).argmax(axis=1)
@@ -566,7 +554,7 @@ def _served(top: Bools, places: int, figures: Floats) -> Floats:
 
 
 def served_right(arrays: StepArrays, confidence: Floats) -> Bools:
-    """Return whether the one answer served after each step is right, every answer so far kept: bool (n, T).
+    """Return whether the one answer served after each step is right if every answer so far is kept: bool (n, T).
 
     Beyond the end of a record the last value is repeated.
     """

@@ -1,28 +1,28 @@
 """Split conformal calibration: the threshold that covers a fresh question with probability at least 1 − alpha.
 
 kappa = the k-th smallest critical value of n calibration questions, k = ⌊alpha·(n + 1)⌋. A fresh question that is
-exchangeable with them is then missed with probability at most k/(n + 1) ≤ alpha. The calibration questions may have
-been used for nothing else: not for fitting, not for choosing. A question with the critical value −∞ is covered at no
-threshold. So if kappa itself is −∞, any number of such questions may be missed: nothing is promised.
+exchangeable with them is then missed with probability at most k/(n + 1) ≤ alpha. The calibration questions must not
+have been used for anything else, such as fitting or choosing a policy. A question with the critical value −∞ is covered
+at no threshold. So if kappa itself is −∞, any number of such questions may be missed: nothing is promised.
 
 A question's critical value kappa*(q) is the highest threshold at which a right answer is still kept
-(`critical_kappa`); +∞ where every threshold is good for it. Any decision rule whose set of answers grows as one number
-falls has critical values, and `calibrate` makes a threshold of them.
+(`critical_kappa`); it is +∞ if the question is covered at every threshold. Any decision rule whose set of answers grows
+as a threshold falls has critical values, and `calibrate` computes a threshold from them.
 
-`calibrate_segments` makes a promise for each segment of questions (a tenant, a task, a language), small ones pooled
-without losing exactness. Let m be the least number of exchangeable questions, the fresh one among them, that can
-certify alpha: ⌊alpha·m⌋ ≥ 1. A question's *category* is decided on all n + 1 questions together, the fresh one
-included: its own segment if the segment has m of them or more, else the pool of all smaller segments. Then Pr[fresh
-question missed | its category] ≤ alpha: the categories depend on the bag of labels, not on which question is the fresh
-one (`design/calibration.md`). A fresh question of segment g is thus judged by g's own n_g questions if n_g + 1 ≥ m,
-else together with every segment h that has n_h ≤ m − 1: a segment of exactly m − 1 is large for its own questions, and
-part of the pool for those of others. The pool's promise is one for its questions taken together, not for each of its
-segments. With delta there is no pool, for its mixture is not the law of any of its segments: small segments keep
-everything.
+`calibrate_segments` makes a promise for each segment of questions (a tenant, a task, a language). It pools small
+segments and stays exact. Let m be the least number of exchangeable questions, including the fresh one, that can certify
+alpha: ⌊alpha·m⌋ ≥ 1. All n + 1 questions together, including the fresh one, determine each question's *category*: its
+own segment if the segment has at least m questions, otherwise the pool of all smaller segments. Then Pr[fresh question
+missed | its category] ≤ alpha, because the categories depend on the multiset of labels and not on which question is the
+fresh one (`design/calibration.md`). So the threshold for a fresh question of segment g comes from g's own n_g questions
+if n_g + 1 ≥ m, and otherwise from every segment h with n_h ≤ m − 1. A segment of exactly m − 1 questions is large for
+its own questions and part of the pool for those of others. The pool's promise is for its questions taken together, not
+for each of its segments. With delta there is no pool, because the pool's mixture is not the distribution of any of its
+segments: small segments keep everything.
 
 References: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World (2005), Mondrian predictors (section 4.5);
-the taxonomy that looks at the whole bag is what makes the pooling exact. Angelopoulos et al., Conformal risk control
-(2022), 0/1 loss.
+pooling is exact because the taxonomy depends on the whole multiset. Angelopoulos et al., Conformal risk control (2022),
+0/1 loss.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from cascade.errors import UsageError
 def needed_n(alpha: float, delta: float | None = None) -> int:
     """Return the least number of calibration questions that can certify a share alpha.
 
-    On average over calibrations ⌊alpha·(n + 1)⌋ ≥ 1 is needed: n ≥ 1/alpha − 1. With confidence 1 − delta not a single
-    loss must be enough: (1 − alpha)ⁿ ≤ delta.
+    A promise on average over calibrations needs ⌊alpha·(n + 1)⌋ ≥ 1: n ≥ 1/alpha − 1. With confidence 1 − delta, n
+    questions without a loss must be enough evidence: (1 − alpha)ⁿ ≤ delta.
 
     Raises:
-        UsageError: alpha is not above 0, at most 1; or delta does not lie between 0 and 1.
+        UsageError: alpha is not above 0 and at most 1, or delta does not lie between 0 and 1.
 
     >>> needed_n(0.1), needed_n(0.1, 0.1), needed_n(0.05, 0.05)
     (9, 22, 59)
@@ -109,7 +109,7 @@ def pac_rank(n: int, alpha: float, delta: float) -> int:
 
     k = max{k : Pr[Bin(n, alpha) ≤ k − 1] ≤ delta}. Let R be the probability that a fresh question is missed at the
     k-th smallest critical value. If R > alpha, then k − 1 or fewer of the n questions lie below the alpha-quantile of
-    critical values, whose number is Bin(n, alpha) at the least: that happens with probability at most delta.
+    critical values. Their number is at least Bin(n, alpha), so that happens with probability at most delta.
 
     >>> pac_rank(200, 0.1, 0.1), pac_rank(200, 0.1, 0.05), pac_rank(21, 0.1, 0.1)
     (15, 13, 0)
@@ -123,12 +123,7 @@ def pac_rank(n: int, alpha: float, delta: float) -> int:
 def split_kappa(critical: Floats, alpha: float) -> float:
     """Return the calibrated threshold; −∞, which keeps everything, if n is too small for alpha.
 
-    Args:
-        critical: float64 (n,), the calibration questions' critical values (`split.critical_kappa`).
-        alpha: the share of questions that may be missed.
-
-    Raises:
-        UsageError: alpha lies outside 0..1, or a critical value is NaN.
+    `critical` has the calibration questions' critical values (`critical_kappa`).
 
     >>> split_kappa(np.array([0.3, 0.1, 0.2, 0.9]), 0.4)
     0.2
@@ -140,18 +135,18 @@ def split_kappa(critical: Floats, alpha: float) -> float:
 
 
 # --- The critical value of a question: the highest threshold at which a right answer is still kept ---
-# kappa*(q) = max over right answers of m_t(a),   +∞ where there is nothing to be found
+# kappa*(q) = max over right answers of m_t(a),   +∞ if there is no right answer
 #
-# Conformal calibration sorts these n numbers, and needs nothing else (`design/rollout.md`).
+# Conformal calibration sorts these n numbers and needs nothing else (`design/rollout.md`).
 
 
 def critical_kappa(steps: StepArrays, levels: Levels) -> Floats:
     """Return kappa*, float64 (n,): a question is covered at kappa if and only if kappa ≤ kappa*; −∞ means never.
 
     +∞ if no step has a right answer, or if a right answer is kept at every kappa. −∞ if a right answer is kept at no
-    kappa, because its score, or that of "next" on the way, is −∞; also if a question is incomplete and has no right
-    answer on record. Even at kappa = −∞ a question with kappa* = −∞ is missed: a score of −∞ is never included.
-    `covered_at` decides it for every kappa.
+    kappa, because its score, or that of "next" on the way, is −∞; also if a question is incomplete and has no logged
+    right answer. Even at kappa = −∞ a question with kappa* = −∞ is missed: a score of −∞ is never included.
+    `covered_at` applies this rule at any kappa.
 
     If a record ends before the question does, kappa* is never above its value for the complete record: an answer of the
     last step is kept only by its score. `arrays.levels` ensures this, so the levels must come from there.
@@ -172,7 +167,7 @@ def critical_kappa(steps: StepArrays, levels: Levels) -> Floats:
 def critical_values(steps: StepArrays, scores: ScoreArrays) -> Floats:
     """Return `critical_kappa(steps, levels(steps, scores))` in half the time, without storing the levels.
 
-    A calibration needs nothing else.
+    A calibration needs only these values.
 
     Raises:
         UsageError: the shapes do not fit, or answers are not numbered within their question.
@@ -212,9 +207,9 @@ def _write(highest: Floats, steps: StepArrays, leaf: Floats) -> None:
 
 # --- Draw one question at random from each group of questions that belong together (a document, a user) ---
 #
-# Outcomes within a group are correlated, so n questions of few groups tell less than n unrelated ones. If they are
-# calibrated as if they were unrelated, 12 documents of 20 questions cover 85 % where 90 % is promised. If the groups
-# are independent of, or exchangeable with, a fresh group, then the questions drawn, one from each, are exchangeable
+# Outcomes within a group are correlated, so n questions of few groups hold less information than n unrelated ones. A
+# calibration that ignores this covers 85 % where it promises 90 %, for 12 documents of 20 questions. If the groups are
+# independent of, or exchangeable with, a fresh group, then the questions drawn, one from each group, are exchangeable
 # with a question drawn at random from the fresh group. Every guarantee then holds for that question, with n the number
 # of groups. The draw must not depend on any outcome, so a keyed hash decides it.
 #
@@ -230,22 +225,19 @@ def one_of_each(groups: Sequence[Hashable], *, labels: Sequence[str] | None = No
 
     Args:
         groups: the group of each row; a row with None is a group by itself.
-        labels: with the seed, they decide the draw; they must differ within a group. With the questions' names as
-            labels, the draw does not depend on the order of the rows. By default a row's position within its group.
+        labels: together with the seed, they decide the draw; they must differ within a group. With the questions' names
+            as labels, the draw does not depend on the order of the rows. By default a row's position in its group.
         seed: the same seed gives the same rows.
-
-    Raises:
-        UsageError: the number of labels differs from the number of rows.
 
     >>> one_of_each(["a", "b", "a", None, None]).tolist() in ([0, 1, 3, 4], [1, 2, 3, 4])
     True
     """
     if labels is not None and len(labels) != len(groups):
-        raise UsageError(f"There are {len(groups)} groups, and {len(labels)} labels.")
+        raise UsageError(f"There are {len(groups)} groups, but {len(labels)} labels.")
     chosen: dict[Hashable, tuple[bytes, int]] = {}
     place = Counter[Hashable]()
     for row, group in enumerate(groups):
-        key = (row,) if group is None else (group, None)  # no row's number is a group's name
+        key = (row,) if group is None else (group, None)  # the lengths differ: no row's key equals a group's
         label = f"{group!r}|{place[key]}" if labels is None else labels[row]
         place[key] += 1
         turn = sha256(f"one of each|{seed}|{label}".encode("utf-8", "replace")).digest(), row
@@ -263,8 +255,8 @@ class Calibration:
         k: the rank; 0 if n is too small for alpha, or for alpha and delta.
         alpha: the share of questions that may be missed.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
-        misses: calibration questions that are missed at kappa: at most k − 1 unless `vacuous`. If everything is kept,
-            those that no finite threshold covers.
+        misses: calibration questions missed at kappa: at most k − 1 unless `vacuous`. If everything is kept, the
+            questions that no finite threshold covers.
     """
 
     kappa: float
@@ -276,7 +268,7 @@ class Calibration:
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether every answer of every step must be kept for the promise, whatever its score, −∞ included."""
+        """Whether the promise needs every answer of every step to be kept, even one with the score −∞."""
         return self.k == 0
 
     @property
@@ -321,23 +313,24 @@ def calibrate(
         without delta:  Pr[fresh missed and not vacuous] ≤ k/(n + 1) ≤ alpha,             k = ⌊alpha·(n + 1)⌋
         with delta:     Pr[ Pr[fresh missed | calibration] > alpha and not vacuous ] ≤ delta
 
-    the second for independent questions of one law, with the largest k for which Pr[Bin(n, alpha) ≤ k − 1] ≤ delta.
-    The first is on average over calibrations: one of them may cover less (`Calibration.coverage_sd`). Ties and
-    infinite values are included, on the safe side. Where k is 0 everything is to be kept. A calibration is vacuous
-    where k or more questions have the critical value −∞: then nothing is promised (`Calibration.vacuous`).
+    The second needs independent questions from one distribution; k is the largest rank with
+    Pr[Bin(n, alpha) ≤ k − 1] ≤ delta. The first is on average over calibrations: a single calibration may cover less
+    (`Calibration.coverage_sd`). Both hold with ties and infinite values. If k is 0, everything must be kept. A
+    calibration is vacuous if k or more questions have the critical value −∞: then nothing is promised
+    (`Calibration.vacuous`).
 
     Args:
         critical_values: n numbers, any sequence or array of one dimension; ±∞ allowed.
         alpha: the share of questions that may be missed, 0..1.
-        delta: the probability that the calibration misleads.
-        groups: n labels, where questions belong together (of one document, one user); None = of no group. One question
-            of each group counts, drawn at random (`split.one_of_each`), and the promise is about a random question of a
+        delta: the probability that the calibration misleads; None for a promise on average over calibrations.
+        groups: n labels, if questions belong together (to one document, one user); None = no group. One question of
+            each group counts, drawn at random (`split.one_of_each`), and the promise is about a random question of a
             fresh group: `Calibration.n` is the number of groups, which take the place of the questions above.
-        seed: draws them.
+        seed: the seed of that draw.
 
     Raises:
-        UsageError: alpha or delta lies outside its range, a critical value is missing or not a number, there are not as
-            many groups as values. All is listed.
+        UsageError: alpha or delta lies outside its range, a critical value is missing or not a number, or the numbers
+            of groups and values differ. The error lists every problem.
 
     Reference: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World (2005); with delta Vovk, Conditional
     validity of inductive conformal predictors (2012), by the exact binomial law.
@@ -372,7 +365,7 @@ def _checked(
     if values.ndim != 1:
         wrong.append(f"the critical values must have one dimension, not the shape {values.shape}")
     elif groups is not None and len(groups) != values.size:
-        wrong.append(f"there are {values.size} critical values, and {len(groups)} groups")
+        wrong.append(f"there are {values.size} critical values, but {len(groups)} groups")
     missing = np.flatnonzero(np.isnan(values))
     if missing.size:
         wrong.append(f"{missing.size} of {values.size} critical values are not a number, the first at {missing[0]}")
@@ -388,12 +381,12 @@ class SegmentCalibration:
     """A threshold for every segment: from its own questions, or from a pool if they are too few.
 
     Attributes:
-        by_segment: the calibration that serves each segment on record; for a small segment that of the pool.
+        by_segment: the calibration that serves each segment of the data; for a small segment, the pool's.
         pooled: the calibration of the pool. It keeps everything if the pool itself is too small. None with delta.
-        pooled_segments: the segments on record that are too small for a threshold of their own, sorted: the pool serves
-            them; with delta they keep everything.
-        unknown: the calibration that serves a question of an unknown segment, or of none: the pool's; with delta
-            everything is kept.
+        pooled_segments: the segments of the data that are too small for a threshold of their own, sorted. The pool
+            serves them; with delta they keep everything.
+        unknown: the calibration that serves a question of an unknown segment, or of none: the pool's. With delta it
+            keeps everything.
     """
 
     by_segment: Mapping[str, Calibration]
@@ -418,23 +411,23 @@ def calibrate_segments(
     """Return a threshold for each segment of questions.
 
     Guarantee: let the n calibration questions and a fresh one be exchangeable together with their segments, used for
-    nothing else before. Without delta a fresh question is missed with probability at most alpha given that it belongs
-    to a segment with a threshold of its own, for each such segment, and given that it belongs to the rest: small
-    segments, segments never seen, and no segment at all (proof: `design/calibration.md`). With delta, for independent
-    questions: a segment's threshold misses more than alpha of its questions with probability at most delta, for each
+    nothing else before. Without delta, a fresh question is missed with probability at most alpha, given that it belongs
+    to a particular segment with its own threshold, and also given that it belongs to the rest: small segments, segments
+    never seen, and no segment at all (proof: `design/calibration.md`). With delta, for independent questions, a
+    segment's threshold misses more than alpha of its questions with probability at most delta; this holds for each
     segment, not for all segments at once.
 
     Args:
         critical_values: n numbers; ±∞ allowed (`calibrate`).
         segments: n labels; a question with None is always in the pool.
         alpha: the share of each segment's questions that may be missed, 0..1.
-        delta: the probability that a segment's calibration misleads; for K segments together ask for delta/K.
-        groups: n labels, where questions belong together; one question of each group in each segment counts, drawn at
-            random, as of `calibrate`.
-        seed: draws them.
+        delta: the probability that a segment's calibration misleads; for K segments together use delta/K.
+        groups: n labels, if questions belong together; one question of each group in each segment counts, drawn at
+            random, as in `calibrate`.
+        seed: the seed of that draw.
 
     Raises:
-        UsageError: as `calibrate`; or there are not as many segments as values, or a label is not a text.
+        UsageError: as `calibrate`; or the numbers of segments and values differ, or a label is not a text.
 
     >>> values = [0.31, 0.12, 0.55, 0.47, 0.93, 0.28, 0.76, 0.64]
     >>> found = calibrate_segments(values, ["de", "de", "de", "de", "fr", "fr", "it", "it"], alpha=0.25)
@@ -445,7 +438,7 @@ def calibrate_segments(
     values = np.asarray(critical_values, dtype=np.float64)
     if groups is not None:
         if not n == len(groups) == len(segments):
-            raise UsageError(f"There are {n} critical values, {len(segments)} segments and {len(groups)} groups.")
+            raise UsageError(f"There are {n} critical values, but {len(segments)} segments and {len(groups)} groups.")
         keys = [None if group is None else (label, group) for label, group in zip(segments, groups, strict=True)]
         chosen = one_of_each(keys, seed=seed)
         values, segments, n = values[chosen], [segments[row] for row in chosen.tolist()], chosen.size
@@ -469,13 +462,13 @@ def _of_rows(values: Floats, rows: Iterable[Ints], alpha: float, delta: float | 
 def _rows_by_segment(segments: Sequence[object], n: int) -> dict[str | None, Ints]:
     """Return which rows belong to each label, in the order of first appearance."""
     if len(segments) != n:
-        raise UsageError(f"There are {n} critical values, and {len(segments)} segments.")
+        raise UsageError(f"There are {n} critical values, but {len(segments)} segments.")
     codes: dict[Any, int] = {}
     code = np.fromiter((codes.setdefault(segment, len(codes)) for segment in segments), dtype=np.int64, count=n)
     wrong = [repr(label) for label in codes if label is not None and not isinstance(label, str)]
     if wrong:
         shown = ", ".join(wrong[:_QUOTED]) + (", …" if len(wrong) > _QUOTED else "")
-        raise UsageError(f"A segment must be a text, or None where there is none; not {shown}.")
+        raise UsageError(f"A segment must be a text, or None for a question without one; not {shown}.")
     order = np.argsort(code, kind="stable")
     ends = np.cumsum(np.bincount(code, minlength=len(codes)))
     return dict(zip(codes, np.split(order, ends[:-1]), strict=True)) if n else {}

@@ -1,1 +1,1 @@
-"""The demonstrations that ship with the package: requests of an application, and short questions."""
+"""The demonstrations in the package: requests of an application, and short questions."""

@@ -1,10 +1,10 @@
-"""The demonstration: learn a policy from a log, then serve it with real models, beside the ways that it replaces.
+"""The demonstration on short questions: learns a policy from a log, serves it with real models, and compares.
 
 1. A policy for a ladder (the base, then the guide) is fitted and certified on the log that ships with the package.
-2. What the ways to answer did on the log's questions is shown beside it, the guide as a judge among them.
+2. For comparison, it shows the figures of all ways to answer on the log's questions, including the guide as a judge.
 3. The models answer other questions under that policy. The base alone, the guide alone and a ladder with a threshold
-   set by hand answer them too. Many of their calls are the same; a `Memo` makes each once, and each way pays for all of
-   its own.
+   set by hand answer them too. Many of their calls are the same: a `Memo` makes each call once, and each way is
+   charged for all of its calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cascade.config import CascadeConfig, load
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
@@ -42,16 +42,16 @@ PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
 BY_HAND = 0.16
-"""Nats per token of the base's reply: read off the log, not off a live question (`benchmarks/ladder_threshold.py`)."""
+"""Nats per token of the base's reply, set on the log and not on live questions (`benchmarks/ladder_threshold.py`)."""
 JUDGING = 0.5
 """The guide's uncertainty in nats from which rounds of base and guide go on."""
 PROMISE = Guarantee("regret", 0.15, 0.1)
-"""What the fitted ladder promises: chosen on the log, before any live question (`design/demo-log.md`)."""
+"""The promise of the fitted ladder, chosen on the log before any live question (`design/demo-log.md`)."""
 PICKED = (
     f"Alpha {PROMISE.alpha:g} was picked by looking at this very log. The certificate does not count that "
     "choice; the questions asked below had no part in it."
 )
-"""What the certificate of the demo leaves out, in words."""
+"""The caveat about the demo's certificate."""
 FITTED, HAND_SET, BASE_ALONE, GUIDE_ALONE = "fitted ladder", "ladder, set by hand", "base alone", "guide alone"
 JUDGED = f"guide judges, ≤ {ROUNDS} rounds"
 
@@ -69,17 +69,23 @@ class DemoQuestion:
 
 def demo_questions(split: str | None = None) -> list[DemoQuestion]:
     """Return the demo set: "log" is for logging and fitting, "live" for trying what was fitted."""
-    lines = resources.files("cascade.data").joinpath("demo_questions.jsonl").read_text("utf-8").splitlines()
-    read = [json.loads(line) for line in lines if line.strip()]
     return [
-        DemoQuestion(row["question_id"], row["split"], row["kind"], _question(row), tuple(row["answers"]))
-        for row in read
-        if split is None or row["split"] == split
+        DemoQuestion(
+            row["question_id"],
+            row["split"],
+            row["kind"],
+            Question(row["question"], row["context"] or None),
+            tuple(row["answers"]),
+        )
+        for row in shipped("demo_questions.jsonl", split)
     ]
 
 
-def _question(row: dict[str, str]) -> Question:
-    return Question(row["question"], row["context"] or None)
+def shipped(name: str, split: str | None) -> list[dict[str, Any]]:
+    """Return the rows of a demo set that ships with the package; of one split, where one is named."""
+    lines = resources.files("cascade.data").joinpath(name).read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines if line.strip()]
+    return [row for row in rows if split is None or row["split"] == split]
 
 
 def sample(questions: Sequence[DemoQuestion], count: int, seed: int) -> list[DemoQuestion]:
@@ -98,13 +104,13 @@ def sample(questions: Sequence[DemoQuestion], count: int, seed: int) -> list[Dem
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question done: what each way to answer brought, by its name, the one that leads first."""
+    """The answers to one question, by the name of the way to answer, the leading one first."""
 
     asked: DemoQuestion
     answers: Mapping[str, Answer]
 
     def right(self, way: str) -> bool:
-        """Whether what a way served answers the question."""
+        """Whether a way's answer is right."""
         return is_right(self.asked, self.answers[way])
 
 
@@ -115,7 +121,7 @@ def is_right(asked: DemoQuestion, answer: Answer) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one way to answer did on some questions: means, and how many questions they are of."""
+    """The figures of one way to answer: means over questions, and their number."""
 
     way: str
     n: int
@@ -140,9 +146,9 @@ def fit_ladder(config: CascadeConfig, seed: int = 0) -> Fitted:
 
 
 def on_the_log(fitted: Fitted) -> list[Row]:
-    """Return what each way to answer did on the log's questions that the policy was not fitted on.
+    """Return the figures of each way to answer on the log's questions that the policy was not fitted on.
 
-    The fitted ladder comes first. Those questions set its threshold, so its row is no test; the live questions are one.
+    The fitted ladder comes first. These questions set its threshold, so its row is not a test; the live questions are.
     """
     import numpy as np
 
@@ -174,28 +180,32 @@ def on_the_log(fitted: Fitted) -> list[Row]:
 
 
 @contextmanager
-def ways(config: CascadeConfig, fitted: Fitted | None, provider: Provider) -> Iterator[dict[str, Orchestrator]]:
-    """Make an orchestrator for each way to answer; the first leads: the fitted ladder where there is one.
+def served(
+    config: CascadeConfig, fitted: Fitted | None, provider: Provider, *others: CascadeConfig
+) -> Iterator[list[Orchestrator]]:
+    """Make an orchestrator of the ladder, under the fitted policy if there is one, and one of each other configuration.
 
-    The fitted policy's directory is gone at the end.
+    The fitted policy's directory is deleted at the end.
     """
     from cascade.policies.artifact import write
 
+    ladder, providers = ladder_config(config), {config.provider.kind: provider}
     with ExitStack() as stack:
-
-        def made(config: CascadeConfig) -> Orchestrator:
-            providers = {config.provider.kind: provider}
-            return stack.enter_context(Orchestrator.from_config(config, providers=providers))
-
-        found: dict[str, Orchestrator] = {}
         if fitted is not None:
             folder = stack.enter_context(TemporaryDirectory(prefix="cascade-demo-"))
             write(folder, fitted.artifact)
-            served = DirectoryConfig(kind="directory", path=folder)
-            found[FITTED] = made(ladder_config(config).model_copy(update={"policy": served}))
-        found[HAND_SET] = made(ladder_config(config))
-        found[BASE_ALONE], found[GUIDE_ALONE] = made(alone(config, "base")), made(alone(config, "guide"))
-        yield found
+            ladder = ladder.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
+        each = (Orchestrator.from_config(one, providers=providers) for one in (ladder, *others))
+        yield [stack.enter_context(one) for one in each]
+
+
+@contextmanager
+def ways(config: CascadeConfig, fitted: Fitted | None, provider: Provider) -> Iterator[dict[str, Orchestrator]]:
+    """Make an orchestrator for each way to answer; the first is the fitted ladder if there is one."""
+    others = {HAND_SET: ladder_config(config)} if fitted is not None else {}
+    others |= {BASE_ALONE: alone(config, "base"), GUIDE_ALONE: alone(config, "guide")}
+    with served(config, fitted, provider, *others.values()) as made:
+        yield dict(zip([HAND_SET if fitted is None else FITTED, *others], made, strict=True))
 
 
 def run_demo(
@@ -206,9 +216,9 @@ def run_demo(
     """Ask each question in every way, one after another, as they finish.
 
     Args:
-        asking: by the names of the ways (`ways`).
-        questions: what is asked.
-        led: told of the first way's answer before the others are asked.
+        asking: an orchestrator for each way, by name (`ways`).
+        questions: the questions.
+        led: called with the first way's answer before the others are asked.
     """
     for asked in questions:
         answers: dict[str, Answer] = {}
@@ -220,7 +230,7 @@ def run_demo(
 
 
 def ladder_config(config: CascadeConfig) -> CascadeConfig:
-    """Return a configuration with a ladder of its base and guide, and the threshold that was set by hand."""
+    """Return a configuration with a ladder of its base and guide, and a threshold set by hand."""
     policy = ThresholdConfig(kind="threshold", when="reply_logprob", threshold=BY_HAND)
     return config.model_copy(update={"strategy": _ladder("base", "guide"), "policy": policy})
 
@@ -248,7 +258,7 @@ def table(outcomes: Sequence[Outcome]) -> list[Row]:
 
 
 def regrets(outcomes: Sequence[Outcome]) -> int:
-    """Return how often the fitted ladder was wrong where the guide alone is right: what `PROMISE` bounds."""
+    """Return how often the fitted ladder was wrong and the guide alone right; `PROMISE` limits this share."""
     return sum(one.right(GUIDE_ALONE) and not one.right(FITTED) for one in outcomes)
 
 

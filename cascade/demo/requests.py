@@ -1,9 +1,9 @@
-"""The demonstration on requests: a shop's mail goes to the team that the guide would name, mostly without it.
+"""The demonstration on requests: sorts a shop's mail as the guide would, mostly without asking the guide.
 
 1. A policy for a ladder (the base, then the guide) is fitted and certified on a log of such messages, which ships with
    the package. The promise is agreement: on at most 5 % of the messages the team differs from the guide's. No label is
    read for it.
-2. Other messages are served live under that policy, and the guide is asked each of them too, to see whether it agrees.
+2. Other messages are served live under that policy; the guide is asked about each of them too, to compare.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from importlib import resources
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig
-from cascade.demo.questions import alone, ladder_config
+from cascade.demo.questions import alone, ladder_config, served, shipped
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
-from cascade.policies.config import DirectoryConfig
 from cascade.providers.base import Provider
 from cascade.types import Answer
 
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
 ALPHA, DELTA = 0.05, 0.1
 PROMISE = Guarantee("agreement", ALPHA, DELTA)
-"""What the policy promises: chosen before the log was collected (`design/demo-log.md`)."""
+"""The policy's promise, chosen before the log was collected (`design/demo-log.md`)."""
 INSTRUCTIONS = """You route messages of customers of an online shop for outdoor gear to the right team. The teams are:
 delivery: where a parcel is, when it comes, address, tracking, shipping
 returns: sending something back, exchanging it, refunds
@@ -74,12 +71,12 @@ OPTIONS: dict[str, Any] = {
         },
     },
 }
-"""What the application asks for beside its messages: JSON with one of the teams."""
+"""The response format that the application asks for: JSON with one of the teams."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """One message of the demo set, with the team that it belongs to; no team is read to fit or to serve."""
+    """One message of the demo set, with its right team, which is read neither to fit nor to serve."""
 
     request_id: str
     split: str
@@ -106,9 +103,7 @@ def _head() -> Iterator[dict[str, str]]:
 
 def demo_requests(split: str | None = None) -> list[DemoRequest]:
     """Return the demo set: "log" is for logging and fitting, "live" for trying what was fitted."""
-    lines = resources.files("cascade.data").joinpath("demo_requests.jsonl").read_text("utf-8").splitlines()
-    read = [DemoRequest(**json.loads(line)) for line in lines if line.strip()]
-    return [one for one in read if split is None or one.split == split]
+    return [DemoRequest(**row) for row in shipped("demo_requests.jsonl", split)]
 
 
 # --- the log ---
@@ -128,14 +123,14 @@ def fit_requests(config: CascadeConfig, seed: int = 0) -> Fitted:
 
 
 def on_the_log(fitted: Fitted) -> Summary:
-    """Return what the policy did on the questions that certify it, which set its threshold, so that this is no test."""
+    """Return the policy's figures on the questions that certify it. They set its threshold, so this is not a test."""
     realised, outright = fitted.calibrated.realised, fitted.calibrated.reference_cost_nano_usd
     share = None if realised.cost_nano_usd is None or not outright else realised.cost_nano_usd / outright
     return Summary(realised.n, share, 1 - realised.error, 2 - realised.length)
 
 
 def needed(fitted: Fitted) -> float | None:
-    """Return from which probability of its tokens the base's answer is served; None where it never is."""
+    """Return the token probability from which the base's answer is served; None if it never is."""
     kappa = fitted.calibrated.segments[0].found.kappa
     takes = fitted.policy.takes
     return math.exp(-kappa) if math.isfinite(kappa) and (takes is None or not takes.reference) else None
@@ -146,7 +141,7 @@ def needed(fitted: Fitted) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One message done: what the cascade served, and what the guide gave when it was asked outright."""
+    """The cascade's answer to a message, and the guide's own answer."""
 
     asked: DemoRequest
     served: Answer
@@ -154,7 +149,7 @@ class Outcome:
 
     @property
     def same(self) -> bool:
-        """Whether both name the same team."""
+        """Whether both answers name the same team."""
         return team_of(self.served) is not None and team_of(self.served) == team_of(self.guide)
 
     def right(self, answer: Answer) -> bool:
@@ -163,7 +158,7 @@ class Outcome:
 
 
 def team_of(answer: Answer) -> str | None:
-    """Return the team that an answer names, None where it names none."""
+    """Return the team that an answer names; None if it names none."""
     try:
         team = answer.parsed["team"]
     except (ValueError, KeyError, TypeError):
@@ -172,9 +167,9 @@ def team_of(answer: Answer) -> str | None:
 
 
 def sureness(answer: Answer) -> float | None:
-    """Return the mean probability of the tokens of the base's reply, geometric, in [0, 1]; None where it is not known.
+    """Return the geometric mean probability of the tokens of the base's reply, in [0, 1]; None if unknown.
 
-    This is what the policy decides by: both the fitted one and the one that was set by hand look at the mean log-prob.
+    Both the fitted policy and the one set by hand decide by the mean log-prob, the logarithm of this number.
     """
     decision = answer.steps[0].decision if answer.steps else None
     doubt = math.inf if decision is None else decision.next_score
@@ -183,12 +178,12 @@ def sureness(answer: Answer) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the cascade did on some messages.
+    """The cascade's figures on some messages.
 
     Attributes:
         n: how many messages.
-        cost: what they cost, as a share of what the guide alone costs; None where a cost is not known.
-        same: the share of the guide's own answer.
+        cost: their cost as a share of the guide's alone; None if a cost is unknown.
+        same: the share with the same answer as the guide's.
         alone: the share that the base answered alone.
     """
 
@@ -199,7 +194,7 @@ class Summary:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Summary:
-    """Return what the cascade did, of at least one message."""
+    """Return the cascade's figures on one message or more."""
     count = len(outcomes)
     spent, outright = (_total([getattr(one, way).cost for one in outcomes]) for way in ("served", "guide"))
     share = None if spent is None or not outright else float(spent / outright)
@@ -222,45 +217,30 @@ def _total(costs: Sequence[Decimal | None]) -> Decimal | None:
 def serving(
     config: CascadeConfig, fitted: Fitted | None, provider: Provider
 ) -> Iterator[tuple[Orchestrator, Orchestrator]]:
-    """Yield a cascade under the fitted policy, or under the threshold that was set by hand, and the guide alone.
-
-    The fitted policy's directory is gone at the end.
-    """
-    from cascade.policies.artifact import write
-
-    with ExitStack() as stack:
-
-        def made(config: CascadeConfig) -> Orchestrator:
-            providers = {config.provider.kind: provider}
-            return stack.enter_context(Orchestrator.from_config(config, providers=providers))
-
-        settings = ladder_config(config)
-        if fitted is not None:
-            folder = stack.enter_context(TemporaryDirectory(prefix="cascade-demo-"))
-            write(folder, fitted.artifact)
-            settings = settings.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
-        yield made(settings), made(alone(config, "guide"))
+    """Yield a cascade under the fitted policy, or under the threshold that was set by hand, and the guide alone."""
+    with served(config, fitted, provider, alone(config, "guide")) as (cascade, guide):
+        yield cascade, guide
 
 
 def run_requests(
     asking: tuple[Orchestrator, Orchestrator],
     requests: Iterable[DemoRequest],
-    served: Callable[[DemoRequest, Answer], None] = lambda asked, answer: None,  # noqa: ARG005 - names are the interface
+    told: Callable[[DemoRequest, Answer], None] = lambda asked, answer: None,  # noqa: ARG005 - names are the interface
 ) -> Iterator[Outcome]:
     """Send each message through the cascade and then to the guide, one after another, as they finish.
 
     Args:
         asking: the cascade, and the guide alone (`serving`).
-        requests: what is asked.
-        served: told of the cascade's answer before the guide is asked.
+        requests: the messages.
+        told: told of the cascade's answer before the guide is asked.
     """
     cascade, guide = asking
     for one in requests:
         answer = cascade.chat(one.chat)
-        served(one, answer)
+        told(one, answer)
         yield Outcome(one, answer, guide.chat(one.chat))
 
 
 def drawn(count: int, seed: int) -> list[DemoRequest]:
-    """Return so many of the live messages, in an order that the seed draws."""
+    """Return `count` of the live messages, in an order drawn with the seed."""
     return random.Random(seed).sample(demo_requests("live"), count)

@@ -11,13 +11,13 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.episodes.schema import CHAT, chat_of, is_hashed, replay_of
-from cascade.policies.scope import Kind, kind_of
+from cascade.policies.scope import PLAIN, UNSAID, Kind, kind_of
 from cascade.policies.views import asked_numbers
 from cascade.types import ACT
 
 
 def numbers_asked(row: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the numbers of a row's question; empty if its text is not on record."""
+    """Return the numbers of a row's question; empty if its text is not recorded."""
     text: str | None = row["question"]
     return {} if text is None or is_hashed(text) else asked_numbers(text, row["context"], chat_of(row))
 
@@ -29,9 +29,21 @@ def as_columns(numbers: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
 
 
 def kind_asked(row: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of a row's request; None if the log has no texts."""
-    chat = chat_of(row)
-    return None if chat is None and replay_of(row).get(CHAT) else kind_of(chat)
+    """Return the kind of the request that a row answers; None if the log has no texts, or the row answers none.
+
+    A row that cascade did not log, as an importer makes one of a bare question, does not say what the model saw.
+    """
+    replay = replay_of(row)
+    if replay.get("purpose") in _ABOUT:
+        return None
+    if replay.get(CHAT):
+        chat = chat_of(row)
+        return None if chat is None else kind_of(chat)
+    return PLAIN if "finish_reason" in replay else UNSAID
+
+
+_ABOUT = frozenset({ACT, "judge", "verify"})
+"""The purposes of an agent's own calls, and of calls about an answer: their form is not the request's."""
 
 
 class Asker(NamedTuple):

@@ -24,7 +24,7 @@ from cascade.safety import open_regular
 __all__ = ["OWN", "Dropped", "append_jsonl", "is_there", "is_url", "read_rows", "write_rows"]
 
 OWN = "cascade"
-"""The kind of cascade's own logs, beside the names of importers."""
+"""The kind of cascade's own logs; all other kinds are names of importers."""
 _PARQUET = b"PAR1"
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
@@ -45,11 +45,7 @@ def is_url(path: Path | str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file or a folder exists at a path that is about to be written.
-
-    Raises:
-        UsageError: no file can have that name, or cascade cannot check whether it exists.
-    """
+    """Whether a file or a folder exists at a path that is about to be written."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -87,8 +83,7 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write a new file, or replace one, and return how many rows it has; the write is atomic.
 
     The name decides the format: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. Only its owner can
-        read
-    the file. Numbers that are not finite become null, as in `append_jsonl`.
+    read the file. Numbers that are not finite become null, as in `append_jsonl`.
 
     Raises:
         UsageError: the name has another ending, a row does not fit the schema, or the file cannot be written.

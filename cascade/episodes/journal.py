@@ -1,7 +1,7 @@
 """The journal of paid calls: each reply is written to a file before it is used, and found by its request.
 
 A killed process loses at most the calls in flight: each reply is on the disk before it is used, and a call whose
-request is on record is answered from the record.
+request is recorded is answered from the record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from cascade.episodes.lines import write_all, writing
@@ -80,10 +79,10 @@ class Journal:
         return digest in self._places
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows and return once they are on the disk. A call that is already on record is not written again.
+        """Write rows and return once they are on the disk. A call that is already recorded is not written again.
 
         Raises:
-            UsageError: the disk is full, or refuses them for another reason. The earlier rows are on record.
+            UsageError: the disk is full, or refuses them for another reason. The earlier rows are recorded.
         """
         with self._lock, writing(self.path):
             for row in rows:
@@ -103,7 +102,7 @@ class Journal:
         self._end += len(line)
 
     def row(self, digest: str) -> dict[str, Any] | None:
-        """Return the row of a call, None if it is not on record."""
+        """Return the row of a call, None if it is not recorded."""
         with self._lock:
             place = self._places.get(digest)
             if place is None:
@@ -114,7 +113,7 @@ class Journal:
         return found
 
     def completion(self, digest: str) -> Completion | None:
-        """Return the completion of a call; None if it is not on record."""
+        """Return the completion of a call; None if it is not recorded."""
         row = self.row(digest)
         return None if row is None else completion_of(row)
 
@@ -149,9 +148,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -33,10 +33,7 @@ def as_ladder(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
     Step 1 is the base's reply of the first round, step 2 the guide's of the walk "guide only"; the guide's verdicts,
     later rounds and other walks are left out. A question on which the guide was not asked outright keeps one step of
-    two. The data set keeps its name with "-ladder" appended.
-
-    Args:
-        rows: as in `episodes.schema`, in any order; those of the guide's answers are held until the end.
+    two. The data set keeps its name with "-ladder" appended. The guide's answers are held until the end.
     """
     earlier: dict[str, list[str]] = {}
     waiting: list[Mapping[str, Any]] = []
@@ -81,10 +78,8 @@ def as_offers(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
     Step 1 is the base's reply of the first round, step 2 the guide's verdict on it with its correction, step 3 the
     guide's reply of the walk "guide only", which reads neither. Later rounds are left out: a round without a verdict
-    before it was never logged. The data set keeps its name with "-offers" appended.
-
-    Args:
-        rows: as in `episodes.schema`, in any order; those of the guide's own answers are held until the end.
+    before it was never logged. The data set keeps its name with "-offers" appended. The guide's own answers are held
+    until the end.
     """
     waiting: list[Mapping[str, Any]] = []
     for row in rows:

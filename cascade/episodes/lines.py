@@ -34,11 +34,7 @@ class Numbered(NamedTuple):
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Open a file for reading, decompressed if it is a gzip file.
-
-    Raises:
-        UsageError: it is missing, a folder, or may not be read.
-    """
+    """Open a file for reading, decompressed if it is a gzip file."""
     try:
         file = open_regular(path)
     except OSError as error:

@@ -44,7 +44,7 @@ class OwnDifference(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The same in words."""
+        """The same as a sentence."""
         low, high = self.interval
         sure = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
         seen = f"{100 * self.share:.1f} % of {counted(self.n, 'request')}"
@@ -57,11 +57,7 @@ def own_difference(
     """Return how often a model differs from itself; None if no request has two of its outputs.
 
     A request counts once, by the first two outputs in the order given: further ones are not independent requests.
-
-    Args:
-        model: its name.
-        runs: its outputs, without failures.
-        same: whether an output is the same as an earlier one of the request.
+    `runs` are the model's outputs, without failures; `same` says whether an output is the same as an earlier one.
     """
     first: dict[str, str] = {}
     differ: dict[str, bool] = {}

@@ -204,12 +204,7 @@ class _Source(NamedTuple):
 
 
 def open_parquet(path: Path, texts: Sequence[str] = ()) -> Any:
-    """Open a file; the columns in `texts` are dictionary-encoded, with each repeated value once.
-
-    Raises:
-        UsageError: it is missing, or not a complete Parquet file.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Open a file; the columns in `texts` are dictionary-encoded, with each repeated value once."""
     pa = _pyarrow()
     with opened(path):
         pass  # reports why a file cannot be read, as for every other format

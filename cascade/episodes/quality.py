@@ -32,8 +32,7 @@ def qualities(rows: Iterable[Mapping[str, Any]], tables: Sequence[EpisodeTable],
             has none, 1 for right and 0 for wrong.
 
     Guarantee: a quality has the position of its candidate in the table's `StepArrays.answer`. It is unknown if the row
-        has
-    no answer text or no accepted answer, or the matcher cannot decide.
+    has no answer text or no accepted answer, or the matcher cannot decide.
 
     Raises:
         UsageError: the measure does not exist, a table was not made from these rows, or it has no known quality.

@@ -73,7 +73,7 @@ def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[Ask
 
     Args:
         path: the file.
-        dropped: told of questions without an accepted answer: they are asked, but the models' answers cannot be judged.
+        dropped: counts questions without an accepted answer, which are asked although the answers cannot be judged.
 
     Raises:
         UsageError: the file has invalid questions; one message lists the first 20 problems with their places.

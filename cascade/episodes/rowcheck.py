@@ -147,9 +147,6 @@ def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, A
     """Return a row with every column, as the current version writes it; None if the values do not make a row.
 
     Unknown columns are left out. Every invalid value is counted in `dropped`.
-
-    Raises:
-        UsageError: a newer version wrote it.
     """
     made: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name, value in raw.items():

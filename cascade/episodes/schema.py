@@ -1,6 +1,6 @@
 """The rows of an episode, and when two questions are the same: one row for each call that returned.
 
-So no paid call is lost. The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in
+The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in
 `candidate` and its answer in `answer`; the others (a sampled verdict, a call of an unfinished step) have null there.
 Unknown is null. The step's signals are in `signals`, and under "replay" in it the data for an exact replay of the call:
 purpose, sample, finish reason, tokens with log-probs.
@@ -49,9 +49,9 @@ UNJUDGED = "an episode with an answer of which it is unknown whether it is right
 FAILED = "failed"
 """Key there: step, role and error of each failed call of the episode."""
 BEGUN = "begun"
-"""Stands there for a call that was begun early: the number of the step during which."""
+"""Key there: the number of the step during which the call was started early."""
 EARLY = "begun early"
-"""The walk of a call that was begun early and not used. It is money spent, and no step of the question's walk."""
+"""The walk of a call that was started early and not used: its cost counts, but it is not a step."""
 WRITTEN = "written_input_tokens"
 """Key there: how many tokens of the prompt the provider wrote to its cache."""
 ECHOED = "echoed"
@@ -118,7 +118,7 @@ def has_failed(row: Mapping[str, Any]) -> bool:
 
 
 def refused_steps(row: Mapping[str, Any]) -> frozenset[int]:
-    """Return the steps of the row's episode whose call was refused for good; none where another call failed otherwise.
+    """Return the steps of the row's episode whose call the model refused; empty if another call failed in another way.
 
     A server that is down hits any question alike. A model that refuses the request chooses its questions: left out,
     they would make the sample a biased one.
@@ -147,13 +147,13 @@ def answers(row: Mapping[str, Any]) -> bool:
 
 
 def replied(row: Mapping[str, Any]) -> bool:
-    """Return whether a model's reply is on record: by its text, or as a call that cascade itself logged."""
+    """Return whether a model's reply is logged: by its text, or as a call that cascade itself logged."""
     replay = (row["signals"] or {}).get("replay")
     return row["text"] is not None or (isinstance(replay, Mapping) and "finish_reason" in replay)
 
 
 def chat_of(row: Mapping[str, Any]) -> ChatRequest | None:
-    """Return the chat request that a row's model answered; None if there is none, or it is not on record."""
+    """Return the chat request that a row's model answered; None if there is none or it is unknown."""
     return request_of(row["context"]) if row["context"] and replay_of(row).get(CHAT) else None
 
 
@@ -185,7 +185,7 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
     """Yield an answer's rows, one per call that returned, in the order of the calls.
 
     A call that was begun early and not used has one in any case, and so has one that was cut off, so that what it may
-    have cost is on record (`EARLY`).
+    have cost is recorded (`EARLY`).
 
     Args:
         answer: the answer, with its steps.
@@ -206,7 +206,7 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
 
 
 def _unused_columns(call: Call) -> dict[str, Any]:
-    """Return the columns of a call that was not used, begun early or cut off; a null cost where it was cancelled."""
+    """Return the columns of an unused call, started early or cut off; its cost is null if it was cancelled."""
     nothing = Completion("", (call.failed_with or "cancelled").lower(), Usage(None, None))
     row = _call_columns(_unfinished(call), call, call.completion or nothing) | {"walk": EARLY}
     return row if call.completion is not None else row | {"text": None, "latency_ms": None}
@@ -226,7 +226,7 @@ def _head(question: Question) -> dict[str, Any]:
 
 
 def _failed(answer: Answer) -> list[list[Any]]:
-    """Return step, role and error of each call that failed, but of one that was begun early and is asked again."""
+    """Return step, role and error of each failed call, except for an early call, which is made again."""
     failed = [call for call in answer.calls if call.error is not None and call.begun is None]
     return [[call.request.step, call.request.role, call.failed_with] for call in failed]
 
@@ -332,7 +332,7 @@ def _cost_source(call: Call) -> str:
 def uncached_nano_usd(row: Mapping[str, Any]) -> int | None:
     """Return what a row's call would have cost without a prompt cache; None if unknown.
 
-    The price is the bundled table's, if it gives the cost on record; a price of the user's own is not in a log.
+    The price is the bundled table's, if it gives the recorded cost; a price of the user's own is not in a log.
     """
     cost, cached = row["cost_nano_usd"], row["cached_input_tokens"]
     if not cached or cost is None:

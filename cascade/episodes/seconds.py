@@ -34,16 +34,7 @@ def seconds_of(rows: Iterable[Mapping[str, Any]]) -> Taken:
 
 
 def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> EpisodeTable:
-    """Return the questions with costs that include a price per second.
-
-    Args:
-        table: the questions.
-        taken: how long each step took.
-        usd_a_second: the price of a second of waiting, in USD, above 0.
-
-    Raises:
-        UsageError: the price is not above 0, or a logged step has no duration.
-    """
+    """Return the questions with costs that include a price per second."""
     if not 0 < usd_a_second < np.inf:
         raise UsageError(f"The price of a second of waiting must be above 0 USD, not {usd_a_second:g}.")
     steps = _steps(table, taken)
@@ -67,9 +58,9 @@ def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> Epis
 
 
 def clocked(table: EpisodeTable, taken: Taken) -> EpisodeTable:
-    """Return the questions with nanoseconds for costs; what a policy sees of costs stays money.
+    """Return the questions with nanoseconds for costs; a policy's cost features stay in money.
 
-    Seconds of a step that is on record must be known, as `with_seconds` makes sure.
+    Seconds of a step that is recorded must be known, as `with_seconds` makes sure.
     """
     steps = np.nan_to_num(_steps(table, taken))
     return replace(table, arrays=replace(table.arrays, cost=np.rint(_NANO * steps).astype(np.int64)))
@@ -81,7 +72,7 @@ def _steps(table: EpisodeTable, taken: Taken) -> Floats:
 
 
 def _walk(table: EpisodeTable, taken: Taken, name: str, steps: Floats) -> Floats | None:
-    """Return how long a walk took, (n,), 0 if it is not on record; None if the log has no durations."""
+    """Return how long a walk took, (n,), 0 if it is not recorded; None if the log has no durations."""
     walk = table.walks[name]
     by_name: dict[str, float] = defaultdict(float)
     for (one, which, _), spent in taken.items():

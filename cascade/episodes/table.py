@@ -1,4 +1,4 @@
-"""Episodes as one table of arrays: what fitting, calibrating, evaluating and comparing read."""
+"""A table of logged questions as arrays, the input of fitting, calibration, evaluation and comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # of logs that are read from rows
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The outcomes of one fixed way to answer on the same questions: the guide alone, or a prompted model that decides.
+    """The outcomes of one recorded baseline on the same questions: the guide alone, or a prompted model that decides.
 
     Attributes:
         known: bool (n,), whether this way was logged for the question; if not, the other arrays mean nothing.
@@ -47,7 +47,7 @@ class Walk:
 
 
 _MOSTLY = 0.5
-"""Costs are shown only if they are known of more than this share of the questions."""
+"""Costs are shown only if they are known for more than this share of the questions."""
 
 AGREEMENT = "agrees_with_earlier"
 """The signal of a step that depends on the steps before it: the share of earlier answers that are the same."""
@@ -81,42 +81,41 @@ class EpisodeTable:
         arrays: answers, truth and costs.
         confidence: float64 (n, T, m), the strategy's own estimate that a candidate is right; NaN = unknown.
         signals: float64 (n, T) by name; NaN = unknown.
-        walks: other ways to answer the same questions, by name.
-        cost_known: False where any cost is unknown; then only the costs of `priced` questions may be shown.
-        questions: the same for near-duplicates of one question (`schema.identity` of text and context); an episode's
-            id where its text is not known, or where none are given.
-        models: the names of the models that were asked in each role ("base", "guide", a rung), sorted; a role of which
-            the log does not say it is left out.
-        quality: float64 (n, T, m) in 0..1, how good a candidate is (`episodes.quality`), NaN = unknown; None where
+        walks: other methods on the same questions, by name.
+        cost_known: False if any cost is unknown; then only the costs of `priced` questions may be shown.
+        questions: an id that near-duplicates share (`schema.identity` of text and context); the episode's id if the
+            text is unknown.
+        models: the sorted names of the models asked in each role ("base", "guide", a rung); unknown roles are left out.
+        quality: float64 (n, T, m) in 0..1, the quality of each candidate (`episodes.quality`), NaN = unknown; None if
             it was not measured.
-        asked: float64 (n,) by name, numbers of the question's text (`policies.views`); NaN where the log
-            lacks it.
+        asked: float64 (n,) by name, numbers of the question's text (`policies.views`); NaN without a text.
         tokens: float64 (n, T), input and output tokens of each step; NaN = unknown, as all are if none are given.
-        paid: float64 (n, T), what each step cost in nano-USD, NaN = unknown: `arrays.cost` has 0 there. If it is not
-            given, it is `arrays.cost` where `cost_known`, and else unknown.
-        texts_known: bool (n,), whether answers of one number have the same text; False where the log keeps no texts,
-            or none that can be compared: there all right answers are taken for one (`episodes.tabulate`).
-        step_models: of a ladder the model that alone answered each of its T steps, None where several did or the log
-            does not say; empty for other strategies. It tells a ladder from the same models in another order.
-        calls: who alone was asked in each of T steps, in which role and what for, None where several were; empty where
-            the steps are no calls on record.
-        segments: what certificates are made for one by one, each (a tenant, a task); None where a question is of none.
-        spelled: the same for the same question as it is spelled (`schema.question_id`): what releases before 0.6 knew
-            questions by. By default as `questions`.
-        drawn_from: int64 (n,), how many questions of its group each row was drawn from; 1 where nothing was drawn.
-        echoes: by model, the names that its replies bore, sorted; a model of which the log does not say it is left out.
+        paid: float64 (n, T), the cost of each step in nano-USD, NaN = unknown (`arrays.cost` has 0 there). By default
+            `arrays.cost` if `cost_known`, else unknown.
+        texts_known: bool (n,), whether answers with equal numbers have the same text; False if the log has no
+            comparable texts, so that all right answers count as one (`episodes.tabulate`).
+        step_models: for a ladder, the only model that answered each of its T steps, None if several did or if unknown;
+            empty for other strategies. It distinguishes ladders of the same models in another order.
+        calls: the only model asked in each of T steps, with role and purpose, None if there were several; empty if the
+            steps are not single logged calls.
+        segments: each question's segment (a tenant, a task), which may have its own certificate; None without one.
+        spelled: an id of the question as it is spelled (`schema.question_id`), which releases before 0.6 stored. By
+            default as `questions`.
+        drawn_from: int64 (n,), the number of questions of its group from which each row was drawn; 1 without a draw.
+        echoes: by model, the sorted names in its replies; models without known names are left out.
         priced: bool (n,), whether the log has every cost of the question, walks included. By default as `cost_known`.
-        truth: what a right answer is compared with (`episodes.reference`); None where labels say what is right.
-        parents: of each of the T steps the numbers of those that its content depends on; None for a chain. `arrays` has
-            the steps in the order in which they are listed, one bought after the other: that is exact for any parents,
-            since they are all earlier. `graph` has them as nodes of their own.
-        labels: for which questions people's judgements count (`review.labels`); None where the truth is not theirs.
-        own: how often the reference differs from itself, in the whole log; None where it answered no request twice.
-        uncached: float64 (n, T), what each step would have cost had nothing of its prompts been in a cache, nano-USD;
-            NaN = unknown. None where the log tells of no tokens read from a cache.
-        bought: bool (n, T), the steps that were bought, on record or in the walk of a policy (`as_bought`), where some
-            before the last were left out; None: all.
-        kinds: what is special about each request (`policies.scope`); None where it is not on record.
+        truth: the meaning of "right" without labels (`episodes.reference`); None if labels decide.
+        parents: for each of the T steps, the numbers of the steps that its content depends on; None for a chain.
+            `arrays` treats the steps as bought in the listed order, which is exact for any parents, since these come
+            earlier. `graph` has the steps as nodes with parents.
+        labels: the questions with judgements by people (`review.labels`); None if people did not judge.
+        own: how often the reference differs from itself, in the whole log; None if it answered no request twice.
+        uncached: float64 (n, T), the cost of each step without prompt caches, in nano-USD; NaN = unknown. None if the
+            log has no tokens read from a cache.
+        bought: bool (n, T), the steps that were bought, in the log or in a policy's walk (`as_bought`), if some before
+            the last were left out; None: all.
+        kinds: the kind of each request (`policies.scope`); None if unknown.
+        unjudged: the number of episodes of the whole log that are left out because an answer has no judgement.
     """
 
     dataset: str
@@ -149,29 +148,26 @@ class EpisodeTable:
     bought: Bools | None = None
     kinds: tuple[Kind | None, ...] = ()
     calls: tuple[Asker | None, ...] = ()
+    unjudged: int = 0
 
     def __post_init__(self) -> None:
-        if not self.questions:
-            object.__setattr__(self, "questions", self.ids)
-        if not self.spelled:
-            object.__setattr__(self, "spelled", self.questions)
-        if not self.kinds:
-            object.__setattr__(self, "kinds", (None,) * len(self.ids))
-        if not self.segments:
-            object.__setattr__(self, "segments", (None,) * len(self.ids))
-        if not self.drawn_from.size:
-            object.__setattr__(self, "drawn_from", np.ones(len(self.ids), dtype=np.int64))
-        if not self.priced.size:
-            object.__setattr__(self, "priced", np.full(len(self.ids), self.cost_known, dtype=np.bool_))
-        cost, unknown = self.arrays.cost, np.full(self.arrays.cost.shape, np.nan)
-        beyond = np.arange(cost.shape[1]) >= self.arrays.steps[:, None]
-        if not self.tokens.size:
-            object.__setattr__(self, "tokens", unknown)
-        if not self.paid.size:
-            paid = np.where(beyond, np.nan, cost) if self.cost_known else unknown
-            object.__setattr__(self, "paid", paid)
-        if not self.texts_known.size:
-            object.__setattr__(self, "texts_known", np.zeros(cost.shape[0], dtype=np.bool_))
+        n, cost = len(self.ids), self.arrays.cost
+        unknown = np.full(cost.shape, np.nan)
+        blank: dict[str, Any] = {
+            "questions": self.ids,
+            "spelled": self.questions or self.ids,
+            "kinds": (None,) * n,
+            "segments": (None,) * n,
+            "drawn_from": np.ones(n, dtype=np.int64),
+            "priced": np.full(n, self.cost_known, dtype=np.bool_),
+            "tokens": unknown,
+            "texts_known": np.zeros(n, dtype=np.bool_),
+        }
+        if self.cost_known and not len(self.paid):
+            unknown = np.where(np.arange(cost.shape[1]) >= self.arrays.steps[:, None], np.nan, cost)
+        for name, value in (blank | {"paid": unknown}).items():
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, value)
 
     @property
     def n(self) -> int:
@@ -179,7 +175,7 @@ class EpisodeTable:
         return self.arrays.n
 
     def has(self, step: int) -> Bools:
-        """Return whether a step, numbered from 1, is on record, bool (n,)."""
+        """Return whether a step, numbered from 1, is logged, bool (n,)."""
         there = self.arrays.steps >= step
         return there if self.bought is None else there & self.bought[:, step - 1]
 
@@ -190,7 +186,7 @@ class EpisodeTable:
 
     @property
     def step_names(self) -> tuple[str, ...]:
-        """What each of the T steps is called: the offer or the model that is asked, else "step" and its number."""
+        """The name of each of the T steps: the offer or the model that is asked, else "step" and its number."""
         calls = self.calls or (None,) * self.arrays.horizon
         return tuple([f"step {at}" if one is None else one.role for at, one in enumerate(calls, 1)])
 
@@ -229,24 +225,20 @@ class EpisodeTable:
         signals = {name: values[:, columns] for name, values in self.signals.items()}
         if AGREEMENT in signals:
             signals[AGREEMENT] = _agreement(arrays, self.texts_known)
+        kept: dict[str, Any] = {name: held[:, columns] for name in BY_STEP if (held := getattr(self, name)) is not None}
         return replace(
             self,
             arrays=arrays,
-            confidence=self.confidence[:, columns],
             signals=signals,
-            quality=None if self.quality is None else self.quality[:, columns],
             labels=None if self.labels is None else self.labels.only(columns),
-            tokens=self.tokens[:, columns],
-            paid=self.paid[:, columns],
-            uncached=None if self.uncached is None else self.uncached[:, columns],
             step_models=tuple([self.step_models[at] for at in columns.tolist()]) if self.step_models else (),
             calls=tuple([self.calls[at] for at in columns.tolist()]) if self.calls else (),
             parents=parents,
-            bought=None if self.bought is None else self.bought[:, columns],
+            **kept,
         ).as_listed()
 
     def as_listed(self) -> EpisodeTable:
-        """Return the questions with their steps on record in listed order, up to the first missing step.
+        """Return the questions with their logged steps in listed order, up to the first missing step.
 
         The record of a question ends, incomplete, before the first step that it lacks; if that is the very first step,
         it is empty, with an unknown cost.
@@ -297,8 +289,8 @@ class EpisodeTable:
     def as_walked(self, name: str) -> EpisodeTable:
         """Return the same questions answered by one of the walks: one step with the answer that the walk serves.
 
-        Its signals are unknown, and so is the equality of its answers with other answers. A question without this walk
-        on record has an empty step and an incomplete record.
+        Its signals are unknown, and so is the equality of its answers with other answers. A question without a record
+        of this walk has an empty step and an incomplete record.
         """
         walk, shape = self.walks[name], (self.n, 1, len(self.sources))
         answer, correct = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
@@ -327,46 +319,35 @@ class EpisodeTable:
     def take(self, rows: Ints | Bools) -> EpisodeTable:
         """Return the chosen questions."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        return EpisodeTable(
-            self.dataset,
-            tuple([self.ids[i] for i in chosen]),
-            tuple([self.groups[i] for i in chosen]),
-            self.sources,
-            self.arrays.take(chosen),
-            self.confidence[chosen],
-            {name: values[chosen] for name, values in self.signals.items()},
-            {name: walk.take(chosen) for name, walk in self.walks.items()},
-            self.cost_known,
-            tuple([self.questions[i] for i in chosen]),
-            self.models,
-            None if self.quality is None else self.quality[chosen],
-            {name: values[chosen] for name, values in self.asked.items()},
-            self.tokens[chosen],
-            self.paid[chosen],
-            self.texts_known[chosen],
-            self.step_models,
-            tuple([self.segments[i] for i in chosen]),
-            tuple([self.spelled[i] for i in chosen]),
-            self.drawn_from[chosen],
-            self.echoes,
-            self.priced[chosen],
-            self.truth,
-            self.parents,
-            None if self.labels is None else self.labels.take(chosen),
-            self.own,
-            None if self.uncached is None else self.uncached[chosen],
-            None if self.bought is None else self.bought[chosen],
-            tuple([self.kinds[i] for i in chosen]),
-            self.calls,
+        places = chosen.tolist()
+        listed: dict[str, Any] = {name: tuple(map(getattr(self, name).__getitem__, places)) for name in LISTED}
+        columns: dict[str, Any] = {
+            name: held[chosen] for name in (*BY_STEP, *BY_QUESTION) if (held := getattr(self, name)) is not None
+        }
+        return replace(
+            self,
+            arrays=self.arrays.take(chosen),
+            signals={name: values[chosen] for name, values in self.signals.items()},
+            walks={name: walk.take(chosen) for name, walk in self.walks.items()},
+            asked={name: values[chosen] for name, values in self.asked.items()},
+            labels=None if self.labels is None else self.labels.take(chosen),
+            **listed,
+            **columns,
         )
 
+
+LISTED = ("ids", "groups", "questions", "segments", "spelled", "kinds")
+"""The fields of a table that list something of each question."""
+BY_STEP = ("confidence", "quality", "tokens", "paid", "uncached", "bought")
+"""Those with a number of each step of each question, beside `arrays` and `signals`; some may be None."""
+BY_QUESTION = ("texts_known", "drawn_from", "priced")
 
 Vectors: TypeAlias = Mapping[str, Floats]
 """Each question's embedding, float64 (d,), by `schema.question_id`."""
 
 
 def vectors_of(rows: Iterable[Mapping[str, Any]], embedder: Embedder) -> dict[str, Floats]:
-    """Return the embedding of every question of a log whose text is on record; each text is embedded once."""
+    """Return the embedding of every question of a log with a known text; each text is embedded once."""
     by_text: dict[str, Floats] = {}
     found: dict[str, Floats] = {}
     for row in rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ class _Logged:
     """The rows of one walk of one episode in the making.
 
     `given` has each answer and whether it was kept, by step and candidate: several calls may have made one. The
-    candidate is -1 if the log does not give it. `replied`: a reply is on record.
+    candidate is -1 if the log does not give it. `replied`: a reply is recorded.
     """
 
     given: dict[tuple[int, int], tuple[_Made, bool | None]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
 
     Args:
         rows: as in `episodes.schema`, in any order; read once, and only their numbers are kept.
-        dropped: told of every episode, and every walk of an episode, that is left out.
+        dropped: counts every episode, and every walk of an episode, that is left out.
 
     Raises:
         UsageError: no episode is left.
@@ -141,10 +141,12 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
         _take(row, drafts[row["dataset"] or "log"])
     tables = []
     for dataset, episodes in drafts.items():
+        before = left_out.rows[UNJUDGED]
         whole = {name: draft for name, draft in episodes.items() if _is_whole(name, draft, left_out)}
+        unjudged = left_out.rows[UNJUDGED] - before
         whole = _with_the_same_parents(whole, left_out)
         if whole:
-            tables.append(_table(dataset, whole, left_out))
+            tables.append(replace(_table(dataset, whole, left_out), unjudged=unjudged))
     if not tables:
         said = ["There is no episode to judge in this log."]
         if left_out.count:
@@ -178,13 +180,14 @@ _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact jud
 
 
 def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
-    """Put one row into its episode's draft."""
     draft = episodes[row["episode_id"]]
     draft.group, draft.segment = draft.group or row["group"], draft.segment or row["segment"]
     if draft.question is None and row["question"] is not None:
         text, context = row["question"], row["context"]
         draft.question, draft.spelled = identity(text, context), question_id(text, context)
-        draft.asked, draft.kind = asked.numbers_asked(row), asked.kind_asked(row)
+        draft.asked = asked.numbers_asked(row)
+    if draft.kind is None and row["question"] is not None:
+        draft.kind = asked.kind_asked(row)
     made = _made(row)
     if row["walk"] is not None:
         _take_walk(row, made, draft.walks[row["walk"]])
@@ -240,7 +243,7 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
 
 
 def _source(row: Mapping[str, Any]) -> str:
-    """Return the source of a row's answer: its role, else its model, as in a ladder; "" if neither is on record."""
+    """Return the source of a row's answer: its role, else its model, as in a ladder; "" if neither is recorded."""
     return row["source"] or row["model"] or ""
 
 
@@ -301,7 +304,7 @@ def _may_lack(draft: _Draft) -> bool:
 
 
 def _may_leave_out(draft: _Draft) -> bool:
-    """Return whether a policy may have left steps out: steps are single calls, each with its parents on record."""
+    """Return whether a policy may have left steps out: steps are single calls, each with its parents recorded."""
     stages, unsaid = draft.stages.values(), () if is_ladder(draft.askers) else None
     single = all(len(stage.made) + len(stage.unplaced) <= 1 for stage in stages)
     reads = [unsaid if stage.parents is None else stage.parents for stage in stages]
@@ -316,7 +319,7 @@ def _unjudged(draft: _Draft) -> str | None:
         stage.made.update(enumerate(stage.unplaced))
         stage.unplaced = []
         if not stage.made and not stage.replied:
-            return "an episode with a step of which neither an answer nor a reply is on record"
+            return "an episode with a step without a recorded answer or reply"
         if any(made.correct is None for made in stage.made.values()):
             return UNJUDGED
     return None
@@ -381,7 +384,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
 
 
 def _bought(drafts: Sequence[_Draft], horizon: int) -> Bools | None:
-    """Return the steps on record, bool (n, T); None if no episode lacks one before its last."""
+    """Return the recorded steps, bool (n, T); None if no episode lacks one before its last."""
     if all(max(draft.stages) == len(draft.stages) for draft in drafts):
         return None
     return np.array([[step in draft.stages for step in range(1, horizon + 1)] for draft in drafts], dtype=np.bool_)
@@ -523,12 +526,12 @@ def _logged(name: str, draft: _Draft, episode: str, dropped: Dropped) -> _Kept |
 
 
 def _unknown_walk(walk: _Logged) -> str | None:
-    """Return why a walk's kept answers, or their correctness, are unknown; None if both are on record.
+    """Return why a walk's kept answers, or their correctness, are unknown; None if both are recorded.
 
     The only answer of a walk was served, even if `kept` is null. If there are several answers, each needs a `kept`.
     """
     if not walk.given:
-        return None if walk.replied else "neither an answer nor a reply is on record"
+        return None if walk.replied else "neither an answer nor a reply is recorded"
     if walk.ambiguous or len(walk.given) > 1:
         if any(candidate == _UNPLACED for _, candidate in walk.given):
             return "it has several answers, one of them with a null candidate"
@@ -552,7 +555,7 @@ def _first_makers(drafts: Iterable[_Draft]) -> dict[int, str]:
 def _alone(draft: _Draft, step: int, makers: Mapping[int, str]) -> _Kept | None:
     """Return the result of the model in the first place of one step, asked alone and paid for its own calls only.
 
-    None if that is not on record. A model whose reply has no answer kept nothing.
+    None if that is not recorded. A model whose reply has no answer kept nothing.
     """
     stage = draft.stages.get(step)
     if stage is None:
@@ -566,20 +569,15 @@ def _alone(draft: _Draft, step: int, makers: Mapping[int, str]) -> _Kept | None:
 
 
 def _walk(kept: list[_Kept | None]) -> Walk:
-    n = len(kept)
-    ints = {name: np.zeros(n, dtype=np.int64) for name in ("cost", "length", "leaves", "distinct")}
-    bools = {name: np.zeros(n, dtype=np.bool_) for name in ("known", "covered", "right")}
-    for i, one in enumerate(kept):
-        if one is None:
-            continue
-        bools["known"][i] = True
-        bools["covered"][i] = any(made.correct for made in one.answers.values())
-        bools["right"][i] = _served_is_right(one.answers or one.given)
-        ints["cost"][i], ints["length"][i] = _sum(one.costs) or 0, one.length
-        ints["leaves"][i] = len(one.answers)
-        ints["distinct"][i] = len({made.key for made in one.answers.values()})
+    there = [one or _Kept() for one in kept]
     return Walk(
-        bools["known"], bools["covered"], bools["right"], ints["cost"], ints["length"], ints["leaves"], ints["distinct"]
+        known=np.array([one is not None for one in kept]),
+        covered=np.array([any(made.correct for made in one.answers.values()) for one in there]),
+        right=np.array([_served_is_right(one.answers or one.given) for one in there]),
+        cost=np.array([_sum(one.costs) or 0 for one in there], dtype=np.int64),
+        length=np.array([one.length for one in there], dtype=np.int64),
+        leaves=np.array([len(one.answers) for one in there], dtype=np.int64),
+        distinct=np.array([len({made.key for made in one.answers.values()}) for one in there], dtype=np.int64),
     )
 
 

@@ -22,13 +22,8 @@ Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 class Trace:
     """The record of one ask. Without a writer it does nothing.
 
-    Args:
-        writer: writes the answer.
-        horizon: T, how many steps the strategy can take.
-        prices: of the models by name; needed for a walk that ends in the middle of a step.
-        walk: its name, if it is not the configured strategy's own.
-        episode_id: the id of the record; a new one by default.
-        key: the name of the server's key, which is recorded as the user if the request names none.
+    `horizon` is T; `prices`, by model, are needed for a walk that ends in the middle of a step. `walk` is its name, if
+    it is not the configured strategy's own; `key` names the server's key, the user if the request names none.
     """
 
     __slots__ = ("_done", "_episode_id", "_horizon", "_key", "_prices", "_walk", "_writer")
@@ -101,9 +96,9 @@ class Trace:
             columns |= {"user": self._key} if chat is None or chat.user is None else {}
             self._done = self._writer.submit(answer, columns)
         except UsageError:
-            logger.warning("traces: an answer came after the end and is not on record")
+            logger.warning("traces: an answer came after the end and was not recorded")
         except Exception as error:  # noqa: BLE001 - whatever is odd about an answer, its trace does not cost it
-            logger.warning("traces: an answer is not on record: %s", type(error).__name__)
+            logger.warning("traces: an answer was not recorded: %s", type(error).__name__)
 
     def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.record` does."""

@@ -182,7 +182,7 @@ class TraceQueue:
             self._warned_at = now
             lost, waiting = self._lost, self._taken - self._written - self._lost
         logger.warning(
-            "traces: %d answers are not on record and %d wait; the answers themselves are not affected. %s",
+            "traces: %d answers were not recorded and %d are waiting; the answers themselves are not affected. %s",
             lost,
             waiting,
             why,

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
 from logging import getLogger
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from cascade.episodes.schema import CONTENT_COLUMNS, hashed, identity, rows, said_text
@@ -94,21 +93,14 @@ class TraceWriter:
     def record(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> None:
         """Record an answer: it is queued at once, and committed on return if this writer waits.
 
-        Args:
-            answer: the answer, with its steps.
-            columns: values that the answer does not have: `horizon`, `dataset`, `split`, `walk`, `gold`. The episode's
-                id is a new UUID of version 7, or `episode_id`; the group is the question's own, or else the same for
-                all near-duplicates of the question; segment and user are the question's own.
+        `columns` has values that the answer lacks: `horizon`, `dataset`, `split`, `walk`, `gold`, `episode_id` (by
+        default a new UUID of version 7). The group is the question's own, or else the same for all its near-duplicates.
 
         Raises:
             UsageError: the writer is closed.
             StoreError: under `strict`, the rows could not be written; `answer` holds the answer.
         """
         self.settle(self.submit(answer, columns), answer)
-
-    async def arecord(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> None:
-        """Do as `record` without blocking the event loop."""
-        await self.asettle(self.submit(answer, columns), answer)
 
     def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
         """Queue an answer; return a future to `settle`, None if nothing is to wait for. Raises UsageError if closed."""
@@ -152,7 +144,7 @@ class TraceWriter:
             return
         code = error.exit_code if isinstance(error, CascadeError) else 1
         said = str(error) or f"the trace store {self.address.shown} did not answer within {WAIT_S:.0f} s."
-        raise StoreError(f"The answer was not put on record: {said}", answer=answer, exit_code=code) from None
+        raise StoreError(f"The answer was not recorded: {said}", answer=answer, exit_code=code) from None
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until everything recorded so far is committed; return whether it is."""
@@ -167,9 +159,7 @@ class TraceWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

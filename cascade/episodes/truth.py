@@ -40,12 +40,8 @@ Row: TypeAlias = Mapping[str, Any]
 def ladder_of_models(read: Callable[[], Iterable[Row]], models: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of some models of a ladder's log, as the log of a ladder of these models, in this order.
 
-    Args:
-        read: reads the log from the start each time it is called.
-        models: their names, the last the reference; with one name, the models before it in the log are kept too.
-
-    Raises:
-        UsageError: the log lacks a model, one is named twice, or the log is not a ladder's.
+    The last name is the reference; of one name alone, the models before it in the log are kept too. `read` reads the
+    log from the start each time.
     """
     order = _rungs(read())
     wanted = [*order[: order.index(models[0])], models[0]] if len(models) == 1 and models[0] in order else list(models)
@@ -186,12 +182,8 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
 
     An answer counts as different if the comparator cannot decide. The reference's own answer equals itself. If the
     reference failed, or was not asked, every other answer counts as different. Of a log with audits, and with questions
-    on which not every step was run, only the audits are kept.
-
-    Args:
-        read: reads the log from the start each time it is called.
-        comparator: a name for `matching.get_comparator`; by default the one that all requests choose, or each one's
-            own.
+    on which not every step was run, only the audits are kept. `comparator` is a name for `matching.get_comparator`; by
+    default the one that all requests choose, or each one's own. `read` reads the log from the start each time.
 
     Raises:
         UsageError: the matcher does not exist, or a data set has no reference.
@@ -211,10 +203,11 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
 
     def rows(dropped: Dropped) -> Iterator[dict[str, Any]]:
         left_out: set[tuple[str, str]] = set()
+        audits_alone = {dataset for dataset, given in found.items() if given.only_audits}
         for row in read():
             dataset, episode = row["dataset"] or "log", row["episode_id"]
             given = found[dataset]
-            if given.only_audits and episode not in given.audited:
+            if dataset in audits_alone and episode not in given.audited:
                 if (dataset, episode) not in left_out:
                     dropped.drop(UNAUDITED, episode)
                 left_out.add((dataset, episode))
@@ -229,12 +222,13 @@ def _own_differences(
 ) -> dict[str, OwnDifference | None]:
     """Return by data set how often the reference differs from itself; the log is read only if a request repeats."""
     runs: dict[str, dict[str, OwnRun]] = {dataset: {} for dataset in found}
+    audits_alone = {dataset for dataset, given in found.items() if given.only_audits}
     if any(len(set(given.asked.values())) < len(given.asked) for given in found.values()):
         for row in read():
             dataset, episode = row["dataset"] or "log", row["episode_id"]
             given = found[dataset]
             asked, output = given.asked.get(episode), given.output(episode)
-            unknown = asked is None or output is None or (given.only_audits and episode not in given.audited)
+            unknown = asked is None or output is None or (dataset in audits_alone and episode not in given.audited)
             if given.gives(row) and not unknown:
                 runs[dataset].setdefault(episode, OwnRun(str(asked), str(output), chat_of(row)))
     judged = partial(same, comparing)

@@ -1,8 +1,8 @@
-"""Baselines: ways to answer without a fitted policy, the reference among them, and the clairvoyant bound.
+"""Baselines: methods without a fitted policy, including the reference, and the clairvoyant bound.
 
-Savings are measured against the cost of the reference, which is paid today. `fit`, its card and plot, and `prove` take
-all their baselines from this module. `worth_of` estimates, on the questions that set its threshold, whether a certified
-policy is worth serving.
+Savings are measured against the cost of the reference, which the user pays today. `fit`, its card and plot, and `prove`
+take all their baselines from this module. `worth_of` estimates whether a certified policy saves money, on the questions
+that set its threshold.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def label(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """One way to answer without a fitted policy, question by question.
+    """The outcomes of one method without a fitted policy, for each question.
 
     Attributes:
         name: the baseline's name.
-        known: bool (n,), whether it is on record for the question; if not, the other fields mean nothing.
+        known: bool (n,), whether the log has it for the question; if not, the other fields mean nothing.
         right: bool (n,), whether its one answer is right.
         in_set: bool (n,), whether a right answer is among the answers kept.
         cost: float64 (n,), nano-USD.
@@ -83,7 +83,7 @@ class Baseline:
 
 
 def walked(table: EpisodeTable, name: str) -> Baseline | None:
-    """Return a walk of the log if it is on record for more than half of the questions, else None."""
+    """Return a walk of the log if the log has it for more than half of the questions, else None."""
     walk = table.walks.get(name)
     if walk is None or not walk.known.mean() > MOSTLY:
         return None
@@ -115,26 +115,21 @@ def _of_played(name: str, played: Played) -> Baseline:
 def reference_of(table: EpisodeTable, wanted: str | None = None) -> Baseline:
     """Return the reference that savings are compared with.
 
-    Args:
-        table: the questions.
-        wanted: "guide": the guide alone, or a ladder's last model; "all": every step. By default "guide" if it is on
-            record for most questions, else "all".
-
-    Raises:
-        UsageError: "guide" is asked for and is not on record.
+    "guide" is the guide alone, or a ladder's last model; "all" is every step. By default it is "guide" if the log has
+    it for most questions.
     """
     found = None if wanted == ALL else next((one for name in REFERENCES if (one := walked(table, name))), None)
     if found is None and wanted == GUIDE:
         listed = " or ".join(repr(name) for name in REFERENCES)
-        raise UsageError(f"{table.dataset} has no walk {listed} on record for most of its questions.")
+        raise UsageError(f"{table.dataset} has no walk {listed} for most of its questions.")
     return found or all_steps(table)
 
 
 def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
     """Return the baselines other than the reference, always in this order: the base alone, the first step, all steps.
 
-    If the first step is one model's answer, the base alone and the first step are the same, and only the former is
-    given.
+    If the first step is one model's answer, the base alone and the first step are the same, and only the base alone is
+    returned.
     """
     base = walked(table, BASE_ONLY)
     first = first_step(table)
@@ -145,13 +140,7 @@ def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
 
 
 def rung_thresholds(table: EpisodeTable, kind: Kind, alpha: float) -> LearnedPolicy | None:
-    """Return one threshold for each rung of a ladder, tuned on these questions to lose alpha; None if not possible.
-
-    Args:
-        table: the questions to tune on.
-        kind: the kind of the guarantee; alpha limits its loss.
-        alpha: the share that may be lost.
-    """
+    """Return one threshold for each rung of a ladder, tuned on these questions to lose alpha; None if not possible."""
     doubt = rung_doubt(table)
     if doubt is None:
         return None
@@ -178,8 +167,8 @@ class Clairvoyant(NamedTuple):
     """The best outcome possible for a policy that knows every answer beforehand.
 
     Attributes:
-        cost_nano_usd: the least mean cost at which the promise is kept; None if it cannot be kept.
-        lost: the share of questions that count against the promise under every policy.
+        cost_nano_usd: the least mean cost of a question; None if no policy can keep the promise.
+        lost: the number of questions that break the promise under every policy.
     """
 
     cost_nano_usd: float | None
@@ -189,17 +178,10 @@ class Clairvoyant(NamedTuple):
 def clairvoyant(table: EpisodeTable, kind: Kind, alpha: float, reference_right: Bools | None) -> Clairvoyant | None:
     """Return the lower bound on the cost of a promise: the cost of a policy that knows every answer beforehand.
 
-    Such a policy pays up to the first right step if a miss would count, else for one step. It gives up the most
-    expensive questions, as many as alpha allows. No policy over these steps keeps the promise for less.
-
-    Args:
-        table: the questions; their costs are known.
-        kind: the kind of the guarantee.
-        alpha: the share that may be missed.
-        reference_right: bool (n,), whether the reference is right; None if unknown.
-
-    Returns:
-        None if it is unknown which questions break the promise (`Kind.broken`).
+    Such a policy pays for the steps up to the first right one if a miss would break the promise, otherwise for one
+    step. It gives up the most expensive questions, as many as alpha allows. No policy over these steps keeps the
+    promise for less. All costs must be known. Return None if it is unknown which questions break the promise
+    (`Kind.broken`).
     """
     steps, nothing = table.arrays, np.zeros(table.n, dtype=np.bool_)
     worst = kind.broken(table, nothing, nothing, reference_right)
@@ -226,7 +208,7 @@ class BaselineFigures(NamedTuple):
 
     Attributes:
         name: the baseline's name.
-        cost_usd: a question's cost; None if costs are not on record.
+        cost_usd: a question's cost; None if costs are unknown.
         length: steps; None for the clairvoyant.
         kept: the share of the questions covered by the promise on which it is kept; None if it is not measured by
             question.
@@ -241,9 +223,9 @@ class BaselineFigures(NamedTuple):
 
 
 def reference_right_of(table: EpisodeTable, kind: Kind) -> Bools | None:
-    """Return whether the reference is right, bool (n,), True where not on record; None if that is not needed.
+    """Return whether the reference is right, bool (n,), True if the log lacks it; None if that is not needed.
 
-    Also None if the only reference on record is running every step.
+    Also None if running every step is the only reference that the log has.
     """
     reference = reference_of(table)
     return reference.right | ~reference.known if kind.needs_reference and reference.name != ALL_STEPS else None
@@ -259,13 +241,8 @@ def baseline_figures(table: EpisodeTable, kind: Kind, alpha: float | None) -> li
     """Return the figures of the baselines, always in this order.
 
     The reference, the others (`other_baselines`), UALA, one threshold per rung, the depth mixture and the clairvoyant
-    bound. The thresholds and the mixture's coin are tuned on these same questions: on others they cost, on average, no
-    less.
-
-    Args:
-        table: training questions.
-        kind: the kind of the guarantee.
-        alpha: the loss at which the candidates are compared; None under a budget.
+    bound. The thresholds and the mixture's weight are tuned on these same questions; on other questions they cost at
+    least as much on average. `alpha` is the loss at which the candidates are compared; None under a budget.
     """
     reference, right = reference_of(table), reference_right_of(table, kind)
     found = [reference, *other_baselines(table, reference)]
@@ -295,10 +272,10 @@ def baselines_left_out(table: EpisodeTable, alpha: float | None) -> Iterator[str
 
 
 def _mixture(table: EpisodeTable, kind: Kind, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:
-    """Yield the cheapest coin between two depths that breaks the promise on at most alpha of the questions, if any.
+    """Yield the cheapest random mixture of two depths that breaks the promise on at most alpha of the questions.
 
-    Such a coin costs less than any fixed depth and uses no signal. A policy that costs even less saves the difference
-    by its signals.
+    Such a mixture costs at most as much as any fixed depth and uses no signal. If a policy costs less, its signals save
+    the difference. Yield nothing if no mixture keeps the promise.
     """
     depths = [_figures(table, depth(table, k), kind, right) for k in range(1, table.arrays.horizon + 1)]
     coins = [_coin(one, other, alpha) for one in depths for other in depths]
@@ -308,7 +285,7 @@ def _mixture(table: EpisodeTable, kind: Kind, alpha: float, right: Bools | None)
 
 
 def _coin(one: BaselineFigures, other: BaselineFigures, alpha: float) -> BaselineFigures | None:
-    """Return the coin that keeps the promise on exactly 1 − alpha, or the one depth that keeps it more often."""
+    """Return the mixture that keeps the promise on exactly 1 − alpha, or the one depth that keeps it more often."""
     if one.kept is None or other.kept is None or one.kept < 1 - alpha:
         return None
     share = 0.0 if other.kept >= 1 - alpha else (one.kept - (1 - alpha)) / (one.kept - other.kept)
@@ -349,15 +326,14 @@ class Worth(NamedTuple):
 
     @property
     def saves(self) -> bool:
-        """Whether serving it may save money; if costs are unknown, whether it stops early on some question."""
+        """Whether serving the policy may save money; if costs are unknown, whether it stops early on some question."""
         times = self.times_reference
         return times < 1 if times is not None else not self.keeps_everything
 
     def describe(self, reference: str) -> str | None:
-        """Return, in words, what the policy does not save or decide; None if there is nothing to say.
+        """Return a note if the policy saves or decides nothing, else None.
 
-        Args:
-            reference: the reference's name, such as "the guide alone".
+        `reference` is a name such as "the guide alone".
         """
         more = "do not serve it. Log more questions, or ask for a higher alpha"
         times = "" if self.times_reference is None else f"costs {self.times_reference:.2f} × what {reference} costs"
@@ -403,7 +379,7 @@ def worth_of(done: Calibrated) -> Worth:
     )
 
 
-# --- ways to answer that need no choice: so many steps, and one threshold tuned on the judged answer ---
+# --- methods that need no choice: a fixed number of steps, and one threshold tuned on the judged answer ---
 
 
 def played_at(table: EpisodeTable, scores: ScoreArrays, kappa: float) -> Played:
@@ -422,7 +398,7 @@ class Ready(NamedTuple):
 
 
 class Unprepared(ABC):
-    """A way to answer that needs no preparation: subclasses define only `play`."""
+    """A method that needs no preparation: subclasses define only `play`."""
 
     __slots__ = ()
 
@@ -432,7 +408,7 @@ class Unprepared(ABC):
 
     @abstractmethod
     def play(self, table: EpisodeTable) -> Played:
-        """Return what it does on questions."""
+        """Return its outcomes on questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +423,7 @@ class Depth(Unprepared):
         return f"all answers, depth {self.depth}"
 
     def play(self, table: EpisodeTable) -> Played:
-        """Return the outcome of so many steps."""
+        """Return the outcome of a fixed number of steps."""
         onward = np.where(np.arange(table.arrays.horizon) < self.depth - 1, np.inf, -np.inf)
         shape = table.arrays.cost.shape
         return played_at(table, all_kept(table, np.broadcast_to(onward, shape).astype(np.float64)), 0.0)
@@ -460,11 +436,10 @@ def all_kept(table: EpisodeTable, onward: Floats) -> ScoreArrays:
 
 @dataclass(frozen=True, slots=True)
 class Uala:
-    """UALA: one answer, the judged one, of the first step that is not in doubt; the threshold is tuned on training.
+    """UALA: keep the judged answer of the first step whose doubt is below a threshold tuned on training questions.
 
-    The search is exact: it takes the cheapest threshold that covers 1 − alpha of the training questions or, if none
-        does,
-    the one that covers most.
+    The search is exact: it finds the cheapest threshold that covers 1 − alpha of the training questions or, if none
+    does, the one that covers most.
     """
 
     doubt: Doubt

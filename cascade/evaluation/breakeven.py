@@ -1,4 +1,4 @@
-"""When judging pays: compare the cost of a verdict with the cost of asking the guide outright."""
+"""Compare the cost of a verdict with the cost of asking the guide outright, to see when judging pays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from cascade.types import ACT
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """The costs of judging and of asking outright, USD a question, and the answer length at which they are equal.
+    """The costs of judging and of asking outright, and the answer length at which they are equal.
 
-    `guide_tokens_needed` is the length of the guide's own answers at which both cost the same: 0 if judging is cheaper
-    at any length, None if the log's costs do not tell the price of a token.
+    Attributes:
+        base_usd: the cost of the base's answer, USD a question.
+        judging_usd: the cost of the guide's verdict, USD a question.
+        outright_usd: the cost of the guide's own answer, USD a question.
+        guide_tokens: the mean length of the guide's own answers.
+        guide_tokens_needed: the length of the guide's own answers at which both ways cost the same: 0 if judging is
+            cheaper at any length, None if the log's costs do not determine the price of a token.
     """
 
     base_usd: Decimal
@@ -36,7 +41,7 @@ class BreakEven:
         return None if checked >= self.outright_usd else float(checked / self.outright_usd)
 
     def describe(self) -> str:
-        """Return it in words."""
+        """Describe the break-even in words."""
         checked = self.base_usd + self.judging_usd
         share = self.share_needed
         verdict = f"Judging costs {'MORE' if share is None else 'less'} than asking the guide outright"
@@ -80,7 +85,7 @@ def break_even(
 def break_evens(rows: Iterable[Mapping[str, Any]]) -> dict[str, BreakEven]:
     """Return the break-even of each data set that has verdicts and the guide's own answers, all with known costs.
 
-    Prices are read out of the log: cost = a·input tokens + b·output tokens, by least squares over the guide's calls.
+    Prices are estimated from the log: cost = a·input tokens + b·output tokens, by least squares over the guide's calls.
     """
     gathered: dict[str, _Gathered] = defaultdict(_Gathered)
     for row in rows:

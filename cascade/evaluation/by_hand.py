@@ -1,7 +1,7 @@
-"""Baselines that an engineer could set up by hand: a vote of the cheap models, and a router that sees only the request.
+"""Baselines that an engineer could set up by hand: a vote of cheap models, and a router that reads only the request.
 
-Both are rows of `cascade compare`, so that a cascade is not only compared with the model that is paid today. A router
-asks one model, the first or the reference: it saves the first model's call where the reference is needed, but it
+Both are rows of `cascade compare`, so that a cascade is not compared only with the model that the user pays today. A
+router asks one model, the first or the reference: it saves the first model's call if the reference is needed, but it
 knows only the request. The baseline with one threshold for each rung is `methods.RungThresholds`.
 """
 
@@ -45,7 +45,7 @@ class Majority(Unprepared):
     def fits(table: EpisodeTable) -> bool:
         """Whether a log is a ladder of three models or more whose answers can be compared.
 
-        A judged step (`p_yes`) may offer an answer again; that is not a second vote.
+        A log with judged steps (`p_yes`) is not: a step may offer an earlier answer again, which is not a second vote.
         """
         votes = table.arrays.answer.shape[2] == 1 and "p_yes" not in table.signals
         return table.arrays.horizon > 2 and votes and bool(table.texts_known.any())
@@ -95,7 +95,7 @@ def by_logistic(rows: Floats, right: Bools) -> Chance:
 
 
 def by_neighbours(rows: Floats, right: Bools) -> Chance:
-    """Remember the questions; the chance is the share of right answers among the nearest ones."""
+    """Store the questions; the probability is the share of right answers among the nearest ones."""
     rows, right = rows[:_MOST_NEIGHBOURS], right[:_MOST_NEIGHBOURS].astype(np.float64)
     many = min(NEIGHBOURS, rows.shape[0])
     lengths = (rows**2).sum(axis=1)
@@ -144,21 +144,11 @@ def _rows(asked: Mapping[str, Floats], centre: Floats, spread: Floats) -> Floats
 def _routed(table: EpisodeTable, to_first: Bools) -> Played:
     """Return the outcome of asking the first model alone or the reference alone."""
     first, reference = table.walks[BASE_ONLY], table.walks[reference_walk(table)]
-    columns = {
-        name: np.where(to_first, getattr(first, name), getattr(reference, name))
+    covered, *others = (
+        np.where(to_first, getattr(first, name), getattr(reference, name))
         for name in ("covered", "right", "cost", "length", "leaves", "distinct")
-    }
-    never = np.zeros(table.n, dtype=np.bool_)
-    return played_of(
-        columns["covered"] | hopeless(table.arrays),
-        columns["covered"],
-        columns["right"],
-        columns["cost"],
-        columns["length"],
-        columns["leaves"],
-        columns["distinct"],
-        never,
     )
+    return played_of(covered | hopeless(table.arrays), covered, *others, np.zeros(table.n, dtype=np.bool_))
 
 
 def _tuned(table: EpisodeTable, chance: Floats, alpha: float) -> float:

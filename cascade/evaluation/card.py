@@ -185,7 +185,7 @@ def _made_from(facts: Facts) -> Iterator[str]:
 def _models_of(certificate: Certificate) -> str:
     """Return which models a certificate holds for, with their roles, as text for Markdown."""
     held = [(role, str(one["name"])) for role, one in (certificate.made_for.get("models") or {}).items()]
-    return plain_line(", ".join(name if role == name else f"{role} {name}" for role, name in held)) or "not on record"
+    return plain_line(", ".join(name if role == name else f"{role} {name}" for role, name in held)) or "not recorded"
 
 
 _REALISED = ("n", "covered", "right answer kept", "one answer wrong", "USD per 1,000", "steps", "answers kept")
@@ -270,14 +270,14 @@ def _chosen(facts: Facts) -> Iterator[str]:
     choice, unit = facts.choice, facts.choice.unit
     yield from ("## How it was chosen", "")
     if not choice.folds:
-        yield from (f"Nothing was compared: {plain_line(choice.winner.why)}.", "")
+        yield from (f"Taken: {plain_line(choice.winner.name)}, because {plain_line(choice.winner.why)}.", "")
         return
     alpha = "" if choice.alpha is None else f", all at a loss of exactly {choice.alpha:.4g}"
     how = (
         f"On {choice.n:,} training questions of {choice.groups:,} groups, each scored by a model that saw neither it "
-        f"nor its group ({choice.folds} folds){alpha}. The simplest candidate is taken "
-        f"whose cost is at most {percent(RULE.margin)} above that of the best, and not surely above it; it is fitted "
-        "on all of these questions. No calibration question was used."
+        f"nor its group ({choice.folds} folds){alpha}. The chosen candidate is the simplest whose cost is at most "
+        f"{percent(RULE.margin)} above that of the best, and not significantly above it. It is fitted on all of these "
+        "questions. No calibration question was used."
     )
     yield from (how, "")
     charged = any(one.charge is not None for one in choice.judged)
@@ -297,7 +297,7 @@ def _chosen(facts: Facts) -> Iterator[str]:
             _figure(one.matched, unit),
             *([_figure(one.charge, unit)] if charged else []),
             _difference(one, unit),
-            _mark(one),
+            "yes" if one.chosen else "",
             plain_line(one.why),
         ]
         for one in choice.judged
@@ -317,7 +317,7 @@ _CHARGED = (
     "compared by cost plus charge."
 )
 _BASELINES = (
-    "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA "
+    "The baselines, methods without a fitted policy, on the same questions; the first is the reference. UALA "
     "stops at the first answer that is not in doubt; its threshold is tuned on these same questions, and cannot be "
     "certified. The depth mixture is the best coin between two depths, also tuned on them: a policy that costs less "
     "saves the difference by its signals. The clairvoyant bound is the cost of the promise for a policy that knows "
@@ -335,15 +335,10 @@ def _baseline(one: BaselineFigures) -> list[str]:
     ]
 
 
-def _mark(one: Judged) -> str:
-    return "yes" if one.chosen else ""
-
-
 # --- what it reads ---
 
 
 def _looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
-    """Yield the features that a policy reads, Markdown."""
     yield from ("## What it reads", "")
     if not weights:
         yield from ("Nothing.", "")
@@ -412,7 +407,6 @@ def _learning_files(training: Training, plot: bytes | None) -> dict[str, bytes]:
 
 
 def _trained(training: Training, *, drawn: bool) -> Iterator[str]:
-    """Yield how a network was trained, Markdown."""
     from cascade.training.networks.config import CCPOConfig
 
     config = CCPOConfig.model_validate(training.settings)
@@ -459,12 +453,7 @@ _CROSSED_AGAIN = (
 
 
 def crossed_files(done: Crossed, settings: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the card by the name of its file.
-
-    Args:
-        done: the policy and how it was made.
-        settings: the fit's options, in words, by name.
-    """
+    """Return the card by the name of its file. `settings` are the fit's options, in words."""
     return {CARD_FILE: ("\n".join(_crossed_lines(done, settings)).rstrip() + "\n").encode("utf-8")}
 
 

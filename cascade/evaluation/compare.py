@@ -1,4 +1,4 @@
-"""Compare all ways to answer on the same splits: cost, coverage, and which differences are larger than chance.
+"""Compare all methods on the same splits: cost, coverage, and which differences are larger than chance.
 
 If a policy has a threshold, costs are compared at matched coverage: the point of its frontier at which exactly 1 −
 alpha of the test questions are covered. Differences are paired over the splits.
@@ -36,15 +36,23 @@ _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to answer, over all splits. Means of the test questions' means, and their standard deviations.
+    """The results of one method over all splits.
 
-    `sd` is None for a single split. `matched_cost_usd` is the cost at a coverage of exactly 1 − alpha; None if the
-    method has no threshold or cannot reach it. Differences are this row minus the reference's on the questions that
-    both were logged for, over the splits; None for the reference itself. `curve` has (coverage, USD) pairs of the
-    frontier. `questions` is the mean number of test questions of a split that it was judged on; None if all. `worst` is
-    the segment with the lowest coverage, and that coverage, of the segments with 20 questions or more; None if there
-    are fewer than two. `other_prices` is the saving against a ladder's last model at other prices (`proof.prices`); ()
-    if the log is not of a ladder, or the row does not decide step by step.
+    Attributes:
+        policy: the name of the method.
+        mean: means over the splits of the test questions' means.
+        sd: their standard deviations over the splits; None for a single split.
+        matched_cost_usd, matched_cost_sd: the cost at a coverage of exactly 1 − alpha, and its standard deviation; None
+            if the method has no threshold or cannot reach this coverage.
+        fit_seconds: the mean time to prepare the method on a split.
+        cost_difference, coverage_difference, matched_difference: this row minus the reference's, on the questions for
+            which the log has both, over the splits; None for the reference itself.
+        curve: (coverage, USD) pairs of the frontier.
+        questions: the mean number of a split's test questions for which the log has the method; None if it has all.
+        worst: the segment with the lowest coverage, and that coverage, of the segments with 20 questions or more; None
+            if there are fewer than two.
+        other_prices: the saving against a ladder's last model at other prices (`proof.prices`); () if the log is not of
+            a ladder, or the method does not decide step by step.
     """
 
     policy: str
@@ -67,9 +75,9 @@ class Comparison:
     """The result of a comparison on one data set.
 
     `n` counts questions: if the log has several episodes of a question, one is used, and `repeated` counts the others.
-    Questions with an unknown cost are left out, if they are fewer than half. `sizes` are the questions of each part of
-    the last split, `groups` the groups of questions in each, which are the independent units. `left_out` says which
-    rows are missing, and why.
+    Questions with an unknown cost are left out if they are fewer than half. `sizes` has the number of questions in each
+    part of the last split, and `groups` the number of groups, which are the independent units. `left_out` names the
+    missing rows and the reasons.
     """
 
     dataset: str
@@ -103,7 +111,7 @@ class Comparison:
 
 
 class _SplitResult(NamedTuple):
-    """The results of one way to answer on a split's test questions, and the questions for which they are known."""
+    """The results of one method on a split's test questions, and the questions for which they are known."""
 
     played: Played
     known: Bools
@@ -115,7 +123,7 @@ class _SplitResult(NamedTuple):
 
 @dataclass(slots=True)
 class _Results:
-    """The figures of one way to answer, over the splits and on each segment."""
+    """The figures of one method, over the splits and on each segment."""
 
     segments: Segments
     over: OverSplits = field(default_factory=OverSplits)
@@ -135,7 +143,7 @@ def compare(
     reference: str | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Comparison:
-    """Compare every way to answer for which a log has the numbers.
+    """Compare every method for which a log has the numbers.
 
     Args:
         table: one data set's episodes.
@@ -144,7 +152,7 @@ def compare(
         seed: the same seed gives the same figures.
         others: further methods to compare.
         reference: the row that the others are compared with. By default it is the reference of `prove`: the guide
-            alone, or a ladder's last model alone, if it is on record for most questions, else every step.
+            alone, or a ladder's last model alone, if the log has it for most questions, else every step.
         tell: called with (splits done, splits in all).
 
     Raises:

@@ -70,16 +70,7 @@ class Ratio:
 
 
 def broken(table: EpisodeTable, played: Played, kind: str) -> Ratio | None:
-    """Return how often a promise is broken; None for a promise on a mean, which no single question breaks.
-
-    Args:
-        table: the questions.
-        played: what the policy does on them.
-        kind: the kind of the guarantee.
-
-    Raises:
-        UsageError: the promise needs a reference, and the log lacks the reference's answers.
-    """
+    """Return how often a promise is broken; None for a promise on a mean, which no single question breaks."""
     rules = get(kind)
     if not rules.monitored:
         return None
@@ -113,8 +104,8 @@ def _questions(table: EpisodeTable, rows: Bools) -> int:
 def beside_reference(table: EpisodeTable, played: Played) -> tuple[str, Ratio] | None:
     """Return the reference's name, and the policy's cost as a multiple of the reference's cost.
 
-    The reference is the guide alone, or a ladder's last model alone. Return None if neither is on record for most
-    questions, or if the log has no costs. The ratio uses the questions for which both costs are on record.
+    The reference is the guide alone, or a ladder's last model alone. Return None if the log has neither for most
+    questions, or has no costs. The ratio uses the questions for which the log has both costs.
     """
     reference = next((one for name in REFERENCES if (one := walked(table, name))), None)
     if reference is None or not table.shows_cost:
@@ -133,13 +124,13 @@ class Evaluation:
     """A policy's means on a data set and their intervals, by the names of `Means`.
 
     Attributes:
-        n: questions.
-        episodes: episodes; more than `n` if the log has a question several times.
-        groups: groups of questions, the independent units; groups that share a question count as one.
+        n: the number of questions.
+        episodes: the number of episodes; more than `n` if the log has a question several times.
+        groups: the number of groups of questions, the independent units; groups that share a question count as one.
         kappa: the threshold for questions without a group.
-        intervals: those of `mean` by name, and of "risk" and "times_reference". Empty if there are too few groups.
+        intervals: the intervals of `mean` by name, and of "risk" and "times_reference". Empty with too few groups.
         promise: how often the policy breaks its own promise; None if it promises nothing about single questions.
-        reference: the divisor of `times_reference`, such as "guide only"; None if it is not on record.
+        reference: the divisor of `times_reference`, such as "guide only"; None if the log has none.
         times_reference: the policy's cost as a multiple of the reference's.
         seen: how many of the questions the policy was made with; None for a policy without a directory.
         lacks: which costs the log lacks, in words.

@@ -53,10 +53,13 @@ _VALUE_CHARS = 60
 class Log:
     """A log that was read: one table for each data set, and the rows as logged, for figures that need them.
 
-    `unlabelled`: the log does not say which answers are right, so an answer counts as right if it equals the
-        reference's
-    output (`episodes.truth`), although that was not asked for. `unjudged`: such a log has accepted answers, but no
-    matcher was named to judge by them.
+    Attributes:
+        tables: one for each data set.
+        rows: reads the rows from the start.
+        unlabelled: the log does not say which answers are right, so an answer counts as right if it equals the
+            reference's output (`episodes.truth`), although nobody asked for that.
+        unjudged: such a log has accepted answers, but no matcher was named to judge by them.
+        matcher: the matcher that judged the answers, if one was named.
     """
 
     tables: tuple[EpisodeTable, ...]
@@ -104,7 +107,7 @@ def open_log(
         where: only rows that have these values in these columns are read.
         matcher: judges every answer again by its gold answers, or by the reference's output; a name for
             `matching.get_matcher`.
-        dropped: told of everything that is left out.
+        dropped: counts everything that is left out.
         reference: its output is the truth, whatever the labels say: "guide", or a ladder's model, which then becomes
             the last one.
         models: only these models of a ladder's log, in this order; the last is the reference.

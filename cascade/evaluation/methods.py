@@ -1,4 +1,4 @@
-"""The ways to answer that policies are compared with. Each is prepared on a training and a calibration split.
+"""The methods that policies are compared with. Each is prepared on a training and a calibration split.
 
 A method may use the training questions to choose and the calibration questions to set its threshold by split
 conformal, and nothing of the test questions.
@@ -38,7 +38,7 @@ from cascade.training.simple import threshold_per_rung
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit
 
-# --- What the ways to answer that are compared did on n questions, and the means of it that are reported ---
+# --- The outcomes of the compared methods on n questions, and the reported means ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def means(table: EpisodeTable, played: Played) -> Means:
 
 
 class Method(Protocol):
-    """One way to answer."""
+    """One method."""
 
     @property
     def name(self) -> str:
@@ -171,15 +171,15 @@ def calibrated(scores: Scorer, calibration: EpisodeTable, alpha: float) -> Ready
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A calibrated coin between two depths, every answer kept: the best possible policy without signals."""
+    """A calibrated random mixture of two depths, every answer kept: the best possible policy without signals."""
 
     name: str = "depth mixture, conformal"
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Set the coin on the calibration questions."""
+        """Set the weight of the mixture on the calibration questions."""
 
         def scores(table: EpisodeTable) -> ScoreArrays:
-            # Each set of questions gets its own coins, so that the test's differ from the calibration's.
+            # Each set of questions gets its own random draws, so that the test's differ from the calibration's.
             coin = np.random.default_rng([seed, crc32("\n".join(table.ids).encode("utf-8", "replace"))]).random(table.n)
             return all_kept(table, -np.arange(table.arrays.horizon)[None, :] - coin[:, None])
 
@@ -188,7 +188,7 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Go on while in doubt; every answer kept; the threshold calibrated."""
+    """Go on while the doubt is above a calibrated threshold; keep every answer."""
 
     doubt: Doubt
 
@@ -206,8 +206,8 @@ class Threshold:
 class RungThresholds:
     """In a ladder, go on while the doubt is above the threshold of the model that answered; keep every answer.
 
-    The thresholds are tuned together on the training questions (`training.simple`); how lax they are is set on
-    the calibration questions.
+    The thresholds are tuned together on the training questions (`training.simple`); the calibration questions set their
+    common level.
     """
 
     doubt: Doubt

@@ -26,16 +26,7 @@ Served = Literal["argmax", "trained", "calibrated"]
 
 
 def network_methods(table: EpisodeTable, config: CCPOConfig | None = None) -> list[Method]:
-    """Return the policy networks that can be trained on a log; none if its questions have one step.
-
-    Args:
-        table: one data set's episodes.
-        config: how they are trained.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-        UsageError: torch finds no such device.
-    """
+    """Return the policy networks that can be trained on a log; none if its questions have one step."""
     networks = Networks(config)
     require_torch(networks.config.device)
     if table.arrays.horizon < 2:

@@ -38,12 +38,7 @@ def available() -> bool:
 
 
 def check(path: Path, dataset: str, *, cost_known: bool) -> None:
-    """Refuse a plot that cannot be drawn.
-
-    Raises:
-        UsageError: the file does not end with .svg, .png or .pdf, or the log has no costs.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Raise UsageError for a plot that cannot be drawn."""
     if path.suffix not in FORMATS:
         raise UsageError(f"A plot must be a file {', '.join(FORMATS)}, not {path.name}.")
     if not cost_known:
@@ -56,10 +51,6 @@ def plot(found: Comparison, path: Path) -> None:
     """Draw a comparison into a file: a point for each policy, a line where a threshold trades cost for coverage.
 
     The same comparison gives the same bytes.
-
-    Raises:
-        UsageError: as `check` does, or the file cannot be written.
-        MissingExtraError: matplotlib is not installed.
     """
     check(path, found.dataset, cost_known=found.cost_known)
     from matplotlib import rcParams
@@ -97,7 +88,7 @@ def _list_names(figure: Any) -> None:
 
 
 def _scale(axes: Any, costs: Sequence[float]) -> None:
-    """Choose a logarithmic axis if costs lie far apart; free ways to answer are drawn at the bottom."""
+    """Choose a logarithmic axis if costs lie far apart; free methods are drawn at the bottom."""
     from matplotlib.ticker import LogLocator, NullFormatter, SymmetricalLogLocator
 
     paid = [cost for cost in costs if cost > 0]
@@ -201,17 +192,9 @@ def save(figure: Any, out: Path | IO[bytes], kind: str = "", *, dpi: int = 110, 
 
     The layout solver of matplotlib orders its equations by their addresses in memory. The positions of axes then differ
     in their last digits from one drawing to the next, and the names of clip paths in an SVG are hashes of those digits.
-    So the layout is computed once, and its positions are rounded before the figure is drawn.
-
-    Args:
-        figure: a `matplotlib.figure.Figure` with `layout="constrained"`; it has no layout engine afterwards.
-        out: a path or an open binary file.
-        kind: "svg", "png" or "pdf"; by default the suffix of the path.
-        dpi: pixels per inch of a PNG.
-        fonttype: for an SVG: "none" keeps text as text, "path" draws its letters.
-
-    Raises:
-        OSError: the file cannot be written.
+    So the layout is computed once, and its positions are rounded before the figure is drawn. The figure has
+    `layout="constrained"`, and no layout engine afterwards. The kind is by default the suffix of the path; in an SVG a
+    font type of "none" keeps text as text, and "path" draws its letters.
     """
     from matplotlib import rc_context
     from matplotlib.backend_bases import get_registered_canvas_class
@@ -242,7 +225,7 @@ _BOUND = tuple(round(0.02 * k, 2) for k in range(26))
 
 
 class Mark(NamedTuple):
-    """One way to answer: how often it keeps the promise, and what it costs."""
+    """One method: how often it keeps the promise, and what it costs."""
 
     name: str
     kept: float
@@ -258,7 +241,7 @@ class Drawing(NamedTuple):
         curve: (kept, cost) of the chosen policy at its thresholds, on questions that each of its models had not seen.
         bound: the same for the clairvoyant bound.
         candidates: each candidate's cost at the point that keeps the promise, by name.
-        baselines: ways to answer without a fitted policy.
+        baselines: methods without a fitted policy.
         certified: the policy at its certified threshold, on the calibration questions.
         target: the promised share; None under a budget.
     """
@@ -277,10 +260,7 @@ class Drawing(NamedTuple):
 def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mark | None) -> Drawing:
     """Return the drawing of a choice.
 
-    Args:
-        choice: the candidates, and the chosen one's scores on questions that its models had not seen.
-        baselines: the baselines on the same questions.
-        certified: the policy at its certified threshold.
+    The scores of `choice` and the baselines are of questions that the models had not seen.
     """
     sample, objective = choice.sample, choice.objective
     table, kind = sample.table, objective.guarantee.rules

@@ -1,4 +1,4 @@
-"""Results on each segment of the questions, over the splits: a mean over all hides the worst segment."""
+"""Results on each segment of the questions, over the splits: a mean over all questions hides the worst segment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LEAST = 20
 
 
 class SegmentFigures(NamedTuple):
-    """One segment of the questions.
+    """The results on one segment of the questions.
 
     Attributes:
         name: the segment.
-        questions: how many questions the log has in it.
-        broken: the share of its test questions on which the promise is broken; in a comparison, the share not covered.
-        saving: the saving on them, as a share of the reference's cost; None if unknown.
+        questions: the number of its test questions.
+        broken: the share of them on which the promise is broken; in a comparison, the share not covered.
+        saving: the saving as a share of the reference's cost; None if costs are unknown.
     """
 
     name: str
@@ -32,11 +32,7 @@ class SegmentFigures(NamedTuple):
 
 @dataclass(slots=True)
 class Segments:
-    """Sums over the splits' test questions, by segment.
-
-    Args:
-        segments: the segment of each question; None: of no segment.
-    """
+    """Sums over the splits' test questions, by segment."""
 
     segments: Sequence[str | None]
     _of: Ints = field(init=False)
@@ -52,11 +48,8 @@ class Segments:
     def add(self, rows: Ints, broken: Floats, cost: Floats, paid: Floats) -> None:
         """Add a split's test questions.
 
-        Args:
-            rows: which questions these are, (k,).
-            broken: 1 where a question counts against the promise, NaN where that is not known, float64 (k,).
-            cost: the cost of the way to answer, float64 (k,).
-            paid: the cost of the reference, float64 (k,).
+        `broken` is 1 if a question breaks the promise, 0 if not, and NaN if unknown; `cost` is the method's cost, and
+        `paid` the reference's. All are float64 (k,).
         """
         known = (self._of[rows] >= 0) & ~np.isnan(broken)
         of = self._of[rows][known]

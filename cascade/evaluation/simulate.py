@@ -1,9 +1,9 @@
 """A simulated world: questions whose whole truth is known, drawn from a model of a base, a guide and their rounds.
 
-A question has a difficulty that base and guide share. Each model also has its own ability on a question, which lasts
-through the rounds, and luck, which is fresh in every round; it is right if their sum passes a threshold (a probit
-model). In later rounds the base adopts the guide's suggestion, repeats itself or tries again. The guide's verdict errs
-more on hard questions. After a yes the guide's answer is the base's; after a no it is a correction.
+A question has a difficulty that base and guide share. Each model also has its own ability on a question, which is the
+same in all rounds, and luck, which is drawn again in every round. The model is right if the sum passes a threshold (a
+probit model). In later rounds the base adopts the guide's suggestion, repeats its answer or tries again. The guide's
+verdict errs more on hard questions. After a "yes" the guide's answer is the base's; after a "no" it is a correction.
 
 `WORLDS` has data sets of a base model each, with GPT-4o as the guide: "hotpotqa/llama-2-7b", "hotpotqa/llama-3.2-3b",
 "mmlu/llama-2-7b", "mmlu/llama-3.2-3b", fitted to published tables. `benchmarks/fit_worlds.py` prints them, and the same
@@ -28,7 +28,7 @@ from cascade.errors import UsageError
 from cascade.money import PICO_PER_NANO, Price
 
 LOW, MEDIUM, HIGH = 0.2, 0.45, 0.7
-"""Three settings of `World.informativeness`. The tables do not say which is true: state the one used."""
+"""Three settings of `World.informativeness`. The tables do not determine it, so reports must name the one used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +273,7 @@ class _Rounds(NamedTuple):
 
 
 def simulate(world: World, n: int, seed: int) -> EpisodeTable:
-    """Draw questions with all their rounds, and the results of three fixed ways to answer them.
+    """Draw questions with all their rounds, and the results of three fixed methods on them.
 
     Args:
         world: the parameters.
@@ -281,13 +281,10 @@ def simulate(world: World, n: int, seed: int) -> EpisodeTable:
         seed: the same world, n and seed give the same table, bit by bit.
 
     Returns:
-        A table with every step of every question on record; answers numbered in the order of their first appearance
-        (so that a number tells nothing of the truth), costs in nano-USD. Walks: "guide only" (the guide answers
-        outright, once), "LLM-exit, guide" and "LLM-exit, base" (one model answers round after round until it decides to
-        stop; all its answers are kept). A signal that the real strategy has and that is not here is not simulated.
-
-    Raises:
-        UsageError: n or seed make no sense.
+        A table with every step of every question; answers are numbered in the order of their first appearance (so that
+        a number does not reveal the truth), costs are in nano-USD. Walks: "guide only" (the guide answers outright,
+        once), "LLM-exit, guide" and "LLM-exit, base" (one model answers round after round until it decides to stop; all
+        its answers are kept). Signals of the real strategy that the table lacks are not simulated.
 
     >>> from cascade.evaluation.simulate import WORLDS
     >>> table = simulate(WORLDS["mmlu/llama-2-7b"], n=100, seed=1)
@@ -510,7 +507,7 @@ def _confidence(signals: Mapping[str, Floats]) -> Floats:
     return np.stack([p_yes, np.where(signals["guide_agrees"] == 1.0, p_yes, 1.0 - p_yes)], axis=2)
 
 
-# --- other ways to answer
+# --- other methods
 
 
 def _walks(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Walk]:

@@ -1,6 +1,6 @@
 """Draw splits and summarise figures over splits, for `compare` and `prove`.
 
-A split gives each group of questions as a whole to training, calibration or test. A way to answer has one value of each
+A split gives each group of questions as a whole to training, calibration or test. A method has one value of each
 figure on a split (`OverSplits`); a difference is paired over the splits.
 """
 
@@ -38,15 +38,8 @@ def splits(
 ) -> Iterator[Split]:
     """Yield `count` random splits.
 
-    Args:
-        groups: the group of each question; a group falls into one part as a whole.
-        count: how many splits.
-        seed: the same seed gives the same splits.
-        shares: the shares of the groups that go to training, calibration and test.
-        tell: called with (splits done, splits in all), once the next split is asked for.
-
-    Raises:
-        UsageError: there are fewer than three groups, or a share is not positive.
+    Each group is in one part, by `shares` of training, calibration and test. `tell` is called with (splits done,
+    splits in all) when the caller asks for the next split.
     """
     member = numbered(groups)
     many = len(set(groups))
@@ -97,7 +90,7 @@ class Interval(NamedTuple):
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
     def within(self, least: float, most: float) -> Interval:
-        """Return the part of the interval in which the figure can lie; it holds the figure as often as the whole.
+        """Return the interval cut to the possible values of the figure; its confidence is the same.
 
         >>> Interval(0.6, 0.12, 1.06).within(-math.inf, 1.0)
         Interval(mean=0.6, low=0.12, high=1.0)
@@ -128,7 +121,7 @@ def corrected_interval(
 
 @dataclass(slots=True)
 class OverSplits:
-    """The figures of one way to answer, by name: a value for each split, NaN if unknown."""
+    """The figures of one method, by name: a value for each split, NaN if unknown."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
 
@@ -160,9 +153,6 @@ class OverSplits:
 
 def student_t_quantile(p: float, df: int) -> float:
     """Return the p-quantile of Student's t with df degrees of freedom, p in [0.5, 1), to 1e-10.
-
-    Raises:
-        UsageError: p lies outside, or there is no degree of freedom.
 
     >>> round(student_t_quantile(0.975, 19), 4), round(student_t_quantile(0.975, 1), 4)
     (2.093, 12.7062)

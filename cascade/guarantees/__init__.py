@@ -19,15 +19,11 @@ if TYPE_CHECKING:
     from cascade.guarantees.served_answer import ServedAnswer
 
 _HOMES = {
-    "Audit": "base",
-    "Guarantee": "base",
-    "KeptAnswers": "kept_answers",
-    "Kind": "base",
-    "Questions": "questions",
-    "Scored": "questions",
-    "ServedAnswer": "served_answer",
-    "get": "base",
-    "statement": "certificate",
+    "base": "Audit Guarantee Kind get",
+    "certificate": "statement",
+    "kept_answers": "KeptAnswers",
+    "questions": "Questions Scored",
+    "served_answer": "ServedAnswer",
 }
 
 __all__ = [

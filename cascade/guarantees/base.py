@@ -1,12 +1,13 @@
 """The request for a promise (`Guarantee`), and the methods of every kind of guarantee (`Kind`).
 
-A kind is a class with one object and no state: it calibrates, verifies, audits and describes itself. What is asked for
-and what is promised (`types.Certificate`) name it; both are given to its methods. Derive a new kind from one of
+A kind is a class with one stateless object, which calibrates, verifies, audits and describes a promise. A request
+(`Guarantee`) and a certificate (`types.Certificate`) name their kind and are passed to its methods. Derive a new kind
+from one of
 
 | base | what it promises about | risk control |
 |---|---|---|
 | `kept_answers.KeptAnswers` | the set of answers kept: a right one is among them | split conformal prediction |
-| `served_answer.ServedAnswer` | the one answer served: it is not wrong where that counts | Learn then Test |
+| `served_answer.ServedAnswer` | the one answer served: it is not lost, as the kind defines it | Learn then Test |
 | `Kind` itself | anything else | your own |
 
 `docs/write-a-guarantee.md` has an example. numpy is imported where it is used: most configurations promise nothing.
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
 
 
 Judge: TypeAlias = Callable[[str], bool | None]
-"""Says whether a text is right; None where that cannot be told."""
+"""Returns whether a text is right; None if unknown."""
 
 
 class Audit(NamedTuple):
-    """The facts about an audited answer that the answer itself does not hold.
+    """The facts about an audited answer that the answer object does not have.
 
     Attributes:
-        right: the truth.
-        complete: whether all steps were run that the strategy has.
+        right: whether the answer served is right.
+        complete: whether all steps of the strategy were run.
         reference_right: whether the reference alone would have been right; None if unknown.
-        last_step: the number of the step that asks the reference, as a ladder's last does; None where no step does.
+        last_step: the number of the step that asks the reference, such as a ladder's last; None if no step asks it.
     """
 
     right: Judge
@@ -59,27 +60,29 @@ class Guarantee:
 
     Attributes:
         kind: one of `KINDS.names`.
-        alpha: the share that may be missed, read as the decimal number that it is written as; None for "budget".
-        delta: the share of calibrations that may mislead; None for a promise on average over calibrations.
+        alpha: the share of questions that may break the promise, read as a decimal number; None for "budget".
+        delta: the share of calibrations that may break the promise; None for a promise on average over calibrations.
         budget_nano_usd: the bound on the mean cost of a question, nano-USD.
         most_nano_usd: the hard cap on the cost of each question, nano-USD; a promise on a mean rests on it.
-        by_group: as `by_segment`, with the column `group` as the segment and every question for itself; until 0.7.
-        abstain: whether no answer may be served where the best one's confidence is low.
+        by_group: as `by_segment`, but the column `group` names the segments, and every question counts by itself.
+            Removed in 0.7.
+        abstain: whether nothing may be served if the best answer's confidence is low.
         by_segment: whether each segment of questions gets a promise, and a threshold, of its own.
-        together: whether the promises for all K segments must hold at once with probability 1 − delta: each is then
-            made with delta/K. Else delta holds for each segment by itself.
-        tested_before: the questions on which another policy was tested exactly at this delta before this one. The test
-            of this one gets what that leaves (`level`), so that the two hold at once. None where there is no other.
+        together: whether the promises for all K segments must hold at once with probability 1 − delta: each segment
+            is then calibrated with delta/K. Otherwise delta holds for each segment by itself.
+        tested_before: the number of questions on which another policy was tested before, exactly at this delta. This
+            policy is tested at the remaining part of delta (`level`), so that both promises hold at once. None without
+            such a test.
 
     Raises:
-        UsageError: everything that is wrong with it.
+        UsageError: the request is not valid; lists every problem.
 
     >>> Guarantee("coverage", 0.05).alpha
     0.05
-    >>> Guarantee("error", 1.5)
+    >>> Guarantee("error", 1.5, 0.1)
     Traceback (most recent call last):
-    cascade.errors.UsageError: alpha is 1.5; it must lie between 0 and 1. error needs delta, the share of calibrations that may mislead, as in delta 0.1.
-    """  # noqa: E501 - a message stands on one line
+    cascade.errors.UsageError: alpha is 1.5; it must lie between 0 and 1.
+    """
 
     kind: str
     alpha: float | None = 0.1
@@ -101,7 +104,7 @@ class Guarantee:
 
     @property
     def rules(self) -> Kind:
-        """The object of its kind, which calibrates, serves and monitors the promise."""
+        """The kind's object, which calibrates, serves and monitors the promise."""
         return get(self.kind)
 
     @property
@@ -111,12 +114,12 @@ class Guarantee:
 
     @property
     def plain(self) -> bool:
-        """Whether it neither abstains nor comes with a budget."""
+        """Whether the request has neither abstention nor a budget."""
         return not self.abstain and self.budget_nano_usd is None
 
     @property
     def reference_keeps_it(self) -> bool:
-        """Whether asking the reference alone keeps it, without a test."""
+        """Whether asking the reference alone keeps the promise, so that no test is needed."""
         return self.plain and self.rules.reference_keeps_it
 
     @property
@@ -126,7 +129,7 @@ class Guarantee:
 
     @property
     def level(self) -> float | None:
-        """The part of delta at which a threshold is tested: all of it, or what the test before left unspent."""
+        """The part of delta at which a threshold is tested: all of it, or what an earlier test did not use."""
         if self.tested_before is None or self.alpha is None or self.delta is None:
             return self.delta
         from cascade.conformal.binomial import unspent
@@ -138,17 +141,18 @@ class Guarantee:
         return self.delta if self.delta is None or not self.together else self.delta / max(segments, 1)
 
 
-def _is_share(value: object) -> bool:
+def is_share(value: object) -> bool:
+    """Whether a value is a number strictly between 0 and 1."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1
 
 
 def _about_shares(asked: Guarantee) -> Iterator[str]:
-    if not asked.rules.on_cost and not _is_share(asked.alpha):
+    if not asked.rules.on_cost and not is_share(asked.alpha):
         yield f"alpha is {asked.alpha}; it must lie between 0 and 1."
-    if asked.delta is not None and not _is_share(asked.delta):
+    if asked.delta is not None and not is_share(asked.delta):
         yield f"delta is {asked.delta}; it must lie between 0 and 1."
     if asked.rules.needs_delta and asked.delta is None:
-        yield f"{asked.kind} needs delta, the share of calibrations that may mislead, as in delta 0.1."
+        yield f"{asked.kind} needs delta, the share of calibrations that may break the promise, as in delta 0.1."
 
 
 def _about_money(asked: Guarantee) -> Iterator[str]:
@@ -160,7 +164,7 @@ def _about_money(asked: Guarantee) -> Iterator[str]:
     if budget is not None and most is None:
         yield (
             "A budget needs the most that a question can cost: a mean can be bounded only if the cost of each "
-            "question is."
+            "question is bounded."
         )
     if budget is None and most is not None:
         yield "The most that a question can cost matters only beside a budget."
@@ -182,13 +186,13 @@ def _about_options(asked: Guarantee) -> Iterator[str]:
         yield "All segments together goes with a promise by segment and a delta."
     before = asked.tested_before
     if before is not None and (before < 1 or not asked.single or None in {asked.alpha, asked.delta}):
-        yield f"A test before, here on {before} questions, goes with an alpha, a delta and a promise on the one answer."
+        yield f"An earlier test, here on {before} questions, needs an alpha, a delta and a promise on the one answer."
     if asked.abstain and not asked.single:
         yield f"Abstaining goes with {kinds_that(lambda kind: kind.single)}, not with {asked.kind}."
 
 
 def kinds_that(able: Callable[[Kind], bool]) -> str:
-    """Return which of the kinds that are built in can do something, in words.
+    """Return, in words, the built-in kinds that satisfy a condition.
 
     >>> kinds_that(lambda kind: kind.by_segment)
     'coverage and solvable'
@@ -201,26 +205,28 @@ class Kind(ABC):
     """One kind of guarantee.
 
     Attributes:
-        name: what certificates, configurations and the command line call it.
-        speaks_of: the set of answers kept, the single one served, or money.
-        event: what happens with a question where the promise is kept, in words, as in "the answer served is not wrong";
-            None for a promise on a mean, which no single question breaks.
-        kept: what a plot or a card counts where the promise is kept, in words.
-        worst: what one broken promise is called. A calibration that certifies nothing is not counted as one.
-        unspoken: what an audit did not show where the promise does not speak of its question, in words.
-        left_out: why the questions that `looked_at` leaves out are left out, in words.
-        assumptions: what the promise rests on beside what all promises rest on, a sentence each.
-        monotone: whether a lower threshold never breaks it.
+        name: its name in certificates, configurations and on the command line.
+        speaks_of: what the promise is about: the set of answers kept, the single answer served, or money.
+        event: what happens on a question for which the promise is kept, in words, such as "the answer served is not
+            wrong"; None for a promise on a mean, which no single question can break.
+        kept: the kept promise in words, for plots and cards.
+        worst: the noun for a broken promise, such as "miss". A calibration that certifies nothing is not counted as
+            one.
+        unspoken: why a promise does not cover an audited question: a verb phrase after "audits".
+        left_out: why `looked_at` leaves out questions, in words.
+        assumptions: the assumptions of this kind besides those of all kinds, a sentence each.
+        monotone: whether a lower threshold never breaks the promise if a higher one keeps it.
         by_segment: whether each segment of questions may have a promise of its own.
-        needs_delta: whether it exists only for most calibrations, not on average over them.
-        needs_quality: whether it reads how good each answer is, not only which are right.
-        needs_reference: whether it reads what the reference answers.
-        tests_a_path: whether it tests points one after the other, in an order that other questions give.
-        crossable: whether cross-calibration has a bound for it (`design/cross-calibration.md`).
-        reference_keeps_it: whether the reference alone keeps it by definition, so that it needs no test.
-        counts_unanswered: whether a question counts against it that no step answers rightly.
-        compares: whether a right answer is one that equals the reference's output, so that no label is needed.
-        reviewed: whether people's judgements can say what counts against it; `labelled` whether labels can.
+        needs_delta: whether the kind requires a delta, because no promise on average over calibrations exists.
+        needs_quality: whether the kind reads how good each answer is, not only which are right.
+        needs_reference: whether the kind reads the reference's answers.
+        tests_a_path: whether a calibration tests points in an order that was fixed on other questions.
+        crossable: whether cross-calibration has a bound for the kind (`design/cross-calibration.md`).
+        reference_keeps_it: whether the reference alone keeps the promise by definition, so that it needs no test.
+        counts_unanswered: whether a question that no step answers rightly breaks the promise.
+        compares: whether "right" means equal to the reference's output, so that no label is needed.
+        reviewed: whether people's judgements can decide which questions break the promise.
+        labelled: whether labels can decide it.
     """
 
     name: ClassVar[str]
@@ -229,7 +235,7 @@ class Kind(ABC):
     kept: ClassVar[str]
     worst: ClassVar[str] = "miss"
     unspoken: ClassVar[str] = "found nothing to be right about"
-    left_out: ClassVar[str] = "the promise does not speak of them"
+    left_out: ClassVar[str] = "the promise does not cover them"
     assumptions: ClassVar[tuple[str, ...]] = ()
     monotone: ClassVar[bool] = False
     by_segment: ClassVar[bool] = False
@@ -246,12 +252,12 @@ class Kind(ABC):
 
     @property
     def monitored(self) -> bool:
-        """Whether it is broken question by question, so that audits can count it."""
+        """Whether a single question can break the promise, so that audits can count the misses."""
         return self.event is not None
 
     @property
     def followed(self) -> bool:
-        """Whether a threshold may follow its audits downwards."""
+        """Whether audits may lower a threshold in service."""
         return self.monitored and self.monotone
 
     @property
@@ -261,28 +267,28 @@ class Kind(ABC):
 
     @property
     def on_cost(self) -> bool:
-        """Whether it bounds a mean cost, and has no alpha."""
+        """Whether the kind bounds a mean cost and has no alpha."""
         return self.speaks_of == "money"
 
     @property
     def graded(self) -> bool:
-        """Whether its losses are graded, not 0 or 1."""
+        """Whether its losses can lie between 0 and 1."""
         return self.event is None and not self.on_cost
 
     @property
     def counts_misses(self) -> bool:
-        """Whether its loss on a question is 1 if no right answer is kept, and else 0."""
+        """Whether a question's loss is 1 if no right answer is kept, and otherwise 0."""
         return not self.single and not self.graded
 
     @property
     def fallback(self) -> Literal["everything", "guide"]:
-        """The default fallback after an alarm: the way to serve that keeps the promise whatever has changed."""
+        """The default fallback after an alarm, which keeps the promise even if the models have changed."""
         return "guide" if self.single else "everything"
 
-    # --- which questions, and what they lose ---
+    # --- questions and losses ---
 
     def check_truth(self, table: Questions) -> None:
-        """Refuse a table in which "right" does not mean what the promise is about.
+        """Check that "right" in a table means what the promise is about.
 
         Raises:
             UsageError: the promise needs labels and the table has none, or it compares and the table has labels.
@@ -290,15 +296,17 @@ class Kind(ABC):
         truth, where = table.truth, table.dataset
         if truth is None and self.compares:
             raise UsageError(
-                f"{self.name} compares with the reference's output, and in {where} right means what the labels "
-                "say. Read the log with --reference guide, or --reference MODEL."
+                f"{self.name} compares with the reference's output, but in {where} the labels decide what is right. "
+                "Read the log with --reference guide, or --reference MODEL."
             )
         if truth is None and not self.labelled:
-            raise UsageError(f"{self.name} needs what people said of the outputs: cascade review, then --reviews FILE.")
+            raise UsageError(
+                f"{self.name} needs people's judgements of the outputs: cascade review, then --reviews FILE."
+            )
         if truth is None or truth.asked == self.name or (truth.asked is None and self.compares):
             return
         if truth.asked is not None:
-            raise UsageError(f"In {where} right means that people found no loss of {truth.asked}, not of {self.name}.")
+            raise UsageError(f"In {where} people judged the outputs for {truth.asked}, not for {self.name}.")
         advice = (
             "ask for --guarantee agreement, or read a log with labels without --reference, or name the matcher that "
             "judges by the accepted answers where the log has them (column gold): --matcher exact"
@@ -307,17 +315,17 @@ class Kind(ABC):
             ", or have the outputs that differ judged: cascade review, then --reviews FILE" if self.reviewed else ""
         )
         raise UsageError(
-            f"{self.name} needs labels, and in {where} right means equal to what {truth.reference} gives: {advice}."
+            f"{self.name} needs labels, but in {where} right means equal to what {truth.reference} gives: {advice}."
         )
 
     def counted(self, table: Questions) -> Bools:
-        """Return the questions that the promise is about, as far as the log shows: bool (n,)."""
+        """Return the questions that the promise covers, as far as the log shows: bool (n,)."""
         import numpy as np
 
         return np.ones(table.n, dtype=np.bool_)
 
     def looked_at(self, table: Questions) -> Bools:
-        """Return the questions that a calibration reads, bool (n,). Figures beside the promise use the others too.
+        """Return the questions that a calibration reads: bool (n,). Other figures also use the remaining questions.
 
         Raises:
             UsageError: the log lacks what the promise needs.
@@ -327,7 +335,7 @@ class Kind(ABC):
         return np.ones(table.n, dtype=np.bool_)
 
     def last_is_safe(self, table: Questions) -> bool:  # noqa: ARG002 - kinds that look at the log derive from this
-        """Whether the answer of the log's last step never counts against it, so that the newest answer is served."""
+        """Whether the last step's answer never breaks the promise, so that the newest answer is served."""
         return False
 
     @abstractmethod
@@ -338,7 +346,7 @@ class Kind(ABC):
 
         Args:
             table: the questions.
-            confidence: float64 (n, T, m), what ranks the answers; the strategy's own by default.
+            confidence: float64 (n, T, m), the confidences that rank the answers; by default the strategy's own.
 
         Raises:
             UsageError: the log lacks what the promise needs.
@@ -359,58 +367,59 @@ class Kind(ABC):
         in_set: Bools | Floats,
         reference_right: Bools | None,
     ) -> Floats | None:
-        """Return on which questions a way to answer breaks the promise: float64 (n,), NaN where no promise is made.
+        """Return how often a method breaks the promise on each question: float64 (n,) in 0..1, NaN if not covered.
 
         Args:
             table: the questions.
-            right: (n,), whether the one answer served is right, or none is served on purpose; 0..1.
-            in_set: (n,), whether a right answer is among those kept; 0..1.
-            reference_right: bool (n,), whether the reference is right; None where that is not known.
+            right: (n,), whether the one answer served is right, or the method abstains; a probability in 0..1 for a
+                method that draws at random.
+            in_set: (n,), whether a right answer is among those kept; also 0..1.
+            reference_right: bool (n,), whether the reference is right; None if unknown.
 
         Returns:
-            None where it cannot be told from these.
+            None if these arguments do not determine it.
         """
         del table, right, in_set, reference_right
         return None
 
-    # --- from questions to a threshold, and back ---
+    # --- calibration and verification ---
 
     @abstractmethod
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
-        """Return the thresholds at which it can be promised: one, or one a segment and one for all others.
+        """Return the thresholds that can be certified: one, or one per segment and one for all other segments.
 
         Args:
             sample: the calibration questions.
-            guarantee: what is asked for.
-            path: the points to test, fixed without these questions; None where there are none.
+            guarantee: the requested guarantee.
+            path: the points to test, fixed without these questions; None if the kind tests none.
 
         Raises:
             UsageError: the questions lack what the promise needs: a reference, confidences, costs.
         """
 
     def strict_first(self, table: Questions, guarantee: Guarantee) -> bool:  # noqa: ARG002 - as above
-        """Whether points are tested from the strictest to the laxest, so that no question has to order them."""
+        """Whether points are tested from the strictest to the most lenient, an order that needs no questions."""
         return False
 
     def order(self, sample: Scored, guarantee: Guarantee) -> Path:
-        """Return the order that some questions suggest, which then do not certify, where it tests a path."""
+        """Return a path ordered on selection questions, which may not be calibration questions too."""
         del sample
-        raise UsageError(f"{guarantee.kind} tests no path, so that there is nothing to order.")
+        raise UsageError(f"{guarantee.kind} tests no path: it has no points to order.")
 
     def certain_loss(self, n: int, alpha: float, delta: float | None) -> float:
-        """Return the mean loss that n calibration questions allow; 0 if they are too few for a threshold."""
+        """Return the mean loss that n calibration questions allow; 0 if n is too small for a threshold."""
         from cascade.conformal.binomial import most_losses
 
         return (most_losses(n, alpha, 0.5 if delta is None else delta) or 0) / max(n, 1)
 
     def verify(self, certificate: Certificate, sample: Scored) -> Iterator[Told]:
-        """Test a promise on fresh questions, and yield a result for each thing that is promised.
+        """Test a promise on fresh questions; yield a result for each part of it.
 
         Args:
-            certificate: what is promised.
-            sample: questions that it is about, one or more, which neither the policy nor the calibration has seen.
+            certificate: the promise.
+            sample: one or more questions that it covers and that neither the policy nor the calibration has seen.
 
-        Guarantee: a promise that is kept is refuted with probability at most 5 %, one with delta with delta more.
+        Guarantee: a promise that is kept is refuted with probability at most 5 %, or 5 % + delta if it has a delta.
         """
         from cascade.guarantees.laws import on_cost, on_share
 
@@ -420,7 +429,7 @@ class Kind(ABC):
             yield on_cost(certificate, sample)
 
     def misses(self, certificate: Certificate, sample: Scored) -> Misses:
-        """Return which questions count against a promise as it is served.
+        """Return the questions that break a promise at its threshold.
 
         Raises:
             UsageError: the promise is on a mean, or the log lacks what it needs.
@@ -431,14 +440,14 @@ class Kind(ABC):
     # --- audits ---
 
     def reads_all_steps(self, audit: Audit) -> bool:  # noqa: ARG002 - as above
-        """Whether an audit shows whether a question was missed only where every step of it is as at calibration."""
+        """Whether an audit decides a miss only if the calibration has seen steps like every step of the question."""
         return not self.single
 
     def audited(self, answer: Answer, audit: Audit) -> bool | None:
-        """Return whether an audited question was missed; None if the promise is not about this question.
+        """Return whether an audited question breaks the promise; None if the promise does not cover it.
 
         Raises:
-            UsageError: what is needed was not said.
+            UsageError: the audit lacks a fact that is needed.
         """
         del answer, audit
         raise UsageError(f"No single answer breaks a promise of {self.name}.")
@@ -453,11 +462,11 @@ class Kind(ABC):
         return f"{said}." if budget is None else f"{said}; and a question costs at most {dollars(budget)} on average."
 
     def impossible(self, lost: str, reference: str) -> str:  # noqa: ARG002 - as above
-        """Return why no policy can keep it, on a log where every policy loses the share `lost` of the questions.
+        """Return why no policy can keep the promise on a log where every policy loses the share `lost`.
 
         Args:
             lost: the share, as a percentage.
-            reference: what the reference is called.
+            reference: the name of the reference.
         """
         return f"the records of {lost} of the questions end without a right answer"
 
@@ -477,9 +486,9 @@ KINDS: Registry[type[Kind]] = Registry(
     },
     subclass_of(Kind),
 )
-"""Every kind by its name. No name is a place in code: certificates name kinds, and reading one runs nothing of it."""
+"""Every kind by its name. Names are not import paths: reading a certificate must not run code that it names."""
 DEFAULT = "coverage"
-"""What is promised where no kind is named, and no budget given."""
+"""The default kind if neither a kind nor a budget is given."""
 
 
 def default_kind(*, budget: bool, compared: bool = False) -> str:
@@ -500,7 +509,7 @@ def get(name: str) -> Kind:
         UsageError: no guarantee has that name, or an installed one cannot be used.
 
     >>> get("coverage").event
-    'a right answer is among those kept, or no step would have brought one'
+    'a right answer is among those kept, or no step would have given one'
     """
     found = KINDS.find(name)
     if found is None:
@@ -511,12 +520,12 @@ def get(name: str) -> Kind:
 
 
 def one_question(certificate: Certificate) -> str:
-    """Return, in words, over what a certificate's probability is taken."""
+    """Return a phrase for what is random in a certificate's probability."""
     one = "a random question of a random fresh group" if certificate.unit == "group" else "a fresh question"
     return one if certificate.delta is not None else f"the calibration and {one}"
 
 
 def many_questions(certificate: Certificate) -> str:
-    """Return, in words, over what a certificate's mean is taken."""
+    """Return a phrase for the questions that a certificate's mean is taken over."""
     many = "random questions of random fresh groups" if certificate.unit == "group" else "fresh questions"
     return many if certificate.delta is not None else one_question(certificate)

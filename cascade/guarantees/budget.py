@@ -13,7 +13,7 @@ from cascade.types import Certificate
 
 
 class Budget(KeptAnswers):
-    """The mean cost stays within the budget, by conformal risk control; policies are compared by their misses."""
+    """Conformal risk control keeps the mean cost within the budget; policies are compared by their misses."""
 
     name = "budget"
     speaks_of = "money"

@@ -1,8 +1,8 @@
 """The certificate as a document: canonical JSON, an id that is the hash of the rest, and its promise in words.
 
-A certificate's id is the start of the SHA-256 of everything else in it, so that no field can be edited without the id
-telling. That is protection against accidents and silent edits, not a signature: whoever computes the hash anew can
-write any certificate. What is in one is believed only after `calibration.verifying` has made it again from the data.
+A certificate's id is the start of the SHA-256 of all its other fields, so that an edited field is detected. This
+protects against accidents and silent edits. It is not a signature: anybody can compute the hash of an invented
+certificate. Trust a certificate only after `calibration.verifying` has computed it again from the data.
 
 Canonical means: keys sorted, no space, ASCII, floats by their shortest decimal, ±∞ as the strings "inf" and "-inf".
 """
@@ -27,16 +27,16 @@ from cascade.types import Certificate
 _T = TypeVar("_T")
 
 ID_LENGTH = 16
-"""Hex digits: 64 bits, as many as the ids of questions have."""
+"""Number of hex digits: 64 bits, as in the ids of questions."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-UNWATCHED = "its certificate speaks of small segments taken together, which audits cannot watch"
-"""Why a pool has no monitor: its audits mix the segments in other shares than its calibration questions do."""
+UNWATCHED = "its certificate covers small segments taken together, which audits cannot monitor"
+"""Why a pool has no monitor: the segments' shares among its audits and its calibration questions differ."""
 
 
 def of_segment(held: Mapping[str | None, _T], segment: str | None) -> _T | None:
-    """Return what holds for a segment of questions: its own, else what holds for all others (None), else nothing.
+    """Return the entry of a segment, else that of all other segments (key None), else None.
 
     >>> of_segment({"law": 1, None: 2}, "law"), of_segment({"law": 1, None: 2}, "art"), of_segment({"law": 1}, "art")
     (1, 2, None)
@@ -45,13 +45,9 @@ def of_segment(held: Mapping[str | None, _T], segment: str | None) -> _T | None:
 
 
 def known_as(segment: str | None, group: str | None, *, by_group: bool) -> str | None:
-    """Return the name by which certificates know a question: its segment.
+    """Return the name under which certificates look up a question: its segment.
 
-    Args:
-        segment: the question's.
-        group: the same.
-        by_group: whether the certificates were made by groups, as before 0.6 and with --by-group: they know a question
-            by its group where it names no segment.
+    Certificates by group (before 0.6, or with --by-group) use the question's group if it has no segment.
 
     >>> known_as("law", "user 7", by_group=True), known_as(None, "law", by_group=True)
     ('law', 'law')
@@ -61,10 +57,7 @@ def known_as(segment: str | None, group: str | None, *, by_group: bool) -> str |
 
 
 def canonical(document: Any) -> bytes:
-    """Return the one way to write a JSON document, for hashing.
-
-    Raises:
-        ValueError: it holds NaN or an infinity, which JSON has no number for.
+    """Return a JSON document in canonical form, for hashing.
 
     >>> canonical({"b": 0.1, "a": [None, "x"]})
     b'{"a":[null,"x"],"b":0.1}'
@@ -78,7 +71,7 @@ def digest(document: Any) -> str:
 
 
 def number(value: float) -> float | str:
-    """Return a float as JSON can hold it.
+    """Return a float as a JSON value.
 
     >>> number(0.3), number(float("-inf"))
     (0.3, '-inf')
@@ -87,20 +80,16 @@ def number(value: float) -> float | str:
 
 
 def number_of(value: Any) -> float:
-    """Return the float that `number` wrote.
-
-    Raises:
-        ValueError: it is not a number.
-    """
+    """Return the float of a value that `number` made."""
     if value in {"inf", "-inf"}:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
 def make(unsigned: Certificate) -> Certificate:
-    """Return a certificate with the id that its other fields give it."""
+    """Return a certificate with its id, computed from its other fields."""
     return replace(unsigned, calibration_id=_id_of(unsigned))
 
 
@@ -112,16 +101,16 @@ def to_document(certificate: Certificate) -> dict[str, Any]:
     found["abstain_below"] = None if below is None else number(below)
     found["made_for"] = json.loads(canonical(dict(certificate.made_for)))
     found["assumptions"] = list(certificate.assumptions)
-    # Without them a certificate of an earlier release is as it was written, and so is its id.
+    # They are left out so that certificates of earlier releases keep their bytes and their id.
     return {name: value for name, value in found.items() if value is not None or name not in _ADDED}
 
 
 def from_document(document: Any, source: str | None = None) -> Certificate:
-    """Return the certificate that a document holds, if it is whole and as it was made.
+    """Return the certificate in a document, if it is complete and unchanged.
 
     Raises:
-        ConfigError: everything that is wrong: a field that is missing, unknown or of another type, an impossible
-            value, or an id that is not that of the other fields.
+        ConfigError: lists every problem: a field that is missing, unknown or of another type, an impossible value, or
+            an id that does not match the other fields.
     """
     if not isinstance(document, dict):
         raise ConfigError(["a certificate is an object with named fields"], source)
@@ -131,7 +120,7 @@ def from_document(document: Any, source: str | None = None) -> Certificate:
     certificate = _read(document)
     problems = list(_value_problems(certificate))
     if not problems and certificate.calibration_id != _id_of(certificate):
-        gives = f"and the rest of the certificate gives {_id_of(certificate)}: it was changed after it was made"
+        gives = f"but the other fields give {_id_of(certificate)}: the certificate was changed after it was made"
         problems = [f"calibration_id: it is {certificate.calibration_id}, {gives}"]
     if problems:
         raise ConfigError(problems, source)
@@ -208,7 +197,7 @@ _ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "reference": (_is_text, "a text"),
     "comparator": (_is_text, "a text"),
 }
-"""Fields that a certificate of an earlier release lacks; they are left out where there is nothing to say."""
+"""Fields that certificates of earlier releases lack; they are left out if they have their default value."""
 
 
 _ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -225,15 +214,12 @@ _ASKED_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def asked_document(asked: Guarantee) -> dict[str, Any]:
-    """Return what was asked for as plain JSON values. `asked_of` is the inverse."""
+    """Return the requested guarantee as plain JSON values. `asked_of` is the inverse."""
     return {name: value for name, value in asdict(asked).items() if value is not None or name not in _ASKED_ADDED}
 
 
 def asked_of(document: Any) -> Guarantee:
-    """Return what a document says was asked for.
-
-    Raises:
-        ConfigError: everything that is wrong with it.
+    """Return the requested guarantee in a document.
 
     >>> asked_of(asked_document(Guarantee("solvable", 0.05, by_segment=True))).by_segment
     True
@@ -261,7 +247,7 @@ def _field_problems(
     for name, (fits, wanted) in known.items():
         try:
             wrong = name in document and not fits(document[name])
-        except TypeError:  # a list or an object where a name is looked up
+        except TypeError:  # a list or an object instead of a name
             wrong = True
         if wrong:
             yield f"{name}: it is {wanted}"
@@ -285,23 +271,23 @@ def _value_problems(certificate: Certificate) -> Iterator[str]:
     if certificate.n < 0:
         yield f"n: {certificate.n} questions"
     if certificate.k is not None and not 0 <= certificate.k <= certificate.n + 1:
-        yield f"k: {certificate.k} is no rank among {certificate.n} questions"
+        yield f"k: {certificate.k} is not a rank among {certificate.n} questions"
     for name in ("alpha", "delta"):
         share = getattr(certificate, name)
         if share is not None and not 0 < share < 1:
             yield f"{name}: {share:g} does not lie between 0 and 1"
     if certificate.segment is not None and certificate.group is not None:
-        yield "group: it speaks of a segment"
+        yield "group: the certificate is for a segment"
     if certificate.pool and certificate.name is not None:
-        yield f"pool: it speaks of {certificate.name} alone"
+        yield f"pool: the certificate is for {certificate.name} alone"
     if certificate.together is not None and (certificate.together < 1 or certificate.delta is None):
-        yield f"together: {certificate.together} segments, or no delta that they share"
+        yield f"together: it is {certificate.together}; it must be at least 1 and needs a delta"
     if certificate.expires is not None and certificate.expires < certificate.created:
         yield f"expires: {certificate.expires} is before {certificate.created}, the day it was made"
 
 
 def expiry(created: date, days: int | None) -> str | None:
-    """Return the last day on which a certificate holds.
+    """Return the last day on which a certificate is valid.
 
     >>> expiry(date(2026, 11, 21), 30), expiry(date(2026, 11, 21), None)
     ('2026-12-21', None)
@@ -310,15 +296,15 @@ def expiry(created: date, days: int | None) -> str | None:
 
 
 def expired(certificate: Certificate, today: date) -> bool:
-    """Whether the last day on which a certificate holds is past."""
+    """Whether a certificate has expired."""
     return certificate.expires is not None and today.isoformat() > certificate.expires
 
 
 def shortfalls(certificate: Certificate, wanted: Guarantee) -> list[str]:
-    """Return in what a certificate promises less than is asked for, in words; nothing where it promises enough.
+    """Return, in words, in what respects a certificate promises less than requested; empty if it promises enough.
 
-    An alpha, delta or budget below what is asked for is more than enough. A promise for most calibrations does for one
-    on average over them where its rank is low enough for that one too, as it is unless delta is large.
+    A lower alpha, delta or budget than requested is enough. A promise with delta also counts as one on average over
+    calibrations if its rank is low enough, which is the case unless delta is large.
     """
     found = []
     if certificate.kind != wanted.kind:
@@ -345,15 +331,15 @@ def _holds_on_average(certificate: Certificate) -> bool:
 
 
 def statement(certificate: Certificate, *, is_reference: bool = False) -> str:
-    """Return the promise in one sentence, and what it does not promise in one or two more.
+    """Return the promise in one sentence, and its limits in one or two more.
 
     Args:
         certificate: what is promised.
-        is_reference: whether the policy always asks the reference alone, so that no chance is involved.
+        is_reference: whether the policy always asks the reference alone, so that the promise is certain.
 
     >>> print(statement(Certificate("coverage", 0.1, 200, "", k=20, kappa=0.3)))
     With probability at least 90 % over the calibration and a fresh question, a right answer is among those kept, or \
-no step would have brought one. That is a mean over calibrations: a single one, of 200 questions, gives 90.05 % ± \
+no step would have given one. That is a mean over calibrations: a single one, of 200 questions, gives 90.05 % ± \
 2.11 % (one standard deviation; more where scores tie), and may lie below 90 %. A calibration that certifies nothing \
 is not counted as a miss.
     """
@@ -377,7 +363,7 @@ def _whom(certificate: Certificate) -> str:
 
 
 def _caveat(certificate: Certificate) -> str:
-    """Return what a promise leaves open. A calibration that ends without a certificate breaks none."""
+    """Return the limits of a promise in words. A calibration without a certificate breaks no promise."""
     one = certificate
     n = f"{one.n} groups, one question of each" if one.unit == "group" else f"{one.n} questions"
     if one.delta is not None:
@@ -387,17 +373,17 @@ def _caveat(certificate: Certificate) -> str:
             f"certify a threshold that breaks this promise.{_besides(one)}"
         )
     nothing = f"A calibration that certifies nothing is not counted as a {get(one.kind).worst}."
-    # The groups of a pool may differ in how they fare, so that no law of its coverage is known.
+    # The segments of a pool may have different miss rates, so the distribution of its coverage is unknown.
     if one.k is None or one.alpha is None or one.pool:
         return f"That is a mean over calibrations on {n}: a single one may fall short of it. {nothing}"
     a, b = one.n + 1 - one.k, one.k
     mean, spread = a / (a + b), math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
-    if one.kappa == math.inf:  # critical values tie there, so that the law is a lower bound
+    if one.kappa == math.inf:  # critical values tie there, so the distribution is a lower bound
         return (
             f"That is a mean over calibrations: a single one, of {n}, gives at least {mean * 100:.2f} % on "
-            f"average, and may lie below {percent(one.alpha, rest=True)}. The threshold is the highest that there is: "
-            "a question goes on only where the policy scores that above every answer, or as certain, and no threshold "
-            f"is cheaper, though more than the promise may be kept. {nothing}"
+            f"average, and may lie below {percent(one.alpha, rest=True)}. The threshold is the highest possible: a "
+            "question goes on only where the policy scores the next step above every answer, or as certain. No "
+            f"threshold is cheaper, though the coverage may be higher than promised. {nothing}"
         )
     return (
         f"That is a mean over calibrations: a single one, of {n}, gives {mean * 100:.2f} % ± "
@@ -407,7 +393,7 @@ def _caveat(certificate: Certificate) -> str:
 
 
 def _besides(one: Certificate) -> str:
-    """Return whether a delta is for one segment or for all of them."""
+    """Return a sentence on whether delta is for one segment or for all of them."""
     if one.together is not None and one.delta is not None:
         all_of = percent(float(f"{one.delta * one.together:.12g}"))
         return (
@@ -416,4 +402,4 @@ def _besides(one: Certificate) -> str:
         )
     if one.segment is None:
         return ""
-    return " That is for this segment by itself: that some segment's promise is broken may be likelier."
+    return " That is for this segment by itself: the probability that any segment's promise is broken may be higher."

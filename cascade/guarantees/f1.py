@@ -21,13 +21,13 @@ class F1(Kind):
 
     name = "f1"
     speaks_of = "set"
-    kept = "1 − what the best F1 kept lacks to the best on record, on average"
+    kept = "1 − (best F1 in the log − best F1 kept), on average"
     worst = "loss"
     monotone = True
     needs_quality = True
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
-        """Return the quality of the best answer on record minus that of the best answer so far."""
+        """Return the quality of the best logged answer minus that of the best answer so far."""
         del confidence
         quality = np.where(table.arrays.present, np.nan_to_num(_quality(table), nan=0.0), 0.0).max(axis=2)
         so_far = np.maximum.accumulate(quality, axis=1)
@@ -35,7 +35,7 @@ class F1(Kind):
         return np.asarray(best[:, None] - so_far)
 
     def losses(self, sample: Scored) -> StepFunctions:
-        """Return the quality of the best answer on record minus that of the best answer kept."""
+        """Return the quality of the best logged answer minus that of the best answer kept."""
         table = sample.table
         return loss_levels(table.arrays, sample.levels, _quality(table), relative=True)
 
@@ -47,7 +47,7 @@ class F1(Kind):
         if result.certified:
             return [Found(None, everywhere(n), n, result.kappa)]
         if losses.at(-math.inf).any():
-            said = "even at the lowest threshold, which keeps every finite score, too much is missing on average"
+            said = "even at the lowest threshold, which keeps every finite score, the mean loss is too high"
             return [Found(None, everywhere(n), n, math.nan, needed_n=result.needed_n, refused=said)]
         return [Found(None, everywhere(n), n, -math.inf, keeps_everything=True, needed_n=result.needed_n)]
 
@@ -65,14 +65,14 @@ class F1(Kind):
 
     def describe(self, certificate: Certificate) -> str:
         """Return the promise in a sentence."""
-        short = f"falls short of the best that any step would have brought by at most {certificate.alpha!r}"
+        short = f"is at most {certificate.alpha!r} lower than the best F1 of any step"
         return f"On average over {many_questions(certificate)}, the best F1 among the answers kept {short}."
 
 
 def _quality(table: Questions) -> Floats:
     if table.quality is None:
         raise UsageError(
-            f"f1 needs to know how good each answer is, and {table.dataset} says only which are right: it takes "
-            "accepted answers on record, in the column gold."
+            f"f1 needs to know how good each answer is, but {table.dataset} says only which are right: f1 needs "
+            "accepted answers in the column gold."
         )
     return table.quality

@@ -1,7 +1,7 @@
 """Promises on the set of answers kept: a right one is among them, by split conformal prediction.
 
-Each calibration question has a critical value, the highest threshold at which a right answer of it is kept. The
-threshold is the k-th lowest of them. The kinds stand at the end: `coverage` and `solvable`.
+Each calibration question has a critical value, the highest threshold at which one of its right answers is kept. The
+threshold is the k-th lowest critical value. The kinds are at the end of the file: `coverage` and `solvable`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KeptAnswers(Kind):
-    """A question is missed where no right answer of it is kept although a step had one, or may have had one.
+    """A question is missed if no right answer is kept although a step had one, or may have had one.
 
     Attributes:
         only_solvable: whether questions that no step answers rightly are outside the promise.
@@ -39,7 +39,7 @@ class KeptAnswers(Kind):
         return ~hopeless(table.arrays) if self.only_solvable else everywhere(table.n)
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
-        """Return 1 until the first step with a right answer; always 1 of an incomplete record without one."""
+        """Return 1 before the first step with a right answer and 0 from it on; 1 if an incomplete record has none."""
         del confidence
         return missing(table, np.logical_or.accumulate(table.arrays.correct.any(axis=2), axis=1))
 
@@ -51,16 +51,16 @@ class KeptAnswers(Kind):
     def broken(
         self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
     ) -> Floats | None:
-        """Return where no right answer is kept."""
+        """Return the questions without a right answer among those kept."""
         del right, reference_right
         missed = np.where(hopeless(table.arrays), 0.0, 1.0 - in_set)
         return np.where(self.counted(table), missed, np.nan)
 
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
-        """Return the k-th lowest critical value, of each segment where that is asked for.
+        """Return the k-th lowest critical value, for each segment if the promises are by segment.
 
-        A question whose record ends early without a right answer may be solvable. It counts as one that is missed at
-        every threshold, which makes the threshold no higher: with j of those among n, the rank rises by j at the most,
+        A question whose record ends early without a right answer may be solvable. It counts as missed at every
+        threshold. This never raises the threshold: with j such questions among n, the rank rises by at most j,
         ⌊alpha·(n + 1)⌋ ≤ ⌊alpha·(n − j + 1)⌋ + j, and the j values of −∞ come first.
         """
         del path
@@ -76,16 +76,16 @@ class KeptAnswers(Kind):
         return [*found, _found(some.unknown, None, rest)]
 
     def certain_loss(self, n: int, alpha: float, delta: float | None) -> float:
-        """Return the share of critical values below the threshold."""
+        """Return the share of n critical values that may lie below the threshold."""
         rank = split_rank(n, alpha) if delta is None else pac_rank(n, alpha, delta)
         return rank / (n + 1)
 
     def misses(self, certificate: Certificate, sample: Scored) -> Misses:
-        """Return where no right answer is kept at the threshold."""
+        """Return the questions without a right answer kept at the threshold."""
         from cascade.guarantees.laws import played_at
 
         steps, played = sample.table.arrays, played_at(certificate, sample)
-        # Off the end of a record there may be a right answer; before it there may be one that the walk did not come to.
+        # A right answer may exist after the end of a record, or at an earlier step that the walk did not reach.
         known = steps.complete | (steps.solvable & (played.length < steps.steps))
         missed = ~played.covered
         counted = self.counted(sample.table)
@@ -120,7 +120,7 @@ def _critical(sample: Scored) -> Floats:
 
 
 def missing(table: Questions, found: Bools) -> Floats:
-    """Return the loss after each step, float64 (n, T), from `found`, bool (n, T): is a right answer kept by then?"""
+    """Return the loss after each step, float64 (n, T); `found`, bool (n, T): whether a right answer is kept by then."""
     return np.where(found | hopeless(table.arrays)[:, None], 0.0, 1.0)
 
 
@@ -140,8 +140,8 @@ def _found(calibration: Calibration, segment: str | None, rows: Bools) -> Found:
 
 def _vacuous(calibration: Calibration) -> str:
     return (
-        f"of {calibration.n} calibration questions {calibration.misses} are missed at every threshold, and at most "
-        f"{calibration.k - 1} may be: the policy gives their right answers, or steps on the way, the score −∞, or "
+        f"{calibration.misses} of {calibration.n} calibration questions are missed at every threshold, but at most "
+        f"{calibration.k - 1} may be: the policy gives their right answers, or steps before them, the score −∞, or "
         "their records end early"
     )
 
@@ -153,7 +153,7 @@ class Coverage(KeptAnswers):
     """At most alpha of all questions are missed."""
 
     name = "coverage"
-    event = "a right answer is among those kept, or no step would have brought one"
+    event = "a right answer is among those kept, or no step would have given one"
     assumptions = ("A question that no step answers rightly counts as covered.",)
 
 
@@ -161,6 +161,6 @@ class Solvable(KeptAnswers):
     """At most alpha of the questions that some step answers rightly are missed."""
 
     name = "solvable"
-    event = "a right answer is among those kept, if any step would have brought one"
+    event = "a right answer is among those kept, if any step would have given one"
     kept = "a right answer is kept, of the questions that some step answers rightly"
     only_solvable = True

@@ -1,19 +1,20 @@
 """Test a certificate on questions that neither the certificate nor its policy has seen.
 
-A promise is refuted where what is seen has a probability of at most 5 % if it is kept:
+A promise is refuted if a result at least as bad as the observed one has a probability of at most 5 % under the promise.
+The test for each promise:
 
 | promise | law |
 |---|---|
-| a share of questions, on average over calibrations | Beta-binomial: the luck of the calibration is in it |
+| a share of questions, on average over calibrations | Beta-binomial, which includes the luck of the calibration |
 | a share of questions, with delta | binomial at alpha |
-| the same by cross-calibration | binomial at its alpha, twice that asked for; its calibration's luck has no known law |
+| the same by cross-calibration | binomial at its alpha, twice the requested one: the law of its luck is unknown |
 | a mean, with delta | betting (`conformal.monitor`) |
 | a mean, on average over calibrations | betting at alpha + (0.74 + √(ln(1/p)/2))/√n, p = 2.5 %: luck of a calibration |
 
 Reference: the last law is Massart, The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality (1990), over the
 levels of a monotone loss, with McDiarmid (1989); the proof is in `design/certificates.md`.
 
-What a record does not show is not held against a promise: a question counts as lost only where it surely is.
+Missing records do not count against a promise: a question counts as lost only if that is certain.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from cascade.money import dollars
 from cascade.types import Certificate
 
 LEVEL = 0.05
-"""A promise is refuted where what is seen has at most this probability under it."""
+"""A promise is refuted if its p-value is at most this."""
 _LUCK = 0.025
-"""The part of it that is granted to the luck of a calibration which has no exact law."""
+"""The part of this probability for an unlucky calibration, if its exact distribution is unknown."""
 _SUPREMUM = 0.74  # √(ln 2 / 2) + √(π/8)·erfc(√(ln 2)) = 0.739
 
 
@@ -47,12 +48,12 @@ class Told(NamedTuple):
 def on_share(one: Certificate, seen: Misses) -> Told:
     """Test a promise about a share of questions.
 
-    A pool of small segments is reported but not tested: its promise is about one fresh question, and many fresh
-    questions mix the segments in other shares than the calibration questions do.
+    A pool of small segments is reported but not tested: its promise is about one fresh question, and the segments'
+    shares may differ between many fresh questions and the calibration questions.
     """
     m, losses = int(np.count_nonzero(seen.counted)), int(np.count_nonzero(seen.surely & seen.counted))
     if not m:
-        return Told(ok=True, said=f"{whom(one)}no fresh question counts")
+        return Told(ok=True, said=f"{whom(one)}the promise covers no fresh question")
     low, high = lower_bound(losses, m, LEVEL), upper_bound(losses, m, LEVEL)
     said = f"{whom(one)}{losses} of {m} fresh questions lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"
     if one.pool:
@@ -60,19 +61,19 @@ def on_share(one: Certificate, seen: Misses) -> Told:
     assert one.alpha is not None  # noqa: S101 - it promises a share
     if one.k is not None and one.delta is None:
         return _verdict(said, f"alpha {one.alpha:g}", misses_p_value(losses, m, one.n, one.k))
-    rest = float(1 - as_written(one.alpha))  # of 0.18 it is 0.82, where 1 − 0.18 in floats is not
+    rest = float(1 - as_written(one.alpha))  # 0.82 for 0.18; in floats, 1 − 0.18 is not 0.82
     return _verdict(said, f"alpha {one.alpha:g}", lower_tail(m - losses, m, rest))
 
 
 def on_losses(one: Certificate, losses: Floats, what: str) -> Told:
-    """Test a promise about a mean of losses in 0..1, float64 (m,), on the questions that the promise is about."""
+    """Test a promise about a mean of losses in 0..1, float64 (m,), on the questions that the promise covers."""
     assert one.alpha is not None  # noqa: S101 - it promises a mean
     said = f"{whom(one)}{losses.size} fresh questions {what.format(losses.mean())}"
     return _on_mean(said, f"alpha {one.alpha:g}", losses, one, one.alpha, 1.0)
 
 
 def on_cost(one: Certificate, sample: Scored) -> Told:
-    """Test a promise about a mean cost, and check the cap on which the promise rests."""
+    """Test a promise about a mean cost, and check the cap that it assumes."""
     budget, most = one.budget_nano_usd, one.made_for.get("most_nano_usd")
     if not sample.table.cost_known or budget is None or most is None:
         return Told(ok=True, said=f"{whom(one)}some costs are unknown: the budget is not tested")
@@ -80,7 +81,7 @@ def on_cost(one: Certificate, sample: Scored) -> Told:
     said = f"{whom(one)}{found.size} fresh questions cost {found.mean() / 1e9:.6g} USD on average"
     above = int(np.count_nonzero(found > most))
     if above:
-        cap = f"the cap of {dollars(most)} that the promise rests on"
+        cap = f"the cap of {dollars(most)} that the promise assumes"
         return Told(ok=False, said=f"{said}, {above} of them more than {cap}")
     return _on_mean(said, f"a budget of {dollars(budget)}", found, one, float(budget), float(most))
 

@@ -1,4 +1,4 @@
-"""What goes into a promise and comes out: logged questions, their truth, what is found; and the reference of a log.
+"""The inputs and results of a calibration: logged questions, their truth, thresholds; and the reference of a log.
 
 The reference is the model alone against which regret and savings are measured: the guide asked outright, if the log has
 that walk, or else a ladder's last model. A promise on the one answer served also needs to know which answers are the
@@ -25,7 +25,7 @@ class Truth(NamedTuple):
         reference: the model, as the log calls it, or "the guide".
         comparator: the matcher that says when two outputs are the same, as `matching.get_matcher` takes it.
         asked: for which kind of guarantee people judged the outputs that differ; None if there are no judgements.
-        rate: the share of the questions that was drawn for it.
+        rate: the share of the questions that was drawn for review.
         cautions: notes on a comparator that was chosen by default, a sentence or two each.
     """
 
@@ -37,35 +37,35 @@ class Truth(NamedTuple):
 
     @property
     def good(self) -> str:
-        """What a "right" answer does, in words."""
+        """The meaning of "right", as a verb phrase."""
         return "answered as the reference does" if self.asked is None else "answered without loss"
 
     @property
     def right(self) -> str:
-        """What a "right" answer is, in words."""
+        """The meaning of "right", as an adjective phrase."""
         return "equal to the reference's" if self.asked is None else "without loss"
 
     def assumptions(self) -> Iterator[str]:
-        """Yield what a certificate rests on by the way "right" was found, a sentence each."""
+        """Yield the assumptions of a certificate that follow from how "right" was determined, a sentence each."""
         yield f"Whether an answer equals the reference's is judged by {self.comparator}."
         yield from self.cautions
         if self.asked is None:
             return
-        yield "Answers that are equal by it lose nothing: of two equal ones both are right, or both wrong."
+        yield "Answers that it calls equal lose nothing: two equal answers are both right or both wrong."
         yield (
-            "Of answers that differ people said what is lost. A question was drawn for that with probability "
-            f"{self.rate:g}, by a keyed hash, before anybody looked; a drawn one without a judgement counts as lost."
+            "People judged whether answers that differ lose something. A keyed hash drew each question for this with "
+            f"probability {self.rate:g}, before anybody looked; a drawn question without a judgement counts as lost."
         )
 
 
 class Labels(NamedTuple):
-    """For which questions people's judgements count.
+    """The questions for which judgements by people count.
 
     Attributes:
         drawn: bool (n,), whether the question was drawn for review.
-        unsaid: bool (n,), whether some output of it that differs has no judgement, and so counts as lost.
+        unsaid: bool (n,), whether a differing output has no judgement, so that it counts as lost.
         judged: bool (n, T, m), answers that differ from the reference's and were judged.
-        unjudged: bool (n, T, m), answers that differ and were not.
+        unjudged: bool (n, T, m), answers that differ from the reference's and were not judged.
     """
 
     drawn: Bools
@@ -82,19 +82,18 @@ class Labels(NamedTuple):
         return self._replace(judged=self.judged[:, columns], unjudged=self.unjudged[:, columns])
 
     def expected_loss(self, correct: Bools) -> float:
-        """Return the chance that an answer nobody judged is a loss, by those that were: (losses + 1) / (judged + 2).
+        """Estimate the probability that an unjudged answer is a loss, from those judged: (losses + 1) / (judged + 2).
 
-        Args:
-            correct: bool (n, T, m), which answers lose nothing.
+        `correct`, bool (n, T, m), marks the answers that lose nothing.
         """
         return (float((self.judged & ~correct).sum()) + 1) / (float(self.judged.sum()) + 2)
 
 
 class Walk(Protocol):
-    """The outcomes of one fixed way to answer on the same questions, such as the guide alone.
+    """The outcomes of one fixed method on the same questions, such as the guide alone.
 
     Attributes:
-        known: bool (n,), whether it is on record; the other arrays mean nothing where it is not.
+        known: bool (n,), whether the log has the walk; otherwise the other arrays have no meaning.
         right: bool (n,), whether the answer served is right.
         cost: int64 (n,), nano-USD.
         leaves: int64 (n,), how many answers are kept.
@@ -114,18 +113,18 @@ class Questions(Protocol):
     """Logged questions with all their steps.
 
     Attributes:
-        dataset: what the questions are called.
+        dataset: the name of the questions.
         n: how many there are.
-        arrays: answers, which are right, costs, how many steps are on record, and whether those are all steps.
-        confidence: float64 (n, T, m), what ranks the candidates; NaN = unknown.
+        arrays: the answers, which are right, the costs, the number of logged steps, and whether these are all steps.
+        confidence: float64 (n, T, m), the confidences that rank the candidates; NaN = unknown.
         sure: float64 (n, T, m), how sure the cascade is of each candidate, for abstaining; NaN = unknown.
         quality: float64 (n, T, m) in 0..1, how good each candidate is, NaN = unknown; None if it was not measured.
-        texts_known: bool (n,), whether answers of one number have the same text.
+        texts_known: bool (n,), whether answers with equal numbers are known to have the same text.
         cost_known: whether the cost of every step is known.
-        segments: what each question belongs to; None where it belongs to nothing.
+        segments: the segment of each question; None for a question without one.
         walks: other ways to answer the same questions, by name.
-        truth: what a right answer is compared with; None where labels say what is right.
-        labels: for which questions people's judgements count; None where the truth is not theirs.
+        truth: the meaning of "right" without labels; None if labels decide.
+        labels: the questions with judgements by people; None if people did not judge.
     """
 
     @property
@@ -155,11 +154,11 @@ class Questions(Protocol):
 
 
 class Scored(Protocol):
-    """Questions with what a policy makes of them.
+    """Questions with a policy's scores.
 
     Attributes:
-        table: the questions; their confidences are the policy's, where it has its own.
-        levels: at which thresholds each step is paid for, and each answer kept.
+        table: the questions, with the policy's confidences if it has its own.
+        levels: the thresholds from which each step is paid and each answer kept.
         is_reference: whether the policy asks the reference alone.
     """
 
@@ -172,24 +171,24 @@ class Scored(Protocol):
 
 
 Path: TypeAlias = tuple[PathPoint, ...]
-"""Points to test one after the other, fixed without the calibration questions."""
+"""Points to test in this order, fixed without the calibration questions."""
 
 
 class Found(NamedTuple):
-    """A threshold and how it came about.
+    """A threshold and the details of its calibration.
 
     Attributes:
-        segment: the questions that it serves: a segment's, or where None all that no other threshold serves.
+        segment: the segment that it serves; None: all questions that no other threshold serves.
         rows: bool (n,), the calibration questions that it serves.
-        n: the questions that it was set on.
+        n: the number of questions that set it.
         kappa: the threshold.
-        k: its rank; None where it was set otherwise.
-        misses: calibration questions that count against the promise at the threshold; None where none are counted.
+        k: its rank; None if it is not a ranked critical value.
+        misses: the number of calibration questions that break the promise at the threshold; None if not counted.
         keeps_everything: whether the questions were too few, so that everything is kept.
         abstain_below: nothing is served below this confidence; None without abstention.
-        needed_n: how many questions would have done, where they were too few and that is known.
-        chance: the probability that so many do; None where they do for certain, or where that is not known.
-        refused: why nothing can be promised, in words; None where it can.
+        needed_n: how many questions would have been enough, if they were too few and the number is known.
+        chance: the probability that `needed_n` questions are enough; None if certain or unknown.
+        refused: why nothing can be promised, in words; None if it can.
     """
 
     segment: str | None
@@ -206,12 +205,12 @@ class Found(NamedTuple):
 
 
 class Misses(NamedTuple):
-    """Which questions count against a promise at its threshold, bool (n,) each.
+    """Which questions break a promise at its threshold, bool (n,) each.
 
     Attributes:
-        missed: whether the question does, with what its record does not show on the side of a miss.
-        surely: whether it does whatever is not on record.
-        counted: whether it is one that the promise surely speaks of.
+        missed: whether the question breaks the promise if every missing record counts as a miss.
+        surely: whether it breaks the promise whatever the missing records would say.
+        counted: whether the promise covers the question for certain.
     """
 
     missed: Bools
@@ -220,30 +219,26 @@ class Misses(NamedTuple):
 
 
 def everywhere(n: int) -> Bools:
-    """Return all of n questions: bool (n,)."""
+    """Return a mask that selects all of n questions: bool (n,)."""
     return np.ones(n, dtype=np.bool_)
 
 
 # --- the reference ---
 
 REFERENCES = (GUIDE_ONLY, LAST_ONLY)
-"""The walks that can be the reference; the first one that a log has is taken."""
+"""The walks that can be the reference; the first one in the log is used."""
 MOSTLY = 0.5
 """A walk gives the reference's cost only if the log has it for more than this share of the questions."""
 
 
 def reference_walk(table: Questions) -> str:
-    """Return the name of the walk that is the reference.
-
-    Raises:
-        UsageError: the log has no reference for any question.
-    """
+    """Return the name of the walk that is the reference."""
     for name in REFERENCES:
         if name in table.walks and table.walks[name].known.any():
             return name
     raise UsageError(
-        f"regret compares with the guide alone, but {table.dataset} has no walk {GUIDE_ONLY!r} on record. Collect "
-        "one with cascade collect, or ask for error."
+        f"regret compares with the guide alone, but {table.dataset} has no walk {GUIDE_ONLY!r}. Collect one with "
+        "cascade collect, or ask for error."
     )
 
 
@@ -255,8 +250,8 @@ def has_reference(table: Questions) -> bool:
 def ends_in_reference(table: Questions) -> bool:
     """Return whether the last step of the log is the reference itself, as in a ladder: its answer then has no regret.
 
-    This is so if the reference is the walk of the last model. It is also so if each of several models gives one answer
-    a step, and the guide's own walk cost the same and was right on the same questions as the last step.
+    This is true if the reference is the walk of the last model. It is also true if each of several models gives one
+    answer a step, and the guide's own walk cost the same and was right on the same questions as the last step.
     """
     if not has_reference(table):
         return False
@@ -272,18 +267,14 @@ def ends_in_reference(table: Questions) -> bool:
 
 
 def reference_known(table: Questions) -> Bools:
-    """Return for which questions the log has the reference's answer: bool (n,).
-
-    Raises:
-        UsageError: it has none for any question.
-    """
+    """Return the questions for which the log has the reference's answer: bool (n,)."""
     return np.asarray(table.walks[reference_walk(table)].known, dtype=np.bool_)
 
 
 def reference_right(table: Questions) -> Bools:
-    """Return whether the reference alone is right, bool (n,); True where that is unknown, which is the safe side.
+    """Return whether the reference alone is right: bool (n,); True if unknown, which is conservative.
 
-    It is also unknown where the reference kept three answers or more and the log does not say which of them are equal.
+    It is also unknown if the reference kept three answers or more and the log does not say which of them are equal.
     """
     walk = table.walks[reference_walk(table)]
     return np.asarray(walk.right | ~walk.known | (~table.texts_known & (walk.leaves > 2)), dtype=np.bool_)
@@ -292,31 +283,25 @@ def reference_right(table: Questions) -> Bools:
 def check_identity(sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> None:
     """Raise UsageError if the single answer depends on which answers are equal, and the log does not record this.
 
-    In such a log `EpisodeTable` counts all right answers as one answer: they would vote for each other, wrong ones not.
-
-    Args:
-        sample: the questions.
-        abstain: whether how sure the cascade is of its answer matters too.
-        kappa: the threshold, where only one will be looked at.
-
-    Raises:
-        UsageError: for some question the answer depends on it.
+    In such a log `EpisodeTable` counts all right answers as one answer: right answers would vote for each other, and
+    wrong ones would not. With `abstain`, the confidence of the answer matters too. `kappa` restricts the check to one
+    threshold.
     """
-    table, what, advice = sample.table, "Which one answer is served is decided by votes", ""
+    table, what, advice = sample.table, "Votes decide which answer is served", ""
     many = untold(sample, kappa=kappa)
     if abstain and not many:
-        what, advice = "How sure the cascade is of its answer depends on which answers equal it", "do not abstain, "
+        what, advice = "The confidence of the answer depends on which answers equal it", "do not abstain, "
         many = untold(sample, abstain=True, kappa=kappa)
     if many:
         raise UsageError(
-            f"{what} on {many} of {table.n} questions of {table.dataset}, and which of their answers are the same is "
-            "not on record: the texts are not, or a model was told whether it was right. Log the answers' texts "
-            f"(traces: content full), {advice}or promise coverage, which needs none."
+            f"{what} on {many} of {table.n} questions of {table.dataset}, but the log does not show which of their "
+            f"answers are the same: it lacks the texts, or a model was told whether it was right. Log the "
+            f"answers' texts (traces: content full), {advice}or promise coverage, which needs no texts."
         )
 
 
 def untold(sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> int:
-    """Return for how many questions the single answer depends on unrecorded equality of answers."""
+    """Return the number of questions whose single answer depends on the unrecorded equality of answers."""
     table = sample.table
     rows = np.flatnonzero(~table.texts_known)
     sure, found = table.sure[rows] if abstain else None, sample.levels.take(rows)
@@ -334,26 +319,18 @@ class _Depths(NamedTuple):
 
 
 def check_told(found: Sequence[Found], table: Questions) -> None:
-    """Raise UsageError if nothing can be promised because records end early and texts are missing: both need repair.
-
-    Args:
-        found: the thresholds for a promise on the single answer.
-        table: the calibration questions, as logged.
-
-    Raises:
-        UsageError: as `check_identity` does, of the answers after 1, 2, … steps.
-    """
+    """Raise UsageError if nothing can be promised because records end early and texts are missing; name both causes."""
     if table.arrays.complete.all() or not any(one.refused is not None and one.needed_n is None for one in found):
         return
     try:
         check_identity(at_every_depth(table))
     except UsageError as error:
         early = int(np.count_nonzero(~table.arrays.complete))
-        raise UsageError(f"{error} Of {early} questions the record ends early: log each to its last step.") from None
+        raise UsageError(f"{error} The records of {early} questions end early: log each to its last step.") from None
 
 
 def at_every_depth(table: Questions) -> Scored:
-    """Return the questions after 1, 2, … steps, every answer kept: the outcomes of policies that look at no signal."""
+    """Return the questions after 1, 2, … steps, every answer kept: the outcomes of policies that read no signal."""
     onward = np.broadcast_to(-np.arange(1.0, table.arrays.horizon + 1), table.arrays.cost.shape)
     scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
     return _Depths(table, levels(table.arrays, scores))

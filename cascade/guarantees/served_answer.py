@@ -1,10 +1,11 @@
-"""Promises on the one answer served: it is not wrong where that counts, by Learn then Test.
+"""Promises on the one answer served: it is not lost, as each kind defines a loss. Calibrated by Learn then Test.
 
-Whether the answer served is wrong is not monotone in the threshold. So points are tested one after the other, in an
-order that was fixed without the calibration questions, for as long as the test is passed (`conformal.ltt`).
+The error of the answer served is not monotone in the threshold. So points are tested in an order that was fixed
+without the calibration questions, until the first failed test (`conformal.ltt`).
 
-The kinds stand at the end: `error`, `regret` (wrong where the reference alone is right), `agreement` (it differs from
-the reference's own output, without labels) and `preference` (people prefer the reference's output). None knows another.
+The kinds are at the end of the file: `error`, `regret` (wrong, and the reference alone is right), `agreement` (differs
+from the reference's own output; without labels) and `preference` (people prefer the reference's output). No kind
+depends on another.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from cascade.guarantees.questions import (
 from cascade.text import counted, percent
 from cascade.types import Answer, Certificate
 
-_EARLY = "their record ends before the last step, and what comes there is not known"
+_EARLY = "their record ends before the last step, so that the later answers are unknown"
 
 
 class ServedAnswer(Kind):
-    """A question is lost where a wrong answer is served and that counts: `against` says where it does."""
+    """A question is lost if a wrong answer is served and `against` says that a wrong answer counts there."""
 
     speaks_of = "single"
     needs_delta = True
@@ -47,16 +48,16 @@ class ServedAnswer(Kind):
 
     @abstractmethod
     def against(self, table: Questions) -> Bools:
-        """Return on which questions a wrong answer counts, True where that is not known: bool (n,).
+        """Return the questions on which a wrong answer counts: bool (n,), True if unknown.
 
         Raises:
-            UsageError: the log lacks what it takes to know.
+            UsageError: the log lacks the columns that decide it.
         """
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
-        """Return where the answer served is wrong and that counts.
+        """Return 1 for a wrong answer that counts, and 0 otherwise.
 
-        An answer that people might have judged and did not counts as much as those that they judged on average.
+        An answer without a judgement counts as the average of the judged ones.
         """
         ranked = table.confidence if confidence is None else confidence
         wrong = ~served_right(table.arrays, ranked)
@@ -67,27 +68,27 @@ class ServedAnswer(Kind):
         return np.where(unjudged, lost * table.labels.expected_loss(table.arrays.correct), lost)
 
     def losses(self, sample: Scored) -> StepFunctions:
-        """Return the same at every threshold; unlike others it may rise as the threshold falls."""
+        """Return the loss at every threshold; unlike for other kinds, it may rise as the threshold falls."""
         return self.served(sample).losses()
 
     def broken(
         self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
     ) -> Floats | None:
-        """Return where the answer served is wrong and that counts; NaN where a question was not drawn for review."""
+        """Return 1 for a wrong answer that counts, otherwise 0; NaN for a question that was not drawn for review."""
         del in_set, reference_right
         known = self.counted(table) if table.labels is None else self.counted(table) & table.labels.drawn
         return np.where(known, (1.0 - right) * self.against(table), np.nan)
 
-    # --- from questions to a threshold ---
+    # --- calibration ---
 
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
-        """Return the last point of the path that passes the test, after all those before it."""
+        """Return the last point of the path that is certified: it and all points before it pass the test."""
         _need_costs(sample, guarantee)
         level = guarantee.level
         assert level is not None  # noqa: S101 - `Guarantee` has checked it
         answered, n = drawn_alone(self.served(sample, abstain=guarantee.abstain), sample.table), sample.table.n
         if sample.is_reference and self.reference_keeps_it and guarantee.budget_nano_usd is None:
-            # What is served is the reference: no test is needed, and no number of questions.
+            # The reference is served, so no test and no questions are needed.
             return [Found(None, everywhere(n), n, -math.inf, misses=0)]
         if path is None and not self.strict_first(sample.table, guarantee):
             raise UsageError(f"{guarantee.kind} needs a path of thresholds that was ordered on other questions.")
@@ -101,7 +102,7 @@ class ServedAnswer(Kind):
         )
         if result.point is None or result.silent:
             ahead = result.forecast or Forecast(None, 0.0)
-            said = f"{result.losses} of {n} calibration questions count against it at the safest of {len(path)} points"
+            said = f"{result.losses} of {n} calibration questions are lost at the safest of {len(path)} points"
             if ahead.questions is None:
                 unsure = answered.at(path[0])
                 said += _hopeless(result.losses, int(np.count_nonzero(unsure.loss & unsure.cut)), n, guarantee)
@@ -112,15 +113,15 @@ class ServedAnswer(Kind):
         return [Found(None, everywhere(n), n, result.point.kappa, misses=result.losses, abstain_below=below)]
 
     def strict_first(self, table: Questions, guarantee: Guarantee) -> bool:
-        """Whether thresholds are tested from the strictest to the laxest, each of them.
+        """Whether all thresholds are tested, from the strictest to the most lenient.
 
-        True for a promise without a budget or abstaining, in a ladder whose last answer is safe and is served if asked:
-        at the strictest threshold nothing is lost. The order depends on no outcome; it is fixed before any log.
+        This is so for a promise without a budget or abstention, in a ladder whose last answer is safe and is served if
+        the last model is asked: at the strictest threshold nothing is lost. The order depends on no outcome.
         """
         return guarantee.plain and self.last_is_safe(table) and _last_is_served(table)
 
     def order(self, sample: Scored, guarantee: Guarantee) -> Path:
-        """Return the order that selection questions suggest."""
+        """Return a path ordered on the selection questions."""
         _need_costs(sample, guarantee)
         return order_path(
             self.served(sample, abstain=guarantee.abstain),
@@ -130,7 +131,7 @@ class ServedAnswer(Kind):
         )
 
     def misses(self, certificate: Certificate, sample: Scored) -> Misses:
-        """Return where the answer served at the threshold is lost."""
+        """Return the questions that are lost at the threshold."""
         below = -math.inf if certificate.abstain_below is None else certificate.abstain_below
         found = self.served(sample, abstain=certificate.abstain_below is not None, kappa=certificate.kappa)
         at = found.at(PathPoint(certificate.kappa, below))
@@ -140,19 +141,20 @@ class ServedAnswer(Kind):
         return Misses(at.loss, at.loss & ~at.cut & ~labels.unsaid, counted & labels.drawn)
 
     def served(self, sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> Served:
-        """Return the single answers at every threshold, and which of them count against the promise.
+        """Return the single answers at every threshold, and which of them break the promise.
 
         Args:
             sample: the questions.
-            abstain: whether how sure the cascade is of an answer matters too.
-            kappa: the threshold, where only one will be looked at.
+            abstain: whether the confidence of an answer matters too.
+            kappa: the threshold, if only one will be used.
 
         Raises:
-            UsageError: votes decide what is served, and whose they are is not on record (`check_identity`).
+            UsageError: votes decide what is served, and the log does not show which answers are equal
+                (`check_identity`).
         """
         table = sample.table
         check_identity(sample, abstain=abstain, kappa=kappa)
-        # What the reference itself serves never differs from what it gives, even where that is not on record.
+        # The reference never differs from itself, even if its answer is not logged.
         own = sample.is_reference and self.reference_keeps_it
         counts = np.zeros(table.n, dtype=np.bool_) if own else self.against(table)
         return served(table.arrays, sample.levels, table.confidence, sure=table.sure, reference_right=counts)
@@ -160,12 +162,12 @@ class ServedAnswer(Kind):
     # --- audits ---
 
     def audited(self, answer: Answer, audit: Audit) -> bool | None:
-        """Return whether the answer served is wrong or cannot be judged, or none is served without abstaining."""
+        """Return whether the answer served is wrong or cannot be judged, or none is served without abstention."""
         return answer.stopped != "abstained" if answer.text is None else audit.right(answer.text) is not True
 
 
 class BesideReference(ServedAnswer):
-    """A question is lost where the answer served falls short of the reference's own output, which never does."""
+    """A question is lost if the answer served is worse than the reference's own output, which is never lost."""
 
     assumptions = ("The reference is the guide asked outright, or a ladder’s last model, as logged.",)
     needs_reference = True
@@ -180,16 +182,16 @@ class BesideReference(ServedAnswer):
         return everywhere(table.n)
 
     def reads_all_steps(self, audit: Audit) -> bool:  # noqa: ARG002 - names are the interface
-        """Return False: what is known of the answer served is enough, and an unknown reference counts as a loss."""
+        """Return False: the answer served decides, and a question with an unknown reference counts as lost."""
         return False
 
     def impossible(self, lost: str, reference: str) -> str:
-        """Return why no policy can keep it."""
-        return f"on {lost} of the questions {reference} has no output on record"
+        """Return why no policy can keep the promise."""
+        return f"{reference} has no recorded output on {lost} of the questions"
 
 
 def tested_alpha(guarantee: Guarantee, table: Questions) -> float:
-    """Return the rate that calibration losses are tested against: alpha, times the share drawn where people judge."""
+    """Return the rate against which calibration losses are tested: alpha, times the share drawn if people judge."""
     alpha = guarantee.alpha or 0.0
     if table.truth is None:
         return alpha
@@ -212,9 +214,9 @@ def every_threshold(found: Levels) -> Path:
 
 
 def _last_is_served(table: Questions) -> bool:
-    """Whether the answer of the last step is served whenever there is one: it is surer than any before, or one of two.
+    """Whether the last step's answer is always served if it exists: its confidence is the highest, or T ≤ 2.
 
-    Of two answers that differ, each with one vote and no known confidence, the later is served (`conformal.served`).
+    Of two answers that differ, with one vote each and no known confidence, the later is served (`conformal.served`).
     """
     sure = table.confidence
     if table.arrays.horizon == 1 or (table.arrays.horizon == 2 and np.isnan(sure).all()):
@@ -227,25 +229,20 @@ def _last_is_served(table: Questions) -> bool:
 def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
     """Return advice for the case that hardly any number of questions would certify the safest threshold.
 
-    Args:
-        losses: questions that count as lost there.
-        unsure: those of them whose record ends before a step that the policy may ask for: what comes there is not
-            known, so they count as lost.
-        n: all questions.
-        guarantee: what is asked for.
+    `unsure` of the losses there are questions whose record ends before a step that the policy may ask for.
     """
     level = guarantee.level
     assert level is not None  # noqa: S101 - `Guarantee` has checked it
     said = ""
     if unsure:
-        said = f", {unsure} of them since {_EARLY}: log each question to its last step (cascade collect)"
+        said = f", {unsure} of them because {_EARLY}: log each question to its last step (cascade collect)"
     ahead = forecast(losses - unsure, n, guarantee.alpha or 0.0, level)
     if ahead.questions is not None:
         return said
     instead = "" if guarantee.abstain else ", or let it abstain"
     lost = f"{losses - unsure:,} of {counted(n, 'question')} {'is' if losses - unsure == 1 else 'are'} lost"
     chance = _with_chance(ahead.chance)
-    few = f"if other questions are lost as often, a log of any size is certified with a probability {chance}"
+    few = f"if other questions are lost as often, a log of any size leads to a certificate with a probability {chance}"
     return f"{said}. More questions hardly help: {lost} at the safest threshold; {few}. Ask for a higher alpha{instead}"
 
 
@@ -256,14 +253,14 @@ def _with_chance(chance: float) -> str:
 
 def _need_costs(sample: Scored, guarantee: Guarantee) -> None:
     if guarantee.budget_nano_usd is not None and not sample.table.cost_known:
-        raise UsageError(f"A budget needs the cost of every step, and in {sample.table.dataset} some are unknown.")
+        raise UsageError(f"A budget needs the cost of every step, but in {sample.table.dataset} some are unknown.")
 
 
 # --- the kinds ---
 
 
 class Error(ServedAnswer):
-    """Every wrong answer counts."""
+    """The answer served is wrong."""
 
     name = "error"
     event = "the answer served is not wrong"
@@ -275,21 +272,20 @@ class Error(ServedAnswer):
         return everywhere(table.n)
 
     def impossible(self, lost: str, reference: str) -> str:
-        """Return why no policy can keep it."""
+        """Return why no policy can keep the promise."""
         del reference
         return f"no step answers {lost} of the questions rightly"
 
 
 class Regret(ServedAnswer):
-    """A wrong answer counts where the reference is right: the guide alone, or a ladder's last model."""
+    """The answer served is wrong, and the reference is right: the guide alone, or a ladder's last model."""
 
     name = "regret"
     event = "the answer served is not wrong, or the reference alone is wrong too"
     kept = "the answer served is right, or the reference is wrong too"
     unspoken = "do not say what the reference alone answers"
     left_out = (
-        "the log lacks what the reference answers there: the promise speaks only of questions that the reference "
-        "answers"
+        "the log lacks the reference's answer there: the promise covers only questions that the reference answers"
     )
     assumptions = ("The reference is the guide alone, or a ladder’s last model, as logged.",)
     needs_reference = True
@@ -304,7 +300,7 @@ class Regret(ServedAnswer):
         return reference_known(table) if table.truth is None else everywhere(table.n)
 
     def looked_at(self, table: Questions) -> Bools:
-        """Return the same."""
+        """Return the questions for which the reference's answer is known, as `counted`."""
         return self.counted(table)
 
     def last_is_safe(self, table: Questions) -> bool:
@@ -312,29 +308,29 @@ class Regret(ServedAnswer):
         return ends_in_reference(table)
 
     def against(self, table: Questions) -> Bools:
-        """Return where the reference is right; everywhere if people judged what is lost against it."""
+        """Return the questions on which the reference is right; all questions if people judged."""
         return reference_right(table) if table.truth is None else everywhere(table.n)
 
     def broken(
         self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
     ) -> Floats | None:
-        """Return where the answer served is wrong and the reference right; where people judged, where it loses."""
+        """Return 1 if the answer served is wrong and the reference right; if people judged, 1 for a loss."""
         if table.truth is not None:
             return super().broken(table, right, in_set, reference_right)
         return None if reference_right is None else np.asarray((1.0 - right) * reference_right)
 
     def reads_all_steps(self, audit: Audit) -> bool:
-        """Whether the audit must find out what the reference would have answered."""
+        """Whether the audit must ask the reference."""
         return audit.reference_right is None and audit.last_step is not None
 
     def audited(self, answer: Answer, audit: Audit) -> bool | None:
-        """Return whether the answer served is wrong and the reference's, as said or as audited, is right."""
+        """Return whether the answer served is wrong and the reference right, as given by the caller or as audited."""
         if not super().audited(answer, audit):
             return False
         if self.reads_all_steps(audit):
             last = [step for step in answer.steps if step.number == audit.last_step]
-            # Where the cap left the last model unasked it might have been right. Where it gave no answer it was not, as
-            # at calibration; where it failed the audit shows nothing.
+            # If a cap prevented the call of the last model, the model might have been right. If the model gave no
+            # answer, it was wrong, as at calibration. If its call failed, the audit has no result.
             return not last or any(audit.right(one.text) is not False for one in last[0].candidates)
         if audit.reference_right is None:
             raise UsageError(
@@ -344,12 +340,12 @@ class Regret(ServedAnswer):
         return audit.reference_right
 
     def impossible(self, lost: str, reference: str) -> str:
-        """Return why no policy can keep it."""
+        """Return why no policy can keep the promise."""
         return f"on {lost} of the questions {reference} is right and no step is"
 
 
 class Agreement(BesideReference):
-    """An answer counts against the promise if it differs from the reference's output, the truth of the log (`Truth`).
+    """An answer is lost if it differs from the reference's output, which is what "right" means in the log (`Truth`).
 
     If the reference failed or was not asked, its output is unknown: every answer except the reference's own counts.
     """
@@ -361,7 +357,7 @@ class Agreement(BesideReference):
     compares = True
 
     def describe(self, certificate: Certificate) -> str:
-        """Return the promise, with the reference and the comparator, and that it is no promise of being right."""
+        """Return the promise with the reference and the comparator, and say that it promises no right answer."""
         least = percent(certificate.alpha or 0.0, rest=True)
         who, how = certificate.reference or "the reference", certificate.comparator
         same = "equal to what" if how is None else f"the same, by the comparator {how}, as what"
@@ -370,7 +366,7 @@ class Agreement(BesideReference):
 
 
 class Preference(BesideReference):
-    """An output counts that a reviewer found worse than the reference's (`cascade review`); equal or both bad does not.
+    """An answer is lost if a reviewer preferred the reference's output (`cascade review`); a tie loses nothing.
 
     In audits an output is "right" if the reviewer found it no worse than the reference's.
     """

@@ -19,20 +19,11 @@ if TYPE_CHECKING:
     from cascade.matching.same import answer_key, default_for, default_of
 
 _HOMES = {
-    "Comparator": "base",
-    "KeyedComparator": "base",
-    "Matcher": "base",
-    "QuestionMatcher": "base",
-    "Verdict": "base",
-    "answer_key": "same",
-    "default_for": "same",
-    "default_of": "same",
-    "exact_match": "exact",
-    "get_comparator": "registry",
-    "get_matcher": "registry",
-    "judge_rows": "judging",
-    "names": "registry",
-    "only_number": "exact",
+    "base": "Comparator KeyedComparator Matcher QuestionMatcher Verdict",
+    "exact": "exact_match only_number",
+    "judging": "judge_rows",
+    "registry": "get_comparator get_matcher names",
+    "same": "answer_key default_for default_of",
 }
 
 __all__ = [

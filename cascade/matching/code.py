@@ -55,11 +55,7 @@ class CodeMatcher:
         return any_of([RIGHT if self._passes(f"{code_in(answer)}\n\n{test}\n") else WRONG for test in tests])
 
     def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:  # noqa: ARG002 - the Protocol's
-        """Return whether both outputs pass the command's tests, or both fail.
-
-        Raises:
-            UsageError: there is no command, and so no tests.
-        """
+        """Return whether both outputs pass the command's tests, or both fail."""
         if not self._own_tests:
             raise UsageError(
                 'Two outputs are compared by your tests: "code:command=python -m pytest -q /path/to/tests".'
@@ -97,7 +93,6 @@ class CodeMatcher:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

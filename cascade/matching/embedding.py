@@ -21,10 +21,6 @@ class EmbeddingMatcher:
     A threshold is valid for one kind of text and one sentence model. Set it from pairs that people have judged:
     `calibration.similarity.similarity_threshold`.
 
-    Args:
-        embed: returns a text's vector.
-        threshold: the least cosine of two texts that are the same.
-
     >>> matcher = EmbeddingMatcher(lambda text: (len(text), 1.0), Fraction(9, 10))
     >>> matcher.same("ten", "two").correct
     True

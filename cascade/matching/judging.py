@@ -15,8 +15,7 @@ def judge_rows(
     """Yield the rows with `correct` filled in from `answer` and `gold`, and nothing else changed.
 
     One row is in memory at a time. A row without an answer or an accepted answer is not changed: its truth stays the
-        same,
-    unknown if it was unknown.
+    same, unknown if it was unknown.
 
     Args:
         rows: episode rows, in the form of `cascade.episodes.schema`.
@@ -41,11 +40,7 @@ def judge_rows(
 
 
 def judge_row(row: Mapping[str, Any], number: int, matcher: Matcher) -> Verdict | None:
-    """Return the verdict on one row, the `number`-th; None if it has no answer or no accepted answer.
-
-    Raises:
-        UsageError: as `judge_rows`.
-    """
+    """Return the verdict on one row, the `number`-th; None if it has no answer or no accepted answer."""
     answer, gold = row.get("answer"), _gold(row, number)
     if answer is None or not gold:
         return None

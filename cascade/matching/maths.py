@@ -11,10 +11,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from cascade.errors import MissingExtraError, UsageError, quote
@@ -66,7 +66,7 @@ class MathMatcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -193,11 +193,7 @@ class Worker:
         raise UsageError("The worker of the matcher 'math' did not start.")
 
     def ask(self, request: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-        """Return the reply to a request.
-
-        Raises:
-            WorkerLostError: the worker was killed after `timeout_s`, or died.
-        """
+        """Return the reply to a request."""
         timer = threading.Timer(self._timeout_s if timeout_s is None else timeout_s, self._expire)
         timer.daemon = True
         timer.start()
@@ -223,10 +219,11 @@ class Worker:
         if requests is None or replies is None:
             raise AssertionError("the worker has no pipes")
         try:
-            requests.write(line + "\n")
-            requests.flush()
+            with suppress(BrokenPipeError):  # a worker that cannot start says why and may end before it is asked
+                requests.write(line + "\n")
+                requests.flush()
             reply = replies.readline()
-        except (OSError, ValueError):  # the pipe is broken, or was closed by `kill`
+        except (OSError, ValueError):  # the pipe was closed by `kill`
             raise WorkerLostError from None
         if not reply.endswith("\n"):
             raise WorkerLostError

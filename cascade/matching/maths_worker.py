@@ -31,7 +31,7 @@ def limit_memory(size: int) -> None:
 
 
 def set_alarm(limit_s: int) -> None:
-    """Have the kernel end the process after so many seconds; 0 takes it back. No handler: it works inside C code."""
+    """Have the kernel end the process after some seconds; 0 cancels that. No handler: this also works inside C code."""
     import signal
 
     if hasattr(signal, "alarm"):

@@ -186,7 +186,7 @@ class Words(NamedTuple):
 
 
 def find_words(text: str) -> Iterator[Words]:
-    """Yield the numbers that stand in words in a text.
+    """Yield the numbers written in words in a text.
 
     >>> [(one.written, one.value) for one in find_words("two hundred and five of two-thirds")]
     [('two hundred and five', Fraction(205, 1)), ('two', Fraction(2, 3))]
@@ -212,7 +212,7 @@ def _whole(tokens: list[str]) -> int | None:
 
 
 class _Made(NamedTuple):
-    """What the words so far make: the groups before, the group at hand, the largest scale and small number to come."""
+    """The value of the words so far: earlier groups, the current group, and the largest scale and number allowed."""
 
     total: int = 0
     group: int = 0
@@ -220,7 +220,7 @@ class _Made(NamedTuple):
     below: int = 1_000
 
     def then(self, word: str, before: str) -> _Made | None:
-        """Return what the next word makes of it, or None if it cannot follow."""
+        """Return the number after the next word, or None if the word cannot follow."""
         if word in {"a", "an"}:
             return _Made(0, 1, self.room, 1)
         if word == "and":
@@ -228,7 +228,7 @@ class _Made(NamedTuple):
         return self.scaled(SCALES[word]) if word in SCALES else self.and_small(_SMALL.get(word, _TENS.get(word, 0)))
 
     def scaled(self, scale: int) -> _Made | None:
-        """Return what a scale word makes of it: "two" and "hundred", "twelve" and "thousand"."""
+        """Return the number after a scale word: "two" and "hundred", "twelve" and "thousand"."""
         small = scale in {12, 100}
         if not self.group or (self.group >= 100 if small else scale > self.room):
             return None
@@ -237,7 +237,7 @@ class _Made(NamedTuple):
         return _Made(self.total + self.group * scale, 0, scale // 1_000)
 
     def and_small(self, value: int) -> _Made | None:
-        """Return what a small number or a ten makes of it: "hundred" and "five", "twenty" and "one"."""
+        """Return the number after a small number or a ten: "hundred" and "five", "twenty" and "one"."""
         if value >= self.below:
             return None
         return self._replace(group=self.group + value, below=10 if value >= 20 else 1)
@@ -346,7 +346,7 @@ def negative_in_parentheses(text: str) -> str:
 
 
 def _found(text: str) -> Iterator[tuple[int, int, Quantity | None]]:
-    """Yield where a number stands and the quantity, None for one of no known form."""
+    """Yield the position of each number and its quantity, None for an unknown form."""
     spans: list[tuple[int, int]] = []
     for match in _NUMBER.finditer(text):
         if _is_name(text, match) or (spans and match.start() < spans[-1][1]):  # the 2 of km^2 is read with its unit
@@ -365,7 +365,7 @@ def _found(text: str) -> Iterator[tuple[int, int, Quantity | None]]:
 
 
 def _related(text: str, start: int, quantity: Quantity | None) -> Quantity | None:
-    """Return a quantity with the relation that stands before it: "< 5" and "at least five" are not five."""
+    """Return a quantity with the relation before it: "< 5" and "at least five" are not five."""
     found = _RELATION.search(text, max(0, start - _RELATION_CHARS), start)
     if quantity is None or found is None:
         return quantity

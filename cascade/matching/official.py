@@ -55,10 +55,6 @@ class _Overlap:
         return bool(self.same) and 2 * self.same >= threshold * (self.said + self.wanted)
 
 
-def _any_reaches(overlaps: Sequence[_Overlap], threshold: Fraction) -> bool:
-    return any(one.reaches(threshold) for one in overlaps)
-
-
 @dataclass(frozen=True, slots=True)
 class SquadMatcher:
     """SQuAD v1.1: exact match after normalisation; the score is the F1 of tokens, the best over the accepted answers.
@@ -80,7 +76,7 @@ class SquadMatcher:
         said = official_normalize(answer)
         wanted = [official_normalize(one) for one in golds]
         overlaps = [_Overlap(said, one) for one in wanted if not self._apart(said, one)]
-        correct = said in wanted if self.f1 is None else _any_reaches(overlaps, self.f1)
+        correct = said in wanted if self.f1 is None else any(one.reaches(self.f1) for one in overlaps)
         return Verdict(correct, max([one.f1() for one in overlaps], default=0.0))
 
     @staticmethod

@@ -39,7 +39,7 @@ def clean(text: str) -> str | None:
             return None
     if not text.isascii():
         text = _plain(text)
-    lines = [" ".join(line.split()) for line in _without_controls(text).splitlines()]
+    lines = [" ".join(line.split()) for line in text.translate(_CONTROLS).splitlines()]
     return "\n".join([line for line in lines if line])
 
 
@@ -51,10 +51,6 @@ def _plain(text: str) -> str:
 
 
 _CONTROLS = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r"}
-
-
-def _without_controls(text: str) -> str:
-    return text.translate(_CONTROLS)
 
 
 def same_text(one: str, other: str, *, fold: bool = True) -> bool:

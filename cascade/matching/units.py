@@ -197,7 +197,7 @@ def _table() -> _Table:
 
 
 def unit_at(text: str, at: int) -> tuple[Unit, int] | None:
-    """Return the unit that stands at a place in a text, and where it ends; the longest one, if any.
+    """Return the unit at a position in a text and its end; the longest one, if any.
 
     Capitals decide if they matter (mW, MW) and are ignored if they do not (KM).
 

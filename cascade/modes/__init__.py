@@ -1,1 +1,1 @@
-"""The modes of a cascade: it observes, is promoted once a certificate holds, and falls back after an alarm."""
+"""The modes of a cascade: observe, enforce (once a certificate holds), and fallback (after an alarm)."""

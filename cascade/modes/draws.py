@@ -1,4 +1,4 @@
-"""Which requests are drawn, for which role, and what each look may spend: decided by a keyed hash or by arithmetic.
+"""Random draws of requests and of their roles by a keyed hash, and the part of delta that each look may spend.
 
 A draw depends on a secret of the server and on the names of the conversation and the turn, never on the content. So
 clients cannot predict which requests are drawn, and replicas that share the secret agree.
@@ -12,18 +12,12 @@ from typing import Literal
 
 Role = Literal["fit", "certify"]
 SAVING_LEVEL = 0.05
-"""The highest probability that any promotion ever rests on a saving that does not exist."""
+"""An upper bound on the probability that any promotion is based on a saving that does not exist."""
 _BETWEEN = b"\x1f"
 
 
 def place(secret: bytes, purpose: str, *names: str) -> float:
-    """Return a pseudorandom number in [0, 1) that depends only on the names.
-
-    Args:
-        secret: the server's secret.
-        purpose: the purpose of the draw; draws for different purposes are independent.
-        names: of what it is drawn for.
-    """
+    """Return a pseudorandom number in [0, 1) that depends only on the names; draws for two purposes are independent."""
     said = _BETWEEN.join([purpose.encode(), *(name.encode("utf-8", "replace") for name in names)])
     return int.from_bytes(hmac.new(secret, said, hashlib.sha256).digest()[:8], "big") / 2**64
 
@@ -38,13 +32,7 @@ def is_drawn(secret: bytes, conversation: str, turn: str, rate: float) -> bool:
 
 
 def role_of(secret: bytes, conversation: str, certify: float) -> Role:
-    """Return the role of a conversation's drawn rows; all of them have the same.
-
-    Args:
-        secret: the server's secret.
-        conversation: its name.
-        certify: the share of conversations that certify.
-    """
+    """Return the role of all drawn rows of a conversation; `certify` is the share of conversations that certify."""
     return "certify" if place(secret, "role", conversation) < certify else "fit"
 
 
@@ -54,7 +42,7 @@ def in_canary(secret: bytes, key: str, share: float) -> bool:
 
 
 def look_level(level: float, look: int) -> float:
-    """Return what the k-th look, from 1, may spend of a level: level / (k (k + 1)). All looks together spend the level.
+    """Return the part of a level for the k-th look, from 1: level / (k (k + 1)); the parts add up to the level.
 
     >>> look_level(0.1, 1), round(sum(look_level(0.1, k) for k in range(1, 10_000)), 4)
     (0.05, 0.1)
@@ -65,7 +53,7 @@ def look_level(level: float, look: int) -> float:
 
 
 def spent_level(level: float, looks: int) -> float:
-    """Return what the first k looks have spent of a level: level · k / (k + 1).
+    """Return the part of a level that the first k looks have spent: level · k / (k + 1).
 
     >>> spent_level(0.1, 0), spent_level(0.1, 1), round(spent_level(0.1, 3), 3)
     (0.0, 0.05, 0.075)

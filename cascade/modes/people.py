@@ -1,19 +1,19 @@
 """People's judgements of drawn requests: of two answers, and as feedback on the answer served.
 
-A promise of regret rests on them: an answer loses if it is wrong and the guide's is right. An answer that differs from
+A promise of regret needs them: an answer loses if it is wrong and the guide's is right. An answer that differs from
 the guide's counts as a loss until somebody judges it, so it does not matter which answers people judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.modes.state import Draw, pair_name
 from cascade.review.labels import labelled_by_reviews
-from cascade.review.pairs import Compared, Episode
+from cascade.review.pairs import Compared
 from cascade.review.reviews import Judgement, Reviews, Terms
 
 KIND: Final = "regret"
@@ -66,18 +66,11 @@ def judged(compared: Compared, drawn: Sequence[Draw], reviews: Reviews | None) -
         reviews: the reviews; None if there are none.
     """
     told = Terms(KIND, compared.comparator, 1.0, "") if reviews is None else reviews.terms
-    said = [Reviews(told, tuple(_of_feedback(compared, drawn)))]
-    return labelled_by_reviews(compared, said if reviews is None else [*said, reviews], KIND)[0]
-
-
-def _of_feedback(compared: Compared, drawn: Sequence[Draw]) -> Iterator[Judgement]:
-    """Yield the feedback on the one answer that differs; if several differ, it is unknown which one is meant."""
+    feedback = []
     for one in drawn:
         episode = compared.episodes.get((one.cascade, one.trace_id))
-        if episode is not None and one.lost is False and _is_one(episode):
-            (pair,) = episode.pairs()
-            yield Judgement(*pair.id, "output", "both_bad", False, False, "feedback", "")
-
-
-def _is_one(episode: Episode) -> bool:
-    return len(episode.pairs()) == 1
+        pairs = [] if episode is None or one.lost is not False else episode.pairs()
+        if len(pairs) == 1:  # if several differ, it is unknown which one is meant
+            feedback.append(Judgement(*pairs[0].id, "output", "both_bad", False, False, "feedback", ""))
+    said = [Reviews(told, tuple(feedback))]
+    return labelled_by_reviews(compared, said if reviews is None else [*said, reviews], KIND)[0]

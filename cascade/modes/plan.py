@@ -1,4 +1,4 @@
-"""What a promotion still takes, as `modes.planning` computes it and pages show it."""
+"""The plan of a promotion: what is still needed until it is likely. `modes.planning` computes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_FIT = 50
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What it takes until a promotion is likely.
+    """The conversations, requests, money, days and labels needed until a promotion is likely.
 
     Attributes:
         look: the look that it is about.
@@ -49,7 +49,7 @@ class Plan:
         return (self.look, self.era) == (state.looks + 1, state.era)
 
     def describe(self) -> str:
-        """Return it in a sentence."""
+        """Describe the plan in a sentence."""
         if self.needed is None:
             return f"no promotion is likely so far: {self.why}"
         if self.is_likely:
@@ -57,11 +57,13 @@ class Plan:
         requests = "an unknown number of" if self.requests is None else f"about {self.requests}"
         cost = "an unknown number of USD" if self.usd is None else f"{self.usd:.2g} USD"
         days = "an unknown number of days" if self.days is None else f"{self.days:.2g} days at the traffic so far"
-        labels = "an unknown number of labels" if self.labels is None else f"at most {self.labels} labels by people"
-        labels = labels if self.labels != 0 else "no label"
+        labels = (
+            "an unknown number of judgements" if self.labels is None else f"at most {self.labels} judgements by people"
+        )
+        labels = labels if self.labels != 0 else "no judgements"
         return (
             f"a promotion is likely ({CHANCE:.0%}) at look {self.look} with {self.needed} certifying conversations; "
-            f"there are {self.have}. That takes {requests} more requests, {cost} for the calls beside, {days}, and "
+            f"there are {self.have}. That takes {requests} more requests, {cost} for extra calls, {days}, and "
             f"{labels}."
         )
 

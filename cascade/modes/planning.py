@@ -11,7 +11,7 @@ from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.modes.draws import SAVING_LEVEL, look_level
-from cascade.modes.looking import Asked, Rows
+from cascade.modes.look import Asked, Rows
 from cascade.modes.plan import CHANCE, LEAST_FIT, Plan
 from cascade.modes.saving import Bounds, Costs, rows_for_saving
 from cascade.modes.state import Counts
@@ -58,21 +58,26 @@ def planned(rows: Rows, asked: Asked, look: int, counts: Counts, rate: float) ->
 def _needed(rows: Rows, asked: Asked, look: int, counts: Counts) -> tuple[int | None, str | None]:
     """Return how many certifying conversations make a promotion likely, or why none do."""
     if counts.fit < LEAST_FIT:
-        return None, f"{counts.fit} rows may fit, and it takes {LEAST_FIT} to tell"
+        return None, f"an estimate needs {LEAST_FIT} fitting rows, and there are {counts.fit}"
     table, _ = rows.table()
     whole = table.take(np.flatnonzero([name not in rows.missing for name in table.ids]))
     if whole.n < LEAST_FIT:
-        return None, f"{whole.n} of {table.n} drawn requests have an outcome, and it takes {LEAST_FIT} to tell"
+        return (
+            None,
+            f"an estimate needs {LEAST_FIT} drawn requests with an outcome, and {whole.n} of {table.n} have one",
+        )
     try:
         best = _least(whole.costed(), table.n - whole.n, asked, look)
     except UsageError as error:
         return None, str(error)
     if math.isfinite(best):
         return math.ceil(best), None
-    said = "at no threshold do these rows agree often enough with the guide and save money"
+    said = "no threshold both agrees often enough with the guide and saves money on these rows"
     if whole.n < table.n:
         enough = math.isfinite(_least(whole.costed(), 0, asked, look))
-        said = "without these a promotion would be likely with more rows" if enough else f"{said}, even without these"
+        said = (
+            "if they had one, a promotion would be likely with more rows" if enough else f"{said}, even if they had one"
+        )
         said = f"{table.n - whole.n} of {table.n} drawn requests have no outcome, and each counts as a loss; {said}"
     return None, said
 
@@ -99,7 +104,7 @@ def _least(known: EpisodeTable, missing: int, asked: Asked, look: int) -> float:
     some = levels[np.unique(np.linspace(0, levels.size - 1, _POINTS).astype(np.int64))] if levels.size else levels
     for kappa in (*some, math.inf):  # at infinity no request goes on to the guide
         at = served.at(PathPoint(float(kappa)))
-        costs = Costs(guide, others, at.cost.astype(np.float64), unknown)
+        costs = Costs(guide, others, at.cost.astype(np.float64), unknown, at.asks_last)
         bounds = Bounds.of(costs)
         savings = np.append(costs.saving(asked.audit, bounds), np.full(missing, -bounds.others))
         enough = rows_for_saving(savings, bounds, look_level(SAVING_LEVEL, look))

@@ -1,4 +1,4 @@
-"""What a policy saves on a request, net of audits, and a lower bound on it, by bets against "nothing is saved".
+"""The saving of a policy per request, after the cost of audits, and a lower bound on its mean, by betting.
 
 A lower bound on a mean needs a bound on its values. It is taken from fitting rows, before a certifying row is seen: no
 request costs more than four times the dearest of them. If a certifying row exceeds it, the look is refused.
@@ -28,12 +28,14 @@ class Costs:
         served: float64 (n,), the cost of the calls that the policy makes.
         unknown: bool (n,), rows without an outcome, or with an unknown cost: they save nothing and cost as much as
             possible.
+        asks_guide: bool (n,), whether the policy asks the guide.
     """
 
     guide: Floats
     others: Floats
     served: Floats
     unknown: Bools
+    asks_guide: Bools
 
     def saving(self, audit: float, bounds: Bounds) -> Floats:
         """Return the saving of each request against the guide alone, the share `audit` run to the end: float64 (n,)."""

@@ -20,7 +20,7 @@ Source = Literal["observe", "audit"]
 Outcome = Literal["pending", "complete", "missing"]
 Verdict = Literal["open", "promoted", "refused"]
 _CHANGES = 100
-"""The most changes that are kept, the latest ones."""
+"""The maximum number of changes kept, the latest ones."""
 _SIGNS = 50
 """The most names and builds of a model that are kept: some servers put a new one into each reply."""
 
@@ -54,7 +54,7 @@ class Signs:
     builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def updated(self, model: str, echoed: str | None, build: str | None, *, when: str) -> str | None:
-        """Return, in words, how a reply shows that a model has changed; None if it does not."""
+        """Return a message if a reply shows that a model has changed, else None."""
         for known, now, what in ((self.models, echoed, "as"), (self.builds, build, "from the build")):
             before = known.get(model)
             if before and now is not None and now not in before:
@@ -133,12 +133,12 @@ class CascadeState:
         rate: the share of requests that is drawn while observing, as it was last set; None before.
         rate_set_s: when that was, in seconds since 1970.
         in_force: the certificate in force; the last one in "fallback".
-        monitor: what audits told of it.
+        monitor: its monitor, with the audits so far.
         alarm: why it was withdrawn, in words.
         changes: the latest changes, the oldest first.
         era: how often a certificate was withdrawn, or a model changed while the guide served. Rows that were drawn in
-            an earlier era neither fit nor certify: what they say of the models may hold no more.
-        signs: what replies have said of the models, in any era.
+            an earlier era neither fit nor certify, since the models may have changed.
+        signs: the names and builds that replies have reported, in any era.
     """
 
     cascade: str
@@ -158,7 +158,7 @@ class CascadeState:
 
     @property
     def serves_policy(self) -> bool:
-        """Whether the policy serves at all."""
+        """Whether the policy serves."""
         return self.mode == "enforce" and not self.killed and self.in_force is not None
 
     def changed(self, mode: Mode, by: str, why: str, at: str, **others: Any) -> CascadeState:
@@ -185,7 +185,8 @@ class CascadeState:
         )
         if after.misses <= alpha * after.audits:  # the traffic changed after many audits without fault
             said += (
-                f": of all, that is no more, but the latest differ so often that the evidence is {after.e_value:.3g}"
+                f": the share of all audits is within that, but so many of the latest differ that the evidence is "
+                f"{after.e_value:.3g}"
             )
         return self.withdrawn(said, "audits", at, monitor=after)
 
@@ -227,14 +228,14 @@ class CascadeState:
         return self.changed(self.mode, by, f"kill switch {'on' if killed else 'off'}: {why}", at, killed=killed)
 
     def dumps(self) -> str:
-        """Return it as JSON; `version` stands beside it in the store."""
+        """Return the state as JSON, without `version`, which the store keeps separately."""
         document = asdict(self)
         del document["version"]
         return json.dumps(document)
 
     @classmethod
     def loads(cls, text: str, version: int) -> CascadeState:
-        """Return what `dumps` wrote."""
+        """Return the state from the text of `dumps`."""
         held: dict[str, Any] = json.loads(text)
         force, monitor = held.pop("in_force"), held.pop("monitor")
         if force is not None:
@@ -257,29 +258,28 @@ def _tuples(known: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 class Draw(NamedTuple):
-    """A drawn request. It is recorded before its first call, and stays on record whatever happens.
+    """A drawn request. It is recorded before its first call and never deleted.
 
     Attributes:
         trace_id: of its episode in the traces.
         cascade: the cascade's name.
-        conversation: what it hangs together with.
+        conversation: the name of its conversation.
         turn: its name within the conversation.
         role: whether it may fit or certify.
         source: "observe", or "audit" while a policy serves.
         rate: the probability with which it was drawn.
         drawn_s: when, in seconds since 1970.
-        outcome: "missing" where a call off the path failed or the client left: that counts as a loss.
+        outcome: "missing" if a call made only for the record failed or the client left; that counts as a loss.
         why: why it is missing.
         look: the look that saw it as a certifying row.
         certificate: of an audit, the id of the certificate that it is about.
         differs: of an audit, whether what was served differs from the guide's.
         counted: whether the e-process counted it: once for each conversation.
         e_value: the evidence after it.
-        off_path_nano_usd: what the calls cost that were made for the row alone; None where that is unknown.
+        off_path_nano_usd: the cost of the calls made only for the row; None if unknown.
         era: the cascade's, when it was drawn.
-        lost: what people say: whether the answer that differs loses, it being wrong where the guide's is right. None
-            where nobody has said.
-        pair: under which names its two answers are judged (`pair_name`); None where they do not differ.
+        lost: the judgement by people: whether the differing answer is wrong and the guide's right. None without one.
+        pair: the name under which its two answers are judged (`pair_name`); None if they do not differ.
     """
 
     trace_id: str
@@ -313,7 +313,7 @@ class Opened(NamedTuple):
 
     Attributes:
         look: k, from 1.
-        certifying: for each conversation its first settled row that no earlier look has seen.
+        certifying: the settled rows that may certify and that no earlier look has seen, in the order of the draws.
         opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
         tries: how many processes have begun it; all but the last were interrupted.
         era: the cascade's when it began.
@@ -335,7 +335,7 @@ class Look(NamedTuple):
         at: when it began, UTC, ISO 8601.
         by: who asked for it.
         verdict: "open" while it runs. One that broke off has spent its share, and is taken up again.
-        page: the result, as plain JSON values (`modes.looking.Found`).
+        page: the result, as plain JSON values (`modes.look.Found`).
     """
 
     cascade: str
@@ -357,8 +357,8 @@ class Counts(NamedTuple):
         audits, differing: audits that the e-process counted since the certificate in force, and those that differ.
         requests: how many requests there were, by the rates of the draws, to the nearest whole number.
         first_s, last_s: when the first and the last row was drawn; None without any.
-        off_path_nano_usd: what the rows cost beside what was served, where that is known.
-        priced: rows for which it is known.
+        off_path_nano_usd: the known cost of calls made only for the rows.
+        priced: the number of rows with a known cost.
     """
 
     pending: int = 0

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from cascade.budget.database import Database
-from cascade.episodes.store import Address, StoreError, parse
-from cascade.episodes.store.address import made_ready
-from cascade.errors import UsageError, quote
+from cascade.episodes.store import StoreError
+from cascade.episodes.store.address import database_at
+from cascade.errors import UsageError
 from cascade.modes.plan import Plan
 from cascade.modes.state import CascadeState, Counts, Draw, Look, Opened
 
@@ -42,13 +42,15 @@ _TABLES = (
 )
 LOST_S = 3_600.0
 """Seconds after its draw at which a pending row counts as missing: its process was killed."""
+_MOST_MARKS = 10_000
+"""The most values in a statement: PostgreSQL takes 65,535, SQLite 32,766 by default."""
 _SETTLED = "outcome <> 'pending'"
 _FRESH = f"role = 'certify' AND look IS NULL AND {_SETTLED} AND era = ?"
 _FITS = f"(role = 'fit' OR look IS NOT NULL) AND {_SETTLED} AND era = ?"
 
 
 Refuse: TypeAlias = Callable[[int, int, int], str | None]
-"""Why a look would be in vain, by its number, the rows that fit and the conversations that certify."""
+"""Returns why a look would be useless, from its number, the fitting rows and the certifying conversations."""
 
 
 class KeptPlan(NamedTuple):
@@ -67,6 +69,7 @@ class ModeStore:
     """The state of cascades in a database. Made by `open` or `memory`; close it. Threads may share it.
 
     Each method raises StoreError if the database does not answer. Then it is unknown whether a change was made.
+    `cascade` is always a cascade's name, and times (`_s`) are seconds since 1970.
     """
 
     def __init__(self, database: Database) -> None:
@@ -75,25 +78,14 @@ class ModeStore:
         self.blocks = database.blocks
 
     @classmethod
-    def open(cls, url: str | Address) -> ModeStore:
+    def open(cls, url: str) -> ModeStore:
         """Open a store; create its file and tables if they do not exist.
 
         Raises:
             UsageError: the URL is not that of a store.
             StoreError: it cannot be reached.
         """
-        address = parse(url) if isinstance(url, str) else url
-        try:
-            if address.path is None:
-                plain = address.url.replace("postgresql+psycopg://", "postgresql://", 1)
-                return cls(Database.postgres(plain, _TABLES))
-            made_ready(address)
-            return cls(Database.sqlite(address.path, _TABLES))
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
-                raise
-            said = quote(str(error)).rstrip(".")
-            raise StoreError(f"modes.store: {address.shown} cannot be used: {said}.", retryable=True) from None
+        return cls(database_at(url, _TABLES, "modes.store"))
 
     @classmethod
     def memory(cls) -> ModeStore:
@@ -117,12 +109,7 @@ class ModeStore:
     # --- state ---
 
     def begin(self, cascade: str, secret: bytes | None = None) -> tuple[CascadeState, bytes]:
-        """Return a cascade's state and the secret of its draws; both are created for a new cascade.
-
-        Args:
-            cascade: its name.
-            secret: of a new cascade; 256 random bits by default.
-        """
+        """Return a cascade's state and the secret of its draws; a new cascade gets both, by default 256 random bits."""
         with self._transaction() as run:
             fresh = CascadeState(cascade)
             run(
@@ -154,7 +141,7 @@ class ModeStore:
             return [name for (name,) in run("SELECT cascade FROM cascade_modes ORDER BY cascade").fetchall()]
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
-        """Replace a state by what `decide` returns for it; if `decide` raises, the state stays."""
+        """Replace a state by the result of `decide`; if `decide` raises, the state stays."""
         with self._transaction() as run:
             return self._change(run, cascade, decide)
 
@@ -165,11 +152,6 @@ class ModeStore:
         if found is None:
             raise UsageError(f"There is no record of a cascade {cascade!r}: it has not been served with modes yet.")
         return CascadeState.loads(found[1], found[0])
-
-    @staticmethod
-    def _era(run: Callable[..., Any], cascade: str) -> int:
-        found = run("SELECT document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
-        return 0 if found is None else CascadeState.loads(found[0], 0).era
 
     def _change(
         self, run: Callable[..., Any], cascade: str, decide: Callable[[CascadeState], CascadeState]
@@ -213,11 +195,11 @@ class ModeStore:
         off_path_nano_usd: int | None = None,
         pair: str | None = None,
     ) -> CascadeState:
-        """Settle an audit and let the e-process count it, once for each conversation; return the state after it.
+        """Settle an audit and let the e-process count what need not wait (`count`); return the state after it.
 
-        It counts only if its certificate is still in force. If people's judgements decide, `count_judged` counts it
-        later. If it is unknown whether it differs (None), it never counts: a failure of the guide is no evidence about
-        the answers served.
+        It counts only if its certificate is still in force. If people's judgements decide, `count` counts it later. If
+        it is unknown whether it differs (None), it never counts: a failure of the guide is no evidence about the
+        answers served.
         """
         with self._transaction() as run:
             state = self._locked(run, row.cascade)
@@ -227,16 +209,39 @@ class ModeStore:
                 "UPDATE cascade_draws SET differs = ?, pair = ? WHERE trace_id = ?",
                 *(differs, pair if differs else None, row.trace_id),
             )
-            held = state.in_force
-            if differs is None or held is None or held.certificate != row.certificate or held.by_people:
+            if state.in_force is None or state.in_force.by_people:
                 return state
-            return self._count(run, state, row, differs)
+            return self._count_in_order(run, state, lambda one: one.differs)
 
-    def _count(self, run: Callable[..., Any], state: CascadeState, row: Draw, missed: bool) -> CascadeState:
-        """Let the e-process count an audit of the certificate in force, once for each conversation."""
-        query = "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND certificate = ? AND counted"
-        if run(query, row.cascade, row.conversation, row.certificate).fetchone() or state.mode != "enforce":
+    def _count_in_order(
+        self, run: Callable[..., Any], state: CascadeState, missed: Callable[[Draw], bool | None]
+    ) -> CascadeState:
+        """Let the e-process count audits of the certificate in force, each after all that were drawn before it.
+
+        Stops at the first audit that is pending or of which `missed` returns None. A row that was drawn before the last
+        one counted has had its turn.
+        """
+        held = state.in_force
+        if held is None:
             return state
+        mine = state.cascade, held.certificate
+        last = "SELECT drawn_s FROM cascade_draws WHERE cascade = ? AND certificate = ? AND counted"
+        reached = run(f"{last} ORDER BY drawn_s DESC LIMIT 1", *mine).fetchone()
+        query = f"""SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND certificate = ? AND drawn_s >= ?
+        AND NOT counted AND (outcome = 'pending' OR differs IS NOT NULL) ORDER BY drawn_s, trace_id"""  # noqa: S608 - columns
+        for row in map(_draw, run(query, *mine, reached[0] if reached else 0.0).fetchall()):
+            if state.mode != "enforce":
+                break
+            twin = "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND certificate = ? AND counted"
+            if run(twin, state.cascade, row.conversation, held.certificate).fetchone():
+                continue
+            loses = None if row.outcome == "pending" else missed(row)
+            if loses is None:
+                break
+            state = self._count(run, row, loses)
+        return state
+
+    def _count(self, run: Callable[..., Any], row: Draw, missed: bool) -> CascadeState:
         at = now_iso()
         after = self._change(run, row.cascade, lambda one: one.audited(missed, at))
         value = None if after.monitor is None else after.monitor.e_value
@@ -247,13 +252,9 @@ class ModeStore:
         return after
 
     def judge(self, cascade: str, losses: Mapping[str, bool]) -> int:
-        """Record people's judgements of drawn requests; return how many of these requests are on record.
+        """Record people's judgements of drawn requests; return how many of these requests are recorded.
 
-        If reviewers disagree, the answer is a loss.
-
-        Args:
-            cascade: its name.
-            losses: whether the answer that differs loses, by the request's trace.
+        `losses` says by the request's trace whether the answer that differs loses. If reviewers disagree, it does.
         """
         many = 0
         with self._transaction() as run:
@@ -267,34 +268,22 @@ class ModeStore:
                 many += int(made.rowcount)
         return many
 
-    def count_judged(self, cascade: str, now_s: float, label_s: float, losses: Mapping[str, bool]) -> CascadeState:
-        """Let the e-process count audits that people have judged, in the order in which they were drawn.
+    def count(self, cascade: str, now_s: float, label_s: float, losses: Mapping[str, bool]) -> CascadeState:
+        """Let the e-process count audits in the order in which they were drawn, once for each conversation.
 
         An audit waits until all earlier ones are counted. So neither whether nor when it counts depends on its result.
-        An audit that differs counts as a loss if nobody judges it in time. If nobody can know whether it differs (the
-        guide was down, the process was killed), it is skipped.
+        Where people judge, an audit that differs counts as a loss if nobody judges it in time. If nobody can know
+        whether it differs (the guide was down, the process was killed), it is skipped.
 
-        Args:
-            cascade: its name.
-            now_s: the time, in seconds since 1970.
-            label_s: how long a judgement may take.
-            losses: the reviewers' judgements, by `pair_name`.
+        `label_s` is how long a judgement may take; `losses` has the reviewers' judgements, by `pair_name`.
         """
         with self._transaction() as run:
             state = self._locked(run, cascade)
-            held = state.in_force
-            if held is None or not held.by_people:
-                return state
-            query = f"""SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND certificate = ? AND NOT counted
-            AND (outcome = 'pending' OR differs IS NOT NULL) AND conversation NOT IN (SELECT conversation
-            FROM cascade_draws WHERE cascade = ? AND certificate = ? AND counted) ORDER BY drawn_s, trace_id"""  # noqa: S608 - columns
-            found = run(query, cascade, held.certificate, cascade, held.certificate).fetchall()
-            for row in map(_draw, found):
-                lost = missed(row, losses, late=row.drawn_s + label_s <= now_s)
-                if lost is None:
-                    break
-                state = self._count(run, state, row, lost)
-            return state
+            if state.in_force is None or not state.in_force.by_people:
+                return self._count_in_order(run, state, lambda one: one.differs)
+            return self._count_in_order(
+                run, state, lambda one: missed(one, losses, late=one.drawn_s + label_s <= now_s)
+            )
 
     def is_pending(self, trace_id: str) -> bool:
         """Return whether a drawn row waits for its outcome: its trace is not complete yet."""
@@ -313,12 +302,9 @@ class ModeStore:
             return int(made.rowcount)
 
     def draws(self, cascade: str, *, newest: int | None = None, counted_for: str | None = None) -> list[Draw]:
-        """Return drawn rows in the order they were drawn.
+        """Return drawn rows in the order they were drawn; of many, the `newest` ones.
 
-        Args:
-            cascade: its name.
-            newest: at most so many, the newest ones.
-            counted_for: only audits that the e-process counted for the certificate with this id.
+        With `counted_for` only audits that the e-process counted for the certificate with this id.
         """
         query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ?"  # noqa: S608 - columns
         query += "" if counted_for is None else " AND counted AND certificate = ?"
@@ -340,7 +326,8 @@ class ModeStore:
         SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
         FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._transaction(reading=True) as run:
-            era = self._era(run, cascade)
+            held = run("SELECT document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
+            era = 0 if held is None else CascadeState.loads(held[0], 0).era
             found = run(query, era, era, era, cascade, cascade, cascade, since_s).fetchone()
         *numbers, requests, first, last, cost, priced = found
         pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
@@ -358,13 +345,7 @@ class ModeStore:
     def lease(self, cascade: str, owner: str, now_s: float, until_s: float) -> bool:
         """Take or prolong the right to look at a cascade; return False if another owner has it.
 
-        It ends by itself, so that a killed process does not block others for longer.
-
-        Args:
-            cascade: its name.
-            owner: the owner, a unique name.
-            now_s: the time, in seconds since 1970.
-            until_s: when it ends.
+        It ends by itself, so that a killed process does not block others for longer. `owner` is a unique name.
         """
         with self._transaction() as run:
             made = run(
@@ -395,7 +376,7 @@ class ModeStore:
         Args:
             cascade: its name.
             by: who promotes, for the record.
-            opened_s: the time, in seconds since 1970.
+            opened_s: the time.
             refuse: returns why a look cannot succeed, from its number, the rows that fit and the conversations that
                 certify; None if it may.
 
@@ -417,7 +398,7 @@ class ModeStore:
             why = refuse(number, int(fit or 0), int(conversations or 0))
             if why is not None:
                 raise UsageError(f"{cascade} was not looked at: {why}.")
-            self._change(run, cascade, _counted)
+            self._change(run, cascade, lambda one: replace(one, looks=one.looks + 1))
             run(f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND {_FRESH}", number, cascade, era)  # noqa: S608 - constants
             run(
                 "INSERT INTO cascade_looks (cascade, look, at, by, verdict, page, files, opened_s, tries, era) "
@@ -428,11 +409,9 @@ class ModeStore:
 
     @staticmethod
     def _looked_at(run: Callable[..., Any], cascade: str, look: int) -> list[Draw]:
-        """Return the first row of each conversation of a look."""
+        """Return the rows that a look took."""
         query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND look = ? ORDER BY drawn_s, trace_id"  # noqa: S608 - columns
-        rows = [_draw(row) for row in run(query, cascade, look).fetchall()]
-        first = {row.conversation: row for row in reversed(rows)}
-        return [row for row in rows if first[row.conversation] is row]
+        return [_draw(row) for row in run(query, cascade, look).fetchall()]
 
     def close_look(
         self,
@@ -509,26 +488,21 @@ class ModeStore:
 
     def cheaply_written(self, digests: Sequence[str]) -> bool:
         """Return whether a cheap model wrote the end of any of these histories."""
-        if not digests:
-            return False
-        marks = ", ".join("?" * len(digests))
         with self._transaction(reading=True) as run:
-            query = f"SELECT 1 FROM cascade_written WHERE digest IN ({marks}) LIMIT 1"  # noqa: S608 - marks
-            return run(query, *digests).fetchone() is not None
-
-
-def _counted(state: CascadeState) -> CascadeState:
-    return replace(state, looks=state.looks + 1)
+            for start in range(0, len(digests), _MOST_MARKS):
+                some = digests[start : start + _MOST_MARKS]
+                marks = ", ".join("?" * len(some))
+                query = f"SELECT 1 FROM cascade_written WHERE digest IN ({marks}) LIMIT 1"  # noqa: S608 - marks
+                if run(query, *some).fetchone() is not None:
+                    return True
+        return False
 
 
 def _draw(row: Sequence[Any]) -> Draw:
     """Return a `Draw` from a row of the database; SQLite has numbers for truth values."""
     one = Draw(*row)
-    return one._replace(counted=bool(one.counted), differs=_truth(one.differs), lost=_truth(one.lost))
-
-
-def _truth(value: Any) -> bool | None:
-    return None if value is None else bool(value)
+    differs, lost = (None if value is None else bool(value) for value in (one.differs, one.lost))
+    return one._replace(counted=bool(one.counted), differs=differs, lost=lost)
 
 
 def missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
@@ -539,9 +513,7 @@ def missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
         losses: the reviewers' judgements, by `pair_name`.
         late: whether the time for judgements is over.
     """
-    if row.outcome == "pending" or row.differs is None:
-        return None
     if not row.differs:
-        return False
+        return row.differs
     said = [one for one in (row.lost, losses.get(row.pair or "")) if one is not None]
     return any(said) if said else True if late else None

@@ -1,1 +1,1 @@
-"""When to stop and which answers to keep: the decision rules as they are served. `cascade.training` learns them."""
+"""The decision rules that serve: when to stop, and which answers to keep. `cascade.training` learns them."""

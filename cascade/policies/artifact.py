@@ -1,12 +1,12 @@
-"""A policy at a certified threshold, and a policy directory: what decides, and what is certified about it.
+"""A policy at a certified threshold, and a policy directory: the policy and its certificates.
 
 The directory has two JSON files, a learned policy's numbers, and its hedge if it has one (`hedging`).
 
-`policy.json` holds the policy's settings, the questions that it has seen (training, selection) and, for a guarantee on
-the single answer, the path of thresholds that was ordered before calibration. `certificate.json` holds what was asked
-for, the certificates, the questions that they were made from, and the SHA-256 of the rest. The numbers of a learned
-policy are in `model.safetensors` (`model_file`), whose SHA-256 stands in `policy.json`, so that a certificate names
-them too. Calibrating again writes the certificates anew, and the path where it orders another. `reading` reads it back.
+`policy.json` has the policy's settings, the questions that it has seen (training, selection) and, for a guarantee on
+the single answer, the path of thresholds that was ordered before calibration. `certificate.json` has the requested
+guarantee, the certificates, their calibration questions, and the SHA-256 of the other files. The numbers of a learned
+policy are in `model.safetensors` (`model_file`); its SHA-256 is in `policy.json`, so that a certificate covers it.
+A new calibration replaces the certificates, and the path if it orders a new one. `reading` reads a directory.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from cascade.guarantees.certificate import (
     of_segment,
     to_document,
 )
-from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
+from cascade.policies.base import BatchScores, Observation, Policy, Scores
+from cascade.registry import passes_on
 from cascade.safety import read_bounded
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.policies.base import History
-    from cascade.policies.design import Embedded
 
 
-# --- files of a policy directory, with error messages where one cannot be read or written ---
+# --- the files of a policy directory, and messages if one cannot be read or written ---
 
 MOST_BYTES = 1 << 28
-"""256 MiB: ten million questions' ids. A larger file is refused before it is read."""
+"""256 MiB, enough for the ids of ten million questions. A larger file is refused before it is read."""
 REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
 
 
@@ -55,17 +55,13 @@ POLICY_DIRECTORY, OUTPUT = "policy directory", "--output"
 
 
 def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> None:
-    """Refuse a place where no folder can be written; called before hours of work, not after them.
+    """Refuse a path where no folder can be written. Call this before hours of work, not after.
 
-    It removes what it creates to find out.
-
-    Args:
-        directory: the place.
-        what: what the folder is called in errors.
-        option: the command line's option for it.
+    It removes everything that it creates for the check. `what` is what errors call the folder, and `option` the
+    command line's option for it.
 
     Raises:
-        UsageError: the name is empty, it is a file, or nothing can be written there; with the reason.
+        UsageError: the name is empty, it is a file, or nothing can be written there; the message has the reason.
     """
     if not str(directory):
         raise UsageError(f"Name the {what} to be written: {option} DIR")
@@ -81,7 +77,7 @@ def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = 
         raise unwritten(folder, error, what, option) from None
     finally:
         for one in reversed(made):
-            with contextlib.suppress(OSError):  # another process has written there meanwhile
+            with contextlib.suppress(OSError):  # another process has written there in the meantime
                 one.rmdir()
 
 
@@ -93,10 +89,10 @@ def unwritten(folder: Path, error: OSError, what: str = POLICY_DIRECTORY, option
 
 
 def there(file: Path) -> bool:
-    """Whether there is such a file.
+    """Whether a file exists.
 
     Raises:
-        ConfigError: it cannot be told, as in a directory without read permission.
+        ConfigError: this cannot be determined, as in a directory without read permission.
     """
     try:
         file.stat()
@@ -120,22 +116,22 @@ def content(file: Path) -> bytes:
 
 
 def json_of(file: Path) -> Any:
-    """Read a JSON file: each name once, only numbers that JSON allows. Raises ConfigError if it is not such a file."""
+    """Read a JSON file without duplicate names or non-JSON numbers. Raises ConfigError if it is not valid."""
     return json_of_bytes(content(file), str(file))
 
 
 def json_of_bytes(data: bytes, source: str) -> Any:
-    """Read the bytes of such a file. Raises ConfigError as `json_of` does; `source` is what its message calls them."""
+    """Read the bytes of such a file. Raises ConfigError as `json_of` does; the message names `source`."""
     try:
         return json.loads(
             data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"it is no JSON as it was written: {error}"], source) from None
+        raise ConfigError([f"it is not JSON as cascade writes it: {error}"], source) from None
 
 
 def damaged(error: ConfigError) -> ConfigError:
-    """Return the problem of a file, with advice; of one that a newer release wrote, as it is."""
+    """Return the problem of a file, with advice unless a newer release wrote it."""
     if isinstance(error, NewerFileError):
         return error
     *first, last = error.problems
@@ -149,36 +145,36 @@ def _unread(file: Path, error: OSError) -> ConfigError:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("a name appears twice in an object")
     return found
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
-    """Return a number; 1e999 would be read as infinite, which no file of ours holds."""
+    """Return a number; refuse one such as 1e999, which would become infinite."""
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits} is no number that a computer can hold")
+        raise ValueError(f"{digits} is too large for a float")
     return number
 
 
-# --- Several files of one directory, written all or not at all ---
+# --- Atomic writing of several files of one directory ---
 
 
 def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
-    """Write files in one go, and remove those whose content is None.
+    """Write several files atomically, and remove those whose content is None.
 
-    All files are first written beside their places and flushed to the disk. Then they are moved into place in the given
-    order, so a reader finds each file whole, old or new. If a move fails, the old files are restored. A machine that
+    All files are first written to temporary names and flushed to the disk. Then they are moved into place in the given
+    order, so a reader finds each file complete, old or new. If a move fails, the old files are restored. A machine that
     stops half-way can leave some old and some new files, so the last file should name the others by their hashes.
 
     Args:
         folder: created if it does not exist.
-        contents: by plain file names, or by paths below the folder ("levels/low/policy.json"), whose folders are made;
-            those that are left empty go with their last file.
+        contents: the content by file name, or by a path below the folder ("levels/low/policy.json"). Folders are
+            created as needed, and removed with their last file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     held = Path(tempfile.mkdtemp(prefix=".writing.", dir=folder))  # on the same disk, so that files can be moved
@@ -194,7 +190,7 @@ def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
 
 
 def _beside(held: Path, which: str, name: str) -> Path:
-    """Return where a file is kept before its move: in one flat folder, with "@" for "/"."""
+    """Return the temporary path of a file before its move: in one flat folder, with "@" for "/"."""
     return held / f"{which}.{name.replace('/', '@')}"
 
 
@@ -225,7 +221,7 @@ def _tidy(folder: Path, names: list[str]) -> None:
     """Remove folders that are now empty."""
     below = {folder / parent for name in names for parent in Path(name).parents} - {folder}
     for one in sorted(below, key=lambda path: len(path.parts), reverse=True):
-        with contextlib.suppress(OSError):  # it is not empty, or is gone already
+        with contextlib.suppress(OSError):  # it is not empty, or was removed already
             one.rmdir()
 
 
@@ -237,7 +233,7 @@ def _flushed(file: Path, data: bytes) -> None:
     file.chmod(0o644)
 
 
-# --- what a policy directory holds ---
+# --- the contents of a policy directory ---
 
 
 class Threshold(NamedTuple):
@@ -248,20 +244,18 @@ class Threshold(NamedTuple):
     abstain_below: float | None = None
 
 
+UNCERTIFIED = "This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR"
 EVERYTHING = Threshold(-math.inf, keeps_everything=True)
 
 
+@passes_on("inner", "depends_on_kappa", "reads", "needs", "depth", "takes", "fitted_on", "asks", "embedded")
 @dataclass(frozen=True, slots=True)
 class CalibratedPolicy(Policy):
     """A policy's scores at a certified threshold: one for all questions, or one for each segment.
 
-    If the certificate keeps everything, every score is +∞: all steps are paid, all answers kept.
-
-    Args:
-        inner: the policy that scores.
-        threshold: the threshold of questions whose segment is not in `segments`.
-        segments: the threshold of each segment, by name.
-        by_group: whether the certificates were made by groups, so that a question's group is its segment.
+    If the certificate keeps everything, every score is +∞: all steps are paid, all answers kept. `segments` has the
+    threshold of each, and `threshold` that of all other questions. `by_group` says that the certificates were made by
+    groups, so that a question's group is its segment.
     """
 
     inner: Policy
@@ -294,48 +288,8 @@ class CalibratedPolicy(Policy):
             threshold = threshold._replace(kappa=kappa)
         return self if threshold == self.threshold else replace(self, threshold=threshold)
 
-    @property
-    def depends_on_kappa(self) -> bool:
-        """As the inner policy."""
-        return self.inner.depends_on_kappa
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """As the inner policy."""
-        return self.inner.reads
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """As the inner policy."""
-        return self.inner.needs
-
-    @property
-    def depth(self) -> int:
-        """As the inner policy."""
-        return self.inner.depth
-
-    @property
-    def takes(self) -> Takes | None:
-        """As the inner policy."""
-        return self.inner.takes
-
-    @property
-    def fitted_on(self) -> FittedOn | None:
-        """As the inner policy."""
-        return self.inner.fitted_on
-
-    @property
-    def asks(self) -> tuple[str, ...]:
-        """As the inner policy."""
-        return self.inner.asks
-
-    @property
-    def embedded(self) -> Embedded | None:
-        """As the inner policy."""
-        return self.inner.embedded
-
     def scores(self, observation: Observation) -> Scores:
-        """Score as the policy does, or include everything. Its confidences rank the answers either way."""
+        """Return the inner policy's scores, or include everything. The inner confidences are always returned."""
         found = self.inner.scores(observation)
         if self.threshold.keeps_everything:
             return found._replace(candidates=(math.inf,) * len(observation.step.candidates), next=math.inf)
@@ -355,20 +309,20 @@ class CalibratedPolicy(Policy):
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
 HEDGE_FILE = "hedge.json"
-"""When the reference's call is begun early (`hedging`). It changes no answer, so no certificate names it."""
+"""The file of a hedge (`hedging`). No certificate covers it, since it changes no answer."""
 CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE = "README.md", "frontier.svg", "curves.csv", "curves.svg"
-"""A fitted policy's model card, and the plot in it; how a policy network learned, as a table and as a plot."""
+"""The files of a fitted policy's model card, its plot, and a network's learning curves as a table and a plot."""
 _OURS = (MODEL_FILE, HEDGE_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
-"""The file that marks a directory with several levels, and the folder of the levels other than its own (`levels`)."""
+"""The file that marks a directory with levels, and the folder of all levels but the default one (`levels`)."""
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The questions that a policy was made with; no certificate may be made from them.
+    """The questions from which a policy was made; they must not certify it.
 
-    They are named by `schema.identity`, and by `schema.question_id` if a release before 0.6 wrote them.
+    They are stored by `schema.identity`, or by `schema.question_id` if a release before 0.6 wrote them.
     """
 
     training: tuple[str, ...] = ()
@@ -386,15 +340,16 @@ class PolicyArtifact:
 
     Attributes:
         policy: the policy's settings, as the section `policy` of a configuration.
-        seen: the questions that it was made with.
-        path: the points among which a guarantee on the single answer chose, from silent to talkative to cheap.
-        ordered_for: the guarantee, share and seed that the path was ordered with; None if unknown.
+        seen: the questions from which it was made.
+        path: the points that a guarantee on the single answer tests in order: from those that answer nothing, over
+            those that answer everything, to the cheap ones.
+        ordered_for: the guarantee, share and seed for which the path was ordered; None if unknown.
         certificates: one for all questions, or one for each segment and one without a name for all other segments.
         questions: the questions that the certificates were made from, sorted.
-        asked: the request that they were made for; None if unknown.
-        unanswered: calibration questions that no step answers rightly, of which most promises say nothing; None where
-            that is not known.
-        files: what the policy has besides, by the file's name: a learned policy's numbers, and its hedge.
+        asked: the requested guarantee; None if unknown.
+        unanswered: the number of calibration questions that no step answers rightly, which most promises do not cover;
+            None if unknown.
+        files: further files by name: a learned policy's numbers, and its hedge.
     """
 
     policy: Mapping[str, Any]
@@ -409,7 +364,7 @@ class PolicyArtifact:
 
     @property
     def hedge(self) -> bytes | None:
-        """The file of its hedge (`hedging.loads`); None where it has none."""
+        """The content of its hedge's file (`hedging.loads`); None without one."""
         return self.files.get(HEDGE_FILE)
 
     @property
@@ -419,22 +374,16 @@ class PolicyArtifact:
 
     @property
     def policy_sha256(self) -> str:
-        """The SHA-256 of `policy.json` in canonical form, which every certificate names."""
+        """The SHA-256 of `policy.json` in canonical form, which is in every certificate."""
         return digest(_policy_document(self))
 
     def calibrated(self, policy: Policy) -> CalibratedPolicy:
         """Return the policy that these settings describe with the certified thresholds.
 
-        Args:
-            policy: the policy that `factory.policy_of` makes from the settings.
-
-        Raises:
-            UsageError: there is no certificate.
+        `policy` is made by `factory.policy_of`.
         """
         if not self.certificates:
-            raise UsageError(
-                "This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR"
-            )
+            raise UsageError(UNCERTIFIED)
         thresholds = {one.name: _threshold(one) for one in self.certificates}
         by_group = any(one.group is not None for one in self.certificates)
         return CalibratedPolicy(policy, thresholds.get(None, EVERYTHING), thresholds, by_group)
@@ -445,21 +394,19 @@ def _threshold(certificate: Certificate) -> Threshold:
 
 
 def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str, bytes] | None = None) -> None:
-    """Write a policy directory; the same artefact gives the same bytes.
+    """Write a policy directory. Equal artefacts give equal bytes.
 
-    All of it is written, or nothing changes (`files.write_whole`). It removes an earlier policy's certificates if the
-    new one has none, another policy's numbers and model card, an older plot that `files` lacks, and earlier levels
-    (`levels.write` writes levels).
+    The write is atomic (`write_whole`). It also removes an earlier policy's certificates if the new one has none,
+    another policy's numbers and model card, an older plot that `files` lacks, and earlier levels (`levels.write`
+    writes levels).
 
     Args:
         directory: the directory; it is created if it does not exist.
         artifact: the policy, with its `files`.
-        files: further files, by plain names: a model card, a plot. Without it the card and the plots of the same policy
-            stay.
+        files: further files by name, such as a model card and a plot. By default those of the same policy stay.
 
     Raises:
-        UsageError: it cannot be written there; a name of `files` is no plain file name, or one that the artefact
-            writes itself.
+        UsageError: the directory cannot be written; or a name in `files` is not a plain file name, or is reserved.
     """
     folder = Path(directory)
     contents = contents_of(folder, artifact, files)
@@ -488,7 +435,7 @@ def contents_of(
 def levels_gone(folder: Path) -> dict[str, bytes | None]:
     """Return the files of a directory's levels, all None (to be removed), `levels.json` first.
 
-    Only files that cascade writes, if there is a `levels.json`; links are not followed.
+    It includes only files that cascade writes, and only if there is a `levels.json`; links are not followed.
     """
     within = folder / LEVELS_FOLDER
     if not (folder / LEVELS_FILE).exists() or within.is_symlink() or not within.is_dir():
@@ -511,7 +458,7 @@ def _settings(folder: Path) -> Any:
 
 
 def is_policy(folder: Path) -> bool:
-    """Whether a directory's `policy.json` has the form that cascade writes, in any release, damaged or not."""
+    """Whether a directory's `policy.json` was written by any release of cascade, even if it is damaged."""
     try:
         held = json_of(folder / POLICY_FILE)
     except ConfigError:
@@ -520,7 +467,7 @@ def is_policy(folder: Path) -> bool:
 
 
 def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
-    """Return the problem if the file of a learned policy's numbers is not the one that the settings name."""
+    """Return the problem if the file of a learned policy's numbers does not match the settings' hash."""
     found = sha256(data).hexdigest()
     if found == sha256_hex:
         return []
@@ -551,28 +498,22 @@ def _policy_document(artifact: PolicyArtifact) -> dict[str, Any]:
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:
-    """Return a document as the bytes of a file: the same values give the same bytes."""
+    """Return a document as the bytes of a file; equal values give equal bytes."""
     return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
 
 
 def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> None:
-    """Refuse a place that cannot hold a policy directory, or that holds another policy.
+    """Refuse a path that cannot become a policy directory, or that has another policy.
 
-    Args:
-        target: the directory to write.
-        same: whether the policy there is the one that is written again.
-        force: whether another policy may be overwritten.
-        otherwise: other advice, in words that end with "choose".
-
-    Raises:
-        UsageError: it cannot be written there.
+    `same` says that the policy there is written again, and `force` that another may be overwritten. `otherwise` is
+    other advice, ending with "choose".
     """
     _refuse_level(target)
     writable(target)
     if (target / POLICY_FILE).exists() and not same and not force:
         if not is_policy(target):
             raise UsageError(f"{target} holds a {POLICY_FILE} that cascade did not write; choose another --output.")
-        raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")
+        raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to overwrite it.")
 
 
 def _refuse_level(target: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a policy sees (`Observation`, or logged steps: `History`), the Protocol that it follows, and `actions`.
+"""The inputs of a policy (`Observation`; for logs `History`), its base class `Policy`, and the function `actions`.
 
 `actions` turns scores into actions at a threshold. `policies.config` has the settings that build a policy.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Steps of n questions, at most T each, with m places for candidates. NaN means unknown. It has no labels.
+    """The steps of n questions, at most T each, with m places for candidates. NaN means unknown. It has no labels.
 
     Attributes:
         sources: the m places ("base", "guide"); "answer" for a place that several models fill (in a ladder).
@@ -31,9 +31,9 @@ class History:
         asked: float64 (n,) by name, numbers of the question's text (`policies.views`).
         cost: float64 (n, T), nano-USD of each step.
         tokens: float64 (n, T), input and output tokens of each step.
-        steps: int64 (n,), how many steps are on record.
-        complete: bool (n,), whether these are all that the question could take.
-        bought: bool (n, T), the steps on record where some before the last were left out; None: all up to `steps`.
+        steps: int64 (n,), the number of logged steps.
+        complete: bool (n,), whether these are all possible steps of the question.
+        bought: bool (n, T), the logged steps, if some before the last are missing; None: all up to `steps`.
     """
 
     sources: tuple[str, ...]
@@ -59,12 +59,12 @@ class History:
         return int(self.answer.shape[1])
 
     def has(self, step: int) -> Bools:
-        """Return whether a step, numbered from 1, is on record: bool (n,)."""
+        """Return whether a step, numbered from 1, is logged: bool (n,)."""
         there = self.steps >= step
         return there if self.bought is None else there & self.bought[:, step - 1]
 
     def take(self, rows: Ints | Bools | slice) -> History:
-        """Return the chosen questions; of a slice without copying."""
+        """Return the chosen questions, without copying if they are a slice."""
         return History(
             self.sources,
             self.answer[rows],
@@ -101,13 +101,13 @@ class History:
 
 
 ALWAYS, NEVER = float("inf"), float("-inf")
-"""The score of an action taken at every threshold, and of one taken at none."""
+"""The score of an action that is taken at every threshold, and of one that is taken at none."""
 SHARED_PLACE = "answer"
-"""The name of a candidate's place that several models fill, as in a ladder (`episodes.tabulate`)."""
+"""The name of a candidate's place if several models fill it, as in a ladder (`episodes.tabulate`)."""
 
 
 class Observation(NamedTuple):
-    """What a policy sees: the question and every step so far; the latest is last and not decided yet."""
+    """The input of a policy: the question and all steps so far. The last step is the latest and is not decided yet."""
 
     question: Question
     steps: tuple[Step, ...]
@@ -155,7 +155,7 @@ class Takes(NamedTuple):
 
 
 class BatchScores(NamedTuple):
-    """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None if it has none.
+    """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None without any.
 
     `bought`, bool (n, T): the steps that the policy buys on a walk to the end, if it leaves some out; None: all.
     """
@@ -166,12 +166,7 @@ class BatchScores(NamedTuple):
 
 
 class FittedOn(NamedTuple):
-    """The steps and candidates that a policy was fitted on.
-
-    Attributes:
-        horizon: the number of steps that it has rules for.
-        sources: the places of a step's candidates, as in `History`.
-    """
+    """The steps and candidates that a policy was fitted on."""
 
     horizon: int
     sources: tuple[str, ...]
@@ -207,7 +202,7 @@ class Policy(Protocol):
         ...
 
     def batch(self, history: History) -> BatchScores | None:  # noqa: ARG002 - for those that score a whole log
-        """Score every step of a log, bit for bit as `scores` does; None if it cannot score batches."""
+        """Score every step of a log, with the same bits as `scores`; None if it cannot score batches."""
         return None
 
     @default
@@ -302,7 +297,7 @@ def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: b
         kappa: the threshold.
         last: whether this is step T, where going on is impossible.
 
-    A score that is not a number is no reason to stop: it excludes a candidate and includes "next".
+    A NaN never leads to a stop: it excludes a candidate and includes "next".
 
     >>> actions([0.7, 0.2], 0.1, kappa=0.15, last=False)
     Actions(keep=(0, 1), proceed=False)
@@ -325,7 +320,7 @@ def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: b
 
 
 def _argmax(scores: Sequence[float]) -> int | None:
-    """Return the index of the highest score, the lowest of several, NaN counting as −inf; None if there is none."""
+    """Return the lowest index of the highest score, with NaN as −inf; None without scores."""
     best, highest = None, NEVER
     for index, score in enumerate(scores):
         if best is None or score > highest:

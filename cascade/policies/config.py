@@ -1,7 +1,7 @@
-"""The settings of a policy: what every kind has in common, and the kinds by name (`POLICIES`).
+"""The settings of policies: the base class `PolicyConfig`, and the kinds by name (`POLICIES`).
 
-`docs/write-a-policy.md` shows a whole kind. A kind is built in, brought by an installed package, or a class of one's
-own as "module:Class". The kind "directory" names a policy directory in place of a policy.
+`docs/write-a-policy.md` has a complete example. A kind is built in, from an installed package, or a user's class given
+as "module:Class". The kind "directory" refers to a policy directory.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from cascade.policies.base import FittedOn, Policy
 from cascade.registry import Registry, subclass_of
 from cascade.section import ByKind, KindSection
 
-if TYPE_CHECKING:  # numpy, which most configurations do without
+if TYPE_CHECKING:  # numpy, which most configurations do not need
     from cascade.policies.design import Embedder
 
 
 class StrategyFacts(NamedTuple):
-    """What the settings of a policy are checked against: the strategy that is configured.
+    """The facts about the configured strategy against which a policy's settings are checked.
 
     Attributes:
         kind: its kind.
-        horizon: T, the most steps.
-        sources: the places of a step's candidates, each with the names that it may bear in a log.
-        signals: those that its steps can have.
+        horizon: T, the maximum number of steps.
+        sources: the places of a step's candidates, each with the names that it may have in a log.
+        signals: the signals that its steps can have.
         decides: whether a model decides in each step when to stop.
         has_reference, has_parts, has_calls: whether it has the parts of `Takes`.
-        line_for: the line of a configuration under which a policy fitted on such steps is served, where it is known.
+        line_for: the configuration line of a strategy that serves a policy fitted on such steps, if known.
     """
 
     kind: str
@@ -51,8 +51,8 @@ class PolicyConfig(KindSection):
     A configuration names the class by its entry point in the group `cascade.policies`, or as "module:Class". A
     subclass adds its settings and defines `build`.
 
-    A kind that nobody writes by hand (`not_by_hand`) stands in a policy directory alone: its numbers are in a file
-    beside its settings (`artifact.MODEL_FILE`), and `read` builds it of both.
+    A kind that cannot be written by hand (`not_by_hand`) exists only in policy directories: its numbers are in a file
+    beside its settings (`artifact.MODEL_FILE`), and `read` builds the policy from both.
     """
 
     @abstractmethod
@@ -63,24 +63,24 @@ class PolicyConfig(KindSection):
         """Return the policy of a policy directory.
 
         Args:
-            files: the directory's files beside `policy.json`, by their names: none for most policies.
+            files: the directory's files other than `policy.json`, by name; empty for most policies.
             source: the directory, for messages.
-            embedder: loads the sentence model, for a policy that looks at questions with one.
+            embedder: loads the sentence model, for a policy that uses one.
 
         Raises:
-            ConfigError: everything that is wrong with the files.
+            ConfigError: the files are not valid; lists every problem.
         """
         return self.build()
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:  # noqa: ARG002 - most policies go with any strategy
-        """Yield what keeps the policy from working with a strategy, each as "path: what is wrong"."""
+        """Yield the reasons why the policy does not work with a strategy, each as "path: what is wrong"."""
         yield from ()
 
 
 class DirectoryConfig(PolicyConfig):
-    """A policy directory, as `cascade calibrate` writes it: a policy with the thresholds that were certified for it.
+    """A policy directory, as `cascade calibrate` writes it: a policy with its certified thresholds.
 
-    `hedge: false` never begins the reference's call early, also where the directory says when to (`hedging`).
+    With `hedge: false` the reference's call is never started early, even if the directory has a hedge (`hedging`).
     """
 
     kind: Literal["directory"]
@@ -88,11 +88,7 @@ class DirectoryConfig(PolicyConfig):
     hedge: bool = True
 
     def build(self) -> NoReturn:
-        """Refuse: a directory is read, with its files and certificates, by `factory.read_policy`.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise an error: `factory.read_policy` reads a directory with its files and certificates."""
         raise UsageError(f"{self.path} is a policy directory: read it with cascade.factory.read_policy.")
 
 

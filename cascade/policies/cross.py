@@ -1,8 +1,9 @@
-"""Several learned policies that decide as one: each says how its own questions rank what it sees, the mean decides.
+"""Several learned policies that decide together: each ranks a score among its own questions, and the mean rank decides.
 
 Cross-calibration (`training.crossing`) fits a member for each fold of a log, without that fold's questions, and keeps
-the critical values of these under it. A member's score of going on becomes a rank among them, a p-value for "stopping
-here loses the answer", and p-values of several members can be averaged: `design/cross-calibration.md`.
+the critical values of the fold's questions under this member. A member's score of going on becomes a rank among them, a
+p-value for "stopping here loses the answer". P-values of several members can be averaged:
+`design/cross-calibration.md`.
 """
 
 from __future__ import annotations
@@ -33,17 +34,13 @@ class CrossPolicy(Policy):
 
         rank_k(x) = (1 + #{i: critical_k[i] ≤ x}) / (n_k + 1),   x = the member's own score of going on.
 
-    Every answer is kept; confidences are the strategy's own. Where a member says to go on because a feature is missing
-    that never was in training (`design.GO_ON`), its rank is 1.
+    Every answer is kept; confidences are the strategy's own. If a member goes on because a feature is missing that was
+    never missing in training (`design.GO_ON`), its rank is 1.
 
     Args:
-        members: of the same sources and steps.
+        members: policies with the same sources and steps.
         critical: for each member the critical values of its own questions, float64 (n_k,), ascending, ±∞ allowed.
         kappa: the threshold, a mean rank.
-
-    Raises:
-        UsageError: members that do not fit each other, that leave answers out or judge them, or critical values that
-            are not ascending numbers, one array a member.
     """
 
     members: tuple[LearnedPolicy, ...]
@@ -66,12 +63,12 @@ class CrossPolicy(Policy):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that some member looks at, sorted."""
+        """The signals that any member reads, sorted."""
         return tuple(sorted({name for one in self.members for name in one.reads}))
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The signals that some rule of some member says nothing without, sorted."""
+        """The signals that any rule of any member requires, sorted."""
         return tuple(sorted({name for one in self.members for name in one.needs}))
 
     @property
@@ -92,7 +89,7 @@ class CrossPolicy(Policy):
         return Scores(kept, total / len(self.members))
 
     def batch(self, history: History) -> BatchScores:
-        """Score every step on record, as `scores` does to the bit; −∞ where there is no step, or no candidate."""
+        """Score every logged step with the same bits as `scores`; −∞ for missing steps and candidates."""
         there = np.arange(history.horizon) < history.steps[:, None]
         total = np.zeros(there.shape)
         for member, critical in zip(self.members, self.critical, strict=True):
@@ -104,16 +101,14 @@ class CrossPolicy(Policy):
 
 
 def as_crossed(policy: Policy) -> CrossPolicy | None:
-    """Return a cross-calibrated policy as one; None for any other."""
+    """Return the policy as a `CrossPolicy`; None if it is another kind."""
     return policy if isinstance(policy, CrossPolicy) else None
 
 
 def ranks(critical: Floats, scores: Floats) -> Floats:
     """Return (1 + #{critical ≤ score}) / (n + 1) for each score: float64, of the scores' shape.
 
-    Args:
-        critical: float64 (n,), ascending.
-        scores: any shape. NaN, which includes "next", ranks highest.
+    `critical` is ascending. A score of NaN, which includes "next", ranks highest.
 
     >>> ranks(np.array([0.2, 0.5, 0.5]), np.array([0.1, 0.2, 0.5, np.inf])).tolist()
     [0.25, 0.5, 1.0, 1.0]
@@ -122,24 +117,23 @@ def ranks(critical: Floats, scores: Floats) -> Floats:
 
 
 def _problems(members: Sequence[LearnedPolicy], critical: Sequence[Floats]) -> list[str]:
-    """Return what is wrong with members and their critical values."""
     found = []
     if len(members) < 2 or len(critical) != len(members):
         found.append("cross-calibration takes at least two members, and critical values for each")
     if len({(one.sources, one.horizon) for one in members}) > 1:
-        found.append("its members have rules for the same steps and sources")
+        found.append("its members must have rules for the same steps and sources")
     if any(scorer is not None for one in members for rule in one.rules for scorer in rule.include):
-        found.append("its members keep every answer")
+        found.append("its members must keep every answer")
     if any(one.judges or one.directions is not None for one in members):
-        found.append("its members have no confidences of their own, and look at no sentence embedding")
+        found.append("its members must have no confidences of their own, and read no sentence embedding")
     if any(values.ndim != 1 or np.isnan(values).any() or (values[1:] < values[:-1]).any() for values in critical):
-        found.append("critical values are ascending numbers")
+        found.append("critical values must be ascending numbers")
     return found
 
 
 # --- The numbers of a cross-calibrated policy in a file: `model.safetensors`, all members in one ---
-# Member k's tensors stand there as a learned policy's would (`model_file`), under `member{k}.`, and beside them its
-# critical values, `member{k}.critical`: float64, ascending, ±∞ allowed.
+# Member k's tensors are stored as those of a learned policy (`model_file`), with the prefix `member{k}.`; its critical
+# values are `member{k}.critical`: float64, ascending, ±∞ allowed.
 
 CRITICAL = "critical"
 
@@ -149,11 +143,7 @@ def settings(
 ) -> dict[str, Any]:
     """Return a cross-calibrated policy's settings, as the section `policy` of `policy.json`.
 
-    Args:
-        policy: the policy.
-        model: its numbers, as `dumps` gives them.
-        seed: what drew the folds.
-        fitted: for each member, figures on how it was chosen, plain JSON values; no code reads them.
+    `fitted` has figures on how each member was chosen, which no code reads.
     """
     figures = fitted or [{}] * len(policy.members)
     return {
@@ -166,11 +156,7 @@ def settings(
 
 
 def dumps(policy: CrossPolicy) -> bytes:
-    """Return a policy's numbers as a file; the same policy gives the same bytes.
-
-    Raises:
-        UsageError: the policy could not be read again.
-    """
+    """Return a policy's numbers as the bytes of a file; equal policies give equal bytes."""
     arrays: dict[str, Array] = {}
     for number, (member, critical) in enumerate(zip(policy.members, policy.critical, strict=True)):
         held = {**model_file.tensors(member), CRITICAL: critical}
@@ -181,20 +167,14 @@ def dumps(policy: CrossPolicy) -> bytes:
 
 
 def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) -> CrossPolicy:
-    """Return the policy of settings and the file that they name.
+    """Return the policy from its settings and the file that they name.
 
-    Args:
-        data: the file.
-        section: the settings, of the form that `learned_config.CrossConfig` checks.
-        source: where they stand, for the message.
-
-    Raises:
-        ConfigError: everything that is wrong.
+    `section` has the form that `learned_config.CrossConfig` checks; errors name `source`.
     """
     features, problems = zip(*map(model_file.features_of, section["members"]), strict=True)
     said = [f"policy.members[{number}]: {one}" for number, some in enumerate(problems) for one in some]
     said += [
-        f"policy.members[{number}].model.sha256: the members are in one file, and this names another"
+        f"policy.members[{number}].model.sha256: all members must be in one file, and this hash is of another"
         for number, member in enumerate(section["members"])
         if member["model"] != section["model"]
     ]

@@ -1,11 +1,11 @@
-"""From raw features to the columns that a linear model weighs, the same to the bit for one row and for many.
+"""Converts raw features to the columns of a linear model, with the same bits for one row and for many.
 
-Live, one row is scored; on a log, all rows at once; and a certified threshold is the score of a logged row. So both go
-through the same arithmetic: element by element, sums in the order of the columns (`np.add.accumulate`, which is
-sequential), `exp` by `math.exp`. No matrix product is served: its order of summation depends on shape and machine.
+Live, one row is scored; on a log, all rows at once; and a certified threshold is the score of a logged row. So both
+use the same arithmetic: element by element, with sums in the order of the columns (`np.add.accumulate`, which is
+sequential), `exp` by `math.exp`. Serving uses no matrix product, whose order of summation depends on shape and machine.
 
-`Scored` is what every form of score can do, and `Reading` the named arrays of a file, of which it is made: they are
-taken one by one, what is wrong is noted, and nothing guessed.
+`Scored` is the base class of all scorers. `Reading` reads the named arrays of a file, from which scorers are built, and
+notes every problem.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Reading:
-    """Arrays by dotted names, and what was found wrong with them.
+    """Arrays by dotted names, and the problems found in them.
 
     >>> held = Reading({"linear.weights": np.zeros(3)})
     >>> held.inside("linear").take("weights", np.float64, (4,)) is None
     True
     >>> held.problems
-    ['linear.weights: its shape is (3,), and (4,) is meant']
+    ['linear.weights: its shape must be (4,), not (3,)']
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -40,25 +40,25 @@ class Reading:
         self._taken: set[str] = set()
         self.problems: list[str] = []
         self.shared: dict[Any, Any] = {}
-        """What was made of arrays that are the same elsewhere in the file."""
+        """Objects already built from arrays that occur again in the file."""
 
     def inside(self, name: str) -> Reading:
-        """Return what stands under a name; problems are noted in the same list."""
+        """Return the array of a name; problems are added to the same list."""
         part = Reading(self._arrays)
         part._prefix, part._taken = f"{self._prefix}{name}.", self._taken
         part.problems, part.shared = self.problems, self.shared
         return part
 
     def names(self) -> list[str]:
-        """Return the first parts of the names here, sorted."""
+        """Return the first parts of the names, sorted."""
         here = [name[len(self._prefix) :] for name in self._arrays if name.startswith(self._prefix)]
         return sorted({name.split(".")[0] for name in here})
 
     def take(self, name: str, dtype: Any, shape: Sequence[int | None], *, finite: bool = True) -> Any:
         """Return an array of exactly this type and shape (None: any length, one length for all Nones is not meant).
 
-        None where it is missing, of another type or shape, or holds a number that is not finite, or without `finite` is
-        none at all (NaN); that is noted.
+        Return None and note the problem if it is missing, has another type or shape, or has a number that is not
+        finite; if `finite` is false, only NaN is a problem.
         """
         full = self._prefix + name
         self._taken.add(full)
@@ -67,25 +67,25 @@ class Reading:
         if found is None:
             said = "is missing"
         elif found.dtype != np.dtype(dtype):
-            said = f"its type is {found.dtype}, and {np.dtype(dtype)} is meant"
+            said = f"its type must be {np.dtype(dtype)}, not {found.dtype}"
         elif len(found.shape) != len(shape) or any(
             wanted not in {None, size} for size, wanted in zip(found.shape, shape, strict=True)
         ):
             meant = ", ".join("any" if wanted is None else str(wanted) for wanted in shape)
-            said = f"its shape is {found.shape}, and ({meant}{',' if len(shape) == 1 else ''}) is meant"
+            said = f"its shape must be ({meant}{',' if len(shape) == 1 else ''}), not {found.shape}"
         elif found.dtype.kind == "f" and finite and not np.isfinite(found).all():
-            said = "not all of its numbers are finite"
+            said = "its numbers must be finite"
         elif found.dtype.kind == "f" and np.isnan(found).any():
-            said = "not all of it are numbers"
+            said = "its entries must be numbers"
         elif found.dtype.kind == "b" and (np.frombuffer(found.tobytes(), np.uint8) > 1).any():
-            said = "not all of its bytes are 0 or 1"
+            said = "its bytes must be 0 or 1"
         if said is not None:
             self.note(said, name)
             return None
         return found
 
     def number(self, name: str, *, finite: bool = True) -> float | None:
-        """Return a single number; None, and noted, where there is none. NaN is none."""
+        """Return a single number; return None and note the problem if there is none, or if it is NaN."""
         if not finite:
             found = self._arrays.get(self._prefix + name)
             if found is not None and found.shape == () and found.dtype == np.float64 and np.isinf(found):
@@ -95,7 +95,7 @@ class Reading:
         return None if taken is None else float(taken)
 
     def note(self, said: str, name: str | None = None) -> None:
-        """Note a problem of what is here, or of one name in it."""
+        """Record a problem of this group, or of one name in it."""
         where = self._prefix.removesuffix(".") if name is None else self._prefix + name
         self.problems.append(f"{where}: {said}" if where else said)
 
@@ -105,12 +105,12 @@ class Reading:
 
 
 GO_ON = math.inf
-"""The score where something is missing that never was in training: go on, keep the answer. See `Design.unforeseen`."""
+"""The score if a feature is missing that never was in training: go on, keep the answer (`Design.unforeseen`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Design:
-    """How d raw features become D columns: clipped and scaled, then marks of what is missing, then products.
+    """The conversion of d raw features to D columns: scaled features, then indicators of missing ones, then products.
 
     The columns, in order: each feature x as (clip(x, low, high) − centre) / scale, 0 where x is missing (NaN); for each
     of `indicators` 1 where that feature is missing, else 0; for each of `pairs` the product of two of the columns so
@@ -187,14 +187,14 @@ class Design:
         return found
 
     def unforeseen(self, raw: Floats) -> Bools:
-        """Return where a feature is missing that never was in training, bool (…).
+        """Return the rows with a missing feature that was never missing in training, bool (…).
 
-        There is no telling what that means, and a 0 would be a guess. The stated fallback is `GO_ON`.
+        The meaning of such a gap is unknown, and 0 would be a guess. The fallback is `GO_ON`.
         """
         return np.asarray((np.isnan(raw) & self._needed).any(axis=-1))
 
     def designed(self, raw: Floats, missing: Bools | None) -> Designed:
-        """Return the columns, and where they must not be used; `missing` as `Memo.missing` has it."""
+        """Return the columns, and the rows in which they must not be used; `missing` is as in `Memo.missing`."""
         rows = self._made(raw, missing)
         if missing is None:
             return Designed(rows, None)
@@ -202,20 +202,20 @@ class Design:
         return Designed(rows, strange.any(axis=-1) if np.count_nonzero(strange) else None)
 
     def most(self) -> Floats:
-        """Return the most that each column can be, without its sign: float64 (D,)."""
+        """Return the largest possible absolute value of each column: float64 (D,)."""
         edges = np.maximum(np.abs(self.low - self.centre), np.abs(self.high - self.centre)) / self.scale
         plain = np.concatenate([edges, np.ones(self.indicators.size)])
         return np.concatenate([plain, plain[self._first] * plain[self._second]])
 
     def arrays(self) -> dict[str, Array]:
-        """Return what the design is made of, by name."""
+        """Return the arrays of the design, by name."""
         return {name: getattr(self, name) for name in ("centre", "scale", "low", "high", "indicators", "pairs")}
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Design | None:
-        """Return a design of d features from a file's arrays; None, and the problems noted, where they are none.
+        """Return a design of d features from a file's arrays; return None and note the problems if they are not valid.
 
-        The same arrays elsewhere in the file give the same object, so that its columns are made once a step.
+        Equal arrays in a file give the same object, so that its columns are computed once per step.
         """
         parts = {name: held.take(name, np.float64, (width,)) for name in ("centre", "scale", "low", "high")}
         parts |= {"indicators": held.take("indicators", np.int64, (None,))}
@@ -231,12 +231,12 @@ class Design:
 
     def _problems(self) -> Iterator[str]:
         if not (self.scale > 0).all() or not (self.low <= self.high).all():
-            yield "scale is above 0 and low at most high"
+            yield "scale must be above 0, and low at most high"
         listed = self.indicators
         if not _within(listed, self.width) or np.unique(listed).size < listed.size:
-            yield f"indicators: they name each of the {self.width} features at most once"
+            yield f"indicators: they must name each of the {self.width} features at most once"
         if not _within(self.pairs, self.width + listed.size):
-            yield f"pairs: they name columns below {self.width + listed.size}"
+            yield f"pairs: they must name columns below {self.width + listed.size}"
 
 
 def _within(places: Ints, below: int) -> bool:
@@ -244,23 +244,23 @@ def _within(places: Ints, below: int) -> bool:
 
 
 class Designed(NamedTuple):
-    """Columns, float64 (…, D), and where they must not be used: bool (…); None: nowhere."""
+    """Columns, float64 (…, D), and the rows in which they must not be used: bool (…); None for none."""
 
     rows: Floats
     unforeseen: Any
 
     def scored(self, values: Floats) -> Floats:
-        """Return values (…) where the columns may be used, and `GO_ON` elsewhere."""
+        """Return values (…), replaced by `GO_ON` in rows whose columns must not be used."""
         return values if self.unforeseen is None else np.where(self.unforeseen, GO_ON, values)
 
 
 class Memo:
-    """What was made of one set of raw features already, float64 (…, d): several scorers of a step have parts in common.
+    """A cache for one set of raw features, float64 (…, d): the scorers of a step have parts in common.
 
     Attributes:
-        missing: which features are missing, bool (…, d); None where none is.
+        missing: which features are missing, bool (…, d); None if none is.
         designs: the columns of designs.
-        networks: what networks (`network.Network`) give: of one row a sequence of k floats, of many float64 (…, k).
+        networks: the outputs of networks (`network.Network`): k floats for one row, float64 (…, k) for many.
     """
 
     __slots__ = ("designs", "missing", "networks", "raw")
@@ -281,10 +281,10 @@ class Memo:
 
 
 class Scored(ABC):
-    """One number for each row of raw features. All that is served to score with is one of these (`estimators`).
+    """The base class of scorers: one number for each row of raw features (`estimators` has the scorers).
 
     Attributes:
-        kind: the name that a file gives the form.
+        kind: the scorer's name in files.
     """
 
     __slots__ = ()
@@ -292,14 +292,14 @@ class Scored(ABC):
 
     @default
     def network(self) -> Any:
-        """The policy network (`network.Network`) whose output it is; None of most forms."""
+        """The policy network (`network.Network`) whose output it is; None for most scorers."""
         return None
 
     @abstractmethod
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
-        """Return the scores of raw features, float64 (…, d) -> (…); `GO_ON` where a missing value was not foreseen.
+        """Return the scores of raw features, float64 (…, d) -> (…); `GO_ON` if a missing value was not foreseen.
 
-        `memo` is what was made of the same raw features already.
+        `memo` caches results for the same raw features.
         """
 
     @abstractmethod
@@ -308,20 +308,20 @@ class Scored(ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
-        """Return all that it is made of, as arrays by dotted names."""
+        """Return its parameters, as arrays by dotted names."""
 
     @classmethod
     @abstractmethod
     def read(cls, held: Reading, width: int) -> Scored | None:
-        """Return it from a file's arrays, of d = width features; None, and the problems noted, where they make none."""
+        """Build it for d = width features from a file's arrays; if they are not valid, note why and return None."""
 
     def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
-        """Return the score of one row: the same number to the bit."""
+        """Return the score of one row, with the same bits."""
         return float(self.values(np.asarray(raw, dtype=np.float64), memo))
 
 
 def or_go_on(unforeseen: Bools, values: Floats) -> Floats:
-    """Return values (…), and `GO_ON` where they are not to be used."""
+    """Return values (…), replaced by `GO_ON` where they must not be used."""
     return np.where(unforeseen, GO_ON, values) if unforeseen.any() else values
 
 
@@ -339,9 +339,9 @@ def summed(start: float, terms: Floats) -> Floats:
 
 
 def weighed(start: float | Floats, weights: Floats, rows: Floats) -> Floats:
-    """Return start + weights[0] · rows[…, 0] + …, added as `summed` does.
+    """Return start + weights[0] · rows[…, 0] + …, added in the same order as by `summed`.
 
-    Many rows, float64 (n, D), of one form, (D,), give (n,); one row (D,) of many forms, (k, D), gives (k,).
+    Many rows (n, D) with one set of weights (D,) give (n,); one row (D,) with k sets of weights (k, D) gives (k,).
     """
     shape = (rows if rows.ndim > 1 else weights).shape
     line = np.empty((*shape[:-1], shape[-1] + 1))
@@ -358,29 +358,24 @@ def fixed(values: Any, dtype: Any) -> Any:
     return made
 
 
-# --- what a question is about: its sentence embedding, seen from the directions that were fitted ---
+# --- a question's sentence embedding, projected on the fitted directions ---
 # A sentence model (`strategies.embedding`) gives a question 384 numbers. A policy that was fitted with them keeps the
-# few directions in which its training questions differ most, and looks at where a question lies along each: the
-# features `asked.embedding_0`, `asked.embedding_1`, … One function gives them live and on a log.
+# few directions in which its training questions differ most. A question's coordinates along them are the features
+# `asked.embedding_0`, `asked.embedding_1`, … One function gives them live and on a log.
 
 PREFIX = "embedding_"
 _DECIMALS = 4
-"""Processors add in their own order, and differ beyond the sixth decimal."""
+"""The decimals that are kept. Processors differ beyond the sixth decimal."""
 _REMEMBERED = 256
-"""Questions whose numbers are kept: a walk asks for the same question's at every step."""
+"""The number of questions whose numbers are cached: a walk needs those of its question at every step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Directions:
-    """Where embeddings are looked at from.
+    """The directions on which sentence embeddings are projected.
 
-    Attributes:
-        model: the sentence model that they are of; another one's embeddings mean something else.
-        centre: float64 (d,), the mean of the training questions' embeddings.
-        axes: float64 (k, d), the directions, each of length 1.
-
-    Raises:
-        UsageError: their shapes do not fit, or a number is not finite.
+    `centre`, float64 (d,), is the mean of the training questions' embeddings, and `axes`, float64 (k, d), are of length
+    1. Embeddings of another sentence model cannot be used.
     """
 
     model: str
@@ -394,11 +389,11 @@ class Directions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the numbers are called among those of a question's text."""
+        """The names of the coordinates among the numbers of a question's text."""
         return tuple([f"{PREFIX}{index}" for index in range(len(self.axes))])
 
     def numbers(self, vector: Floats) -> dict[str, float]:
-        """Return where an embedding, float64 (d,), lies along each direction, to four decimals."""
+        """Return the position of an embedding, float64 (d,), along each direction, to four decimals."""
         if vector.shape != self.centre.shape:
             raise UsageError(f"An embedding has {self.centre.size} numbers, not {vector.size}.")
         along = [math.fsum(((vector - self.centre) * axis).tolist()) for axis in self.axes]
@@ -410,17 +405,17 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Which one it is, to the bit of its weights."""
+        """The name of the model, which identifies its exact weights."""
         ...
 
     def __call__(self, text: str) -> Floats:
-        """Return a text's embedding, float64 (d,): the same text gives the same numbers."""
+        """Return a text's embedding, float64 (d,); the same text gives the same numbers."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
-    """A question's text as the numbers `embedding_0`, … : a sentence model and the directions. Safe to share.
+    """Computes the numbers `embedding_0`, … of a question's text, with a sentence model and directions. Thread-safe.
 
     Raises:
         UsageError: the directions are of another sentence model.
@@ -438,7 +433,7 @@ class Embedded:
             )
 
     def numbers(self, text: str) -> Mapping[str, float]:
-        """Return a question's numbers. Raises what the sentence model raises; it never answers with zeros."""
+        """Return a question's numbers. Errors of the sentence model are raised, never replaced by zeros."""
         found = self._known.get(text)
         if found is None:
             found = self.directions.numbers(self.embedder(text))

@@ -1,10 +1,10 @@
-"""What a learned policy scores with, as it is served: numpy alone, no training in it.
+"""The scorers of a learned policy in service: numpy only, without training code.
 
-Each form takes the raw features of a step, NaN where one is missing, and gives one number a row. Missing is a value
-like others where training saw it (an indicator column; a side at each node of a tree). Where it did not, the stated
-fallback is +inf, `design.GO_ON`: go on, keep the answer. Never is a missing value taken for 0.
+A scorer maps the raw features of a step, NaN if missing, to one number per row. If training had missing values of a
+feature, they are handled like other values (an indicator column; a side at each node of a tree). If not, the score is
++inf, `design.GO_ON`: go on, keep the answer. A missing value is never taken as 0.
 
-The same numbers come to the bit from one row and from many; `design` says how.
+One row and many rows give the same bits; see `design`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,11 @@ from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.errors import ConfigError
 from cascade.policies.design import GO_ON, Array, Design, Memo, Reading, Scored, fixed, or_go_on, weighed
 
-__all__ = [
-    "GO_ON",
-    "SCORERS",
-    "Best",
-    "Constant",
-    "Design",
-    "Gain",
-    "Linear",
-    "Logistic",
-    "Mean",
-    "Piecewise",
-    "Scorer",
-    "Signal",
-    "from_arrays",
-    "probability",
-]
-
 Scorer = Scored
 """Any of the forms below."""
 _Read = TypeVar("_Read")
 _STEEP = 700.0
-"""A logit beyond this is taken for it: exp(709.8) is the most that a float64 holds."""
+"""Logits are clipped at this absolute value: exp(709.8) is the largest float64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +52,7 @@ class Linear(Scored):
         return made.scored(weighed(self.intercept, self.weights, made.rows))
 
     def needs(self, width: int) -> Bools:  # noqa: ARG002 - as every scorer
-        """Return the features that no indicator column stands for, bool (d,)."""
+        """Return the features without an indicator column, bool (d,)."""
         return ~self.design.foreseen
 
     def arrays(self) -> dict[str, Array]:
@@ -79,7 +62,7 @@ class Linear(Scored):
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Linear | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         design = Design.read(held.inside("design"), width)
         intercept = held.number("intercept")
         weights = held.take("weights", np.float64, (None if design is None else design.columns,))
@@ -88,7 +71,7 @@ class Linear(Scored):
         with np.errstate(over="ignore", invalid="ignore"):
             most = abs(intercept) + float((design.most() * np.abs(weights)).sum())
         if not math.isfinite(most):
-            held.note("weights: they are so large that a score need not be finite")
+            held.note("weights: they are so large that a score may be infinite")
             return None
         return cls(design, weights, intercept)
 
@@ -119,7 +102,7 @@ class Logistic(Scored):
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Logistic | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         linear = Linear.read(held.inside("linear"), width)
         slope, offset = held.number("slope"), held.number("offset")
         if linear is None or slope is None or offset is None:
@@ -143,14 +126,14 @@ def probability(logit: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gain(Scored):
-    """What is newly covered for its price, looking k more steps ahead: max_k (p·q_k − (1 − p)·r_k) / c_k.
+    """The expected gain per cost of k more steps, for the best k: max_k (p·q_k − (1 − p)·r_k) / c_k.
 
-    p is the chance that stopping here misses (`loss`), q_k that k more steps then find it (`gained`), r_k that they
-    lose what was right (`lost`; None: nothing can be lost, as with sets of answers), c_k what k more steps cost:
-    what `price` expects of this question, at least `cost`; `cost` itself where there is none.
+    p is the probability that stopping here misses (`loss`), q_k that k more steps then find a right answer (`gained`),
+    r_k that they lose a right one (`lost`; None: nothing can be lost, as with sets of answers). c_k is the cost of k
+    more steps: the prediction of `price` for this question, at least `cost`; without `price`, `cost` itself.
 
     Attributes:
-        loss, gained, lost, price: as said; K entries in the last three, each ahead.
+        loss, gained, lost, price: see above; the last three have K entries, one for each number of steps ahead.
         cost: float64 (K,), above 0.
 
     Reference: the estimator `index2` of `design/learned.md`.
@@ -168,7 +151,7 @@ class Gain(Scored):
         object.__setattr__(self, "cost", fixed(self.cost, np.float64))
         object.__setattr__(self, "price", tuple(self.price) or (None,) * self.cost.size)
         if not len(self.gained) == len(self.lost) == len(self.price) == self.cost.size > 0:
-            said = "gained, lost, price and cost: one entry each for each number of steps ahead, at least one"
+            said = "gained, lost, price and cost must each have an entry for each number of steps ahead, at least one"
             raise ConfigError([said])
         ahead = zip(self.gained, self.lost, self.price, self.cost.tolist(), strict=True)
         object.__setattr__(self, "_ahead", tuple(ahead))
@@ -184,7 +167,7 @@ class Gain(Scored):
             r = np.zeros_like(q) if lost is None else lost.values(raw, memo)
             c = np.full_like(q, cost) if price is None else np.maximum(price.values(raw, memo), cost)
             strange = strange | (q == GO_ON) | (r == GO_ON) | (c == GO_ON)
-            # Where any is unknown the sum is not used; a probability in its place keeps the arithmetic plain.
+            # If any is unknown, the sum is not used; any probability in its place avoids special cases.
             p_, q_, r_ = (np.minimum(one, 1.0) for one in (p, q, r))
             best = np.maximum(best, (p_ * q_ - (1.0 - p_) * r_) / c)
         return or_go_on(strange, best)
@@ -194,11 +177,11 @@ class Gain(Scored):
         return (self.loss, *self.gained, *(one for one in (*self.lost, *self.price) if one is not None))
 
     def needs(self, width: int) -> Bools:
-        """Return what any part needs, bool (d,)."""
+        """Return the features that any part needs, bool (d,)."""
         return np.asarray(np.any([part.needs(width) for part in self._parts], axis=0))
 
     def arrays(self) -> dict[str, Array]:
-        """Return all parts; of `lost` and `price` those that are there."""
+        """Return the arrays of all parts; `lost` and `price` only if they exist."""
         found: dict[str, Array] = {"cost": self.cost, **_under("loss", self.loss.arrays())}
         for name, many in (("gained", self.gained), ("lost", self.lost), ("price", self.price)):
             for place, one in enumerate(many):
@@ -207,11 +190,11 @@ class Gain(Scored):
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Gain | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         loss = Logistic.read(held.inside("loss"), width)
         cost = held.take("cost", np.float64, (None,))
         if cost is None or not cost.size or not (cost > 0).all():
-            held.note("there is one above 0 for each number of steps ahead", "cost")
+            held.note("it must have a number above 0 for each number of steps ahead", "cost")
             return None
         gained = [Logistic.read(held.inside("gained").inside(str(k)), width) for k in range(cost.size)]
         lost = _some(held.inside("lost"), cost.size, lambda one: Logistic.read(one, width))
@@ -227,7 +210,7 @@ class Gain(Scored):
 
 
 def _some(held: Reading, many: int, read: Callable[[Reading], _Read | None]) -> tuple[_Read | None, ...] | None:
-    """Return the parts 0 to many − 1 of a file, None for those that are not there; None where one is broken."""
+    """Return the parts 0 to many − 1 of a file, with None for absent ones; return None if a part is not valid."""
     there = set(held.names())
     found = [read(held.inside(str(k))) if str(k) in there else None for k in range(many)]
     broken = any(one is None and str(k) in there for k, one in enumerate(found))
@@ -236,7 +219,7 @@ def _some(held: Reading, many: int, read: Callable[[Reading], _Read | None]) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signal(Scored):
-    """One feature as the doubt itself: sign · x; a missing one is full doubt, +inf."""
+    """A feature as doubt: sign · x; a missing value is full doubt, +inf."""
 
     kind = "signal"
     feature: int
@@ -257,27 +240,21 @@ class Signal(Scored):
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Signal | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         feature, sign = held.take("feature", np.int64, ()), held.number("sign")
         if feature is None or sign is None:
             return None
         if not 0 <= int(feature) < width or abs(sign) != 1.0:
-            held.note(f"feature is one of {width}, and sign is 1 or −1")
+            held.note(f"feature must be one of {width}, and sign 1 or −1")
             return None
         return cls(int(feature), sign)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piecewise(Scored):
-    """A piecewise linear function of one feature, constant beyond its first and last knot; a missing one gives +inf.
+    """A piecewise linear function of a feature, constant beyond its first and last knot; +inf if it is missing.
 
-    Args:
-        feature: which feature it is of.
-        knots: float64 (K,), rising, at least one.
-        scores: float64 (K,), what it gives at the knots.
-
-    Raises:
-        ConfigError: the knots do not rise, or there are not as many scores as knots.
+    `knots`, float64 (K,), rise, at least one; `scores` are the values there.
 
     >>> rising = Piecewise(0, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
     >>> rising.values(np.array([[-1.0], [1.0], [9.0], [np.nan]])).tolist(), rising.value([0.5])
@@ -305,7 +282,7 @@ class Piecewise(Scored):
         left = np.minimum(np.searchsorted(knots, held, side="right") - 1, knots.size - 2)
         low, high = scores[left], scores[left + 1]
         between = low + (high - low) * ((held - knots[left]) / (knots[left + 1] - knots[left]))
-        # A rounded sum may lie beyond the knot's own score, and the order of scores must be that of the knots.
+        # A rounded sum may exceed the knot's own score, but the scores must have the order of the knots.
         inside = np.minimum(np.maximum(between, np.minimum(low, high)), np.maximum(low, high))
         return np.where(np.isnan(found), GO_ON, np.where(held == knots[left + 1], high, inside))
 
@@ -319,33 +296,33 @@ class Piecewise(Scored):
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Piecewise | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         feature, knots = held.take("feature", np.int64, ()), held.take("knots", np.float64, (None,))
         scores = held.take("scores", np.float64, (None,))
         if feature is None or knots is None or scores is None:
             return None
         problems = [*piecewise_problems(knots, scores)]
         if not 0 <= int(feature) < width:
-            problems.append(f"feature is one of {width}")
+            problems.append(f"feature must be one of {width}")
         for said in problems:
             held.note(said)
         return None if problems else cls(int(feature), knots, scores)
 
 
 def piecewise_problems(knots: Floats, scores: Floats) -> Iterator[str]:
-    """Yield what is wrong with the knots and scores of a `Piecewise`."""
+    """Yield the problems of a `Piecewise`'s knots and scores."""
     if not knots.size or knots.shape != scores.shape:
-        yield "knots and scores: as many of one as of the other, at least one"
+        yield "knots and scores: there must be as many of each, at least one"
         return
     with np.errstate(over="ignore", invalid="ignore"):
         spans = np.array([knots[-1] - knots[0], np.max(scores) - np.min(scores)])
         if not (np.isfinite(spans).all() and (np.diff(knots) > 0).all()):
-            yield "the knots rise, and the range of knots and of scores is finite"
+            yield "the knots must rise, and the range of knots and of scores must be finite"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant(Scored):
-    """The same number always; +inf and −inf are allowed, and mean always and never."""
+    """A constant score; +inf means always, −inf never."""
 
     kind = "constant"
     number: float
@@ -364,14 +341,14 @@ class Constant(Scored):
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Constant | None:  # noqa: ARG003 - as every scorer
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         number = held.number("number", finite=False)
         return None if number is None else cls(number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mean(Scored):
-    """The mean of several forms: it errs less than one that had to be chosen among them.
+    """The mean of several scorers, which has a smaller error than one chosen among them.
 
     >>> Mean((Constant(1.0), Constant(4.0))).value([])
     2.5
@@ -381,7 +358,7 @@ class Mean(Scored):
     scorers: tuple[Scored, ...]
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
-        """Return the means, float64 (…, d) -> (…), added in the order of the forms."""
+        """Return the means, float64 (…, d) -> (…), added in the order of the scorers."""
         made = memo or Memo(raw)
         total = self.scorers[0].values(raw, made)
         for one in self.scorers[1:]:
@@ -389,38 +366,36 @@ class Mean(Scored):
         return np.asarray(total / len(self.scorers))
 
     def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
-        """Return the mean of one row: the same number to the bit."""
+        """Return the mean of one row, with the same bits."""
         total = self.scorers[0].value(raw, memo)
         for one in self.scorers[1:]:
             total += one.value(raw, memo)
         return total / len(self.scorers)
 
     def needs(self, width: int) -> Bools:
-        """Return what any of them needs, bool (d,)."""
+        """Return the features that any of them needs, bool (d,)."""
         return np.asarray(np.any([one.needs(width) for one in self.scorers], axis=0))
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays of the forms by their places."""
+        """Return the arrays of the scorers, by their positions."""
         return _by_place(self.scorers)
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Mean | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         found = [_one(held.inside(str(place)), width, MEAN_OF) for place in range(len(set(held.names())))]
         made = tuple([one for one in found if one is not None])
         if not found:
-            held.note("a mean is of one form or more")
+            held.note("a mean needs at least one form")
         return cls(made) if made and len(made) == len(found) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Best(Scored):
-    """The best of several offers that can be bought next: the one of the highest value, which is counted per cost.
+    """The best of several offers to buy next: the one with the highest value; its score is the value per cost.
 
-    Args:
-        offers: int64 (k,), the numbers of the offers, rising, at least one.
-        costs: float64 (k,), what each is divided by once it is the best; above 0.
-        scorers: k of them, what buying each is worth.
+    `offers`, int64 (k,), are their numbers, rising, at least one; `costs`, above 0, the divisor of each offer's value
+    if it is the best; `scorers` the scorers of these values.
 
     >>> best = Best(np.array([2, 3]), np.array([0.5, 4.0]), (Constant(1.0), Constant(2.0)))
     >>> best.pick(np.zeros(0)), best.value([])
@@ -437,7 +412,7 @@ class Best(Scored):
         object.__setattr__(self, "costs", fixed(self.costs, np.float64))
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
-        """Return what buying the best is worth per cost, float64 (…, d) -> (…)."""
+        """Return the value per cost of the best offer, float64 (…, d) -> (…)."""
         return self.picks(raw, memo)[0]
 
     def picks(self, raw: Floats, memo: Memo | None = None) -> tuple[Floats, Ints]:
@@ -449,28 +424,28 @@ class Best(Scored):
         return np.asarray(highest / self.costs[best]), np.asarray(self.offers[best])
 
     def pick(self, raw: Floats, memo: Memo | None = None) -> tuple[float, int]:
-        """Return both of one row: the same numbers to the bit."""
+        """Return both for one row, with the same bits."""
         worth = [one.value(raw, memo) for one in self.scorers]
         best = worth.index(max(worth))
         return worth[best] / float(self.costs[best]), int(self.offers[best])
 
     def needs(self, width: int) -> Bools:
-        """Return the features without which some offer's worth is unknown, bool (d,)."""
+        """Return the features without which any offer's value is unknown, bool (d,)."""
         return np.asarray(np.logical_or.reduce([one.needs(width) for one in self.scorers]), dtype=np.bool_)
 
     def arrays(self) -> dict[str, Array]:
-        """Return offers, costs, and the arrays of the scorers by their places."""
+        """Return offers, costs, and the arrays of the scorers by their positions."""
         return {"offers": self.offers, "costs": self.costs, **_by_place(self.scorers)}
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Best | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         offers = held.take("offers", np.int64, (None,))
         costs = held.take("costs", np.float64, (None if offers is None else offers.size,))
         if offers is None or costs is None:
             return None
         if not offers.size or offers[0] < 1 or (np.diff(offers) < 1).any() or not (costs > 0).all():
-            held.note("offers are numbers from 1 that rise, at least one, and costs above 0")
+            held.note("offers must be rising numbers from 1, at least one, and costs above 0")
             return None
         found = [_one(held.inside(str(place)), width, BOUGHT_BY) for place in range(offers.size)]
         made = tuple([one for one in found if one is not None])
@@ -478,7 +453,7 @@ class Best(Scored):
 
 
 def _by_place(scorers: Sequence[Scored]) -> dict[str, Array]:
-    """Return the arrays of several scorers, each under its place and its kind."""
+    """Return the arrays of several scorers, each under its position and its kind."""
     found: dict[str, Array] = {}
     for place, one in enumerate(scorers):
         found |= _under(f"{place}.{one.kind}", one.arrays())
@@ -486,24 +461,24 @@ def _by_place(scorers: Sequence[Scored]) -> dict[str, Array]:
 
 
 def _one(held: Reading, width: int, kinds: Sequence[str]) -> Scored | None:
-    """Return the scorer in one place; None, and noted, where there is none of the kinds that belong there."""
+    """Return the scorer at a position; return None and note the problem if none of the allowed kinds is there."""
     there = held.names()
     if len(there) != 1 or there[0] not in kinds:
-        held.note(f"one scorer belongs here, of the kinds {', '.join(kinds)}")
+        held.note(f"there must be one scorer here, of the kinds {', '.join(kinds)}")
         return None
     return form_of(there[0]).read(held.inside(there[0]), width)
 
 
 MEAN_OF = ("linear", "trees", "constant")
 BOUGHT_BY = (*MEAN_OF, "mean")
-"""What a mean can be of, and what an offer's worth can be, by the names that a file gives them."""
+"""The scorers that a `Mean` or a `Best` may contain, by their names in files."""
 SCORERS = ("linear", "logistic", "trees", "gain", "signal", "piecewise", "constant", "action", "best", "mean")
-"""The names that a file gives the forms."""
+"""All scorers by their names in files."""
 _FORMS: tuple[type[Scored], ...] = (Linear, Logistic, Gain, Signal, Piecewise, Constant, Best, Mean)
 
 
 def form_of(kind: str) -> type[Scored]:
-    """Return a form by its name, one of `SCORERS`. Trees and networks are loaded where a policy has them."""
+    """Return a scorer class by its name, one of `SCORERS`. Trees and networks are imported only when needed."""
     if kind == "trees":
         from cascade.policies.trees import Trees
 
@@ -516,18 +491,18 @@ def form_of(kind: str) -> type[Scored]:
 
 
 def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer:
-    """Return a scorer of d features from its arrays, as `arrays()` gave them.
+    """Return a scorer of d features from its arrays, as returned by `arrays()`.
 
     Raises:
-        ConfigError: everything that is wrong: a missing, unknown or ill-shaped array, a number that is not finite, an
-            index out of range, trees that are none.
+        ConfigError: lists every problem: a missing, unknown or ill-shaped array, a number that is not finite, an index
+            out of range, invalid trees.
     """
     held = Reading(arrays)
     made = form_of(kind).read(held, features) if kind in SCORERS else None
     if kind not in SCORERS:
         held.note(f"there is no scorer {kind!r}; there are {', '.join(SCORERS)}")
     else:
-        held.problems += [f"{name}: there is no such array in it" for name in held.left()]
+        held.problems += [f"{name}: it has no such array" for name in held.left()]
     if made is None or held.problems:
         raise ConfigError(held.problems)
     return made

@@ -1,11 +1,11 @@
-"""Features: named numbers of a walk up to its latest step, the same to the bit on a log and live.
+"""Features: named numbers of a walk up to its latest step, with the same bits on a log and live.
 
 A name defines its feature completely, so a policy's file needs no code. `design/features.md` has the grammar and the
 units; NaN means unknown, never 0.
 
-What a name means stands here once, as arithmetic on a view (`views`): it gives the values of n logged questions,
-float64 (n,), or of the one that is being answered. The same operations give the same float64 bits for both, since a
-certified threshold is the score of a logged step: values are copied, compared and counted, and the only rounded
+This module defines each name once, as arithmetic on a view (`views`), which has the values of n logged questions,
+float64 (n,), or of the question that is being answered. The same operations give the same float64 bits for both, since
+a certified threshold is the score of a logged step: values are copied, compared and counted, and the only rounded
 operations are one subtraction, one division of two counts, and sums in the order of the steps.
 """
 
@@ -285,9 +285,6 @@ class FeatureSet:
     Attributes:
         names: the features (`design/features.md`), each once.
         sources: the places of a step's candidates, as `History.sources` has them.
-
-    Raises:
-        UsageError: a name appears twice, or refers to a place that is not among the sources.
     """
 
     names: tuple[str, ...]
@@ -301,9 +298,9 @@ class FeatureSet:
             for name, one in zip(self.names, found, strict=True)
             if one is None
         ]
-        problems += [f"{name} stands there {many} times" for name, many in Counter(self.names).items() if many > 1]
+        problems += [f"{name} appears {many} times" for name, many in Counter(self.names).items() if many > 1]
         if problems:
-            raise UsageError("These are no features: " + "; ".join(problems) + ".")
+            raise UsageError("These are not features: " + "; ".join(problems) + ".")
         object.__setattr__(self, "_columns", tuple([one for one in found if one is not None]))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -326,9 +323,7 @@ class FeatureSet:
     def live(self, observation: Observation, more: Mapping[str, float] | None = None) -> list[float]:
         """Return the same features of the latest step of a question that is being answered.
 
-        Args:
-            observation: the question and its steps.
-            more: numbers of the question beside those of its text (`views`): its embedding's (`policies.embedding`).
+        `more` has numbers of the question beside those of its text: its embedding's.
         """
         seen = LiveView(observation, self.sources, more)
         return [float(one.of(seen)) for one in self._columns]
@@ -408,7 +403,7 @@ def _described_view(name: str) -> Feature:
 # --- what is offered
 
 _TOO_EQUAL = 0.99
-"""A feature that is equal for a larger share of the questions distinguishes too few of them."""
+"""A feature with the same value for a larger share of the questions is not offered."""
 _TOO_ALIKE = 0.999
 """Two features with a higher correlation count as the same."""
 _ALIKE_ROWS = 20_000
@@ -420,18 +415,12 @@ MOST_OFFERED, ENOUGH = 20, 6
 def offered(
     history: History, step: int, *, least_known: float = 0.1, at_most: int = MOST_OFFERED, enough: int = ENOUGH
 ) -> tuple[str, ...]:
-    """Return the names of the features worth fitting on after a step, the most telling kind first.
+    """Return the names of the features worth fitting on after a step, the most informative kind first.
 
     It leaves out a feature that is known for less than the share `least_known` of the questions that reached the step,
     that hardly varies, or that repeats an earlier one. It does not look at which answers are right.
-    `design/features.md` lists the kinds.
-
-    Args:
-        history: the questions to fit on.
-        step: the step, from 1.
-        least_known: the least share of questions of which a feature must be known.
-        at_most: how many names are returned at most.
-        enough: signals that say little of how good an answer is come last, until there are so many names.
+    `design/features.md` lists the kinds. Signals that say little of how good an answer is come last, until there are
+    `enough` names.
     """
     telling = list(dict.fromkeys(_telling(history, step)))
     names = tuple(dict.fromkeys([*telling, *_signals(history)]))
@@ -454,7 +443,7 @@ def _signals(history: History) -> list[str]:
 
 
 def _telling(history: History, step: int) -> Iterator[str]:
-    """Yield the names that might be offered, the most telling kind first."""
+    """Yield the names that might be offered, the most informative kind first."""
     given, places = _signals(history), place_names(history.sources)
     tracked = [name for name in given if signal(name).tracked] or given
     unknown = [bool(np.isnan(history.confidence[:, :, at]).all()) for at in range(len(places))]

@@ -1,4 +1,4 @@
-"""Policies that read no signal: a fixed depth, and chance. They are the baselines that any other has to beat."""
+"""Policies that read no signal: a fixed depth, and random choice. They are baselines for all other policies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FixedPolicy(Policy):
 
 
 class FixedConfig(PolicyConfig):
-    """Always the same depth."""
+    """The settings of `FixedPolicy`."""
 
     kind: Literal["fixed"]
     keep: Literal["base", "guide", "both"] = "both"
@@ -77,7 +77,7 @@ class RandomPolicy(Policy):
 
 
 class RandomConfig(PolicyConfig):
-    """Chance, seeded."""
+    """The settings of `RandomPolicy`."""
 
     kind: Literal["random"]
     seed: int = 0

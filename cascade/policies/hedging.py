@@ -1,14 +1,14 @@
-"""When the reference's call is begun early: a rule for each set of steps taken, and its file in a policy directory.
+"""Hedging: rules for starting the reference's call early, one for each set of steps taken, and their file.
 
-Before a call of an earlier step is made, a hedge says whether the reference's call is begun at the same moment. To
-begin now is worth, in nano-USD,
+Before each call of an earlier step, a hedge decides whether to start the reference's call at the same time. The value
+of starting now is, in nano-USD,
 
     P(the walk reaches the reference) · price of a second · seconds saved − P(it does not) · cost of the reference,
 
-less what beginning at a later step would be worth. `training.hedging` fits a regression of that on the features of the
-steps so far, before the first call on numbers of the request alone. The call is begun where it foretells more than 0.
+minus the value of starting at a later step. `training.hedging` fits a regression of this value on the features of the
+steps so far (before the first call, on numbers of the request). The call is started if the prediction is above 0.
 
-A hedge changes time and money alone. So it stands in a file of its own, `hedge.json`, which no certificate names.
+A hedge changes only time and money. So it has a file of its own, `hedge.json`, which no certificate names.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ from cascade.policies.base import Observation
 from cascade.policies.design import Array
 from cascade.policies.estimators import Scorer, from_arrays
 from cascade.policies.features import FeatureSet
+from cascade.policies.reading import shape_problems
 
 VERSION = 1
 """The version of the file's fields."""
 _DTYPES = ("float64", "int64")
-_KEYS = frozenset({"schema_version", "horizon", "sources", "usd_a_second", "rules", "held_out", "sha256"})
+_KEYS = ("schema_version", "horizon", "sources", "usd_a_second", "rules", "held_out", "sha256")
 
 
 class HedgeRule(NamedTuple):
-    """What beginning the reference's call is worth in one state.
+    """The predicted value of starting the reference's call in one state.
 
-    Attributes:
-        bought: the numbers of the steps taken so far, rising; empty before the first call.
-        features: what the regression reads.
-        worth: the regression, in nano-USD.
+    `bought` has the numbers of the steps taken so far, rising; the worth is in nano-USD.
     """
 
     bought: tuple[int, ...]
@@ -50,17 +48,10 @@ class HedgeRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """When to begin the reference's call early. In a state without a rule it is not begun.
+    """The rules for starting the reference's call early. In a state without a rule it is not started.
 
-    Args:
-        horizon: the number of the reference's step.
-        sources: the places of a step's candidates, as in `History`.
-        usd_a_second: the price of a second of waiting that it was fitted for, in USD.
-        rules: one for each state.
-        held_out: what it does on questions that did not fit it, plain JSON values, for people who read the file.
-
-    Raises:
-        UsageError: two rules are for the same state, or one is for a state that is none.
+    `horizon` is the number of the reference's step, and there is one rule for each state. `held_out` says what it does
+    on questions that it was not fitted on, for people who read the file.
     """
 
     horizon: int
@@ -74,20 +65,20 @@ class Hedge:
         found = {rule.bought: rule for rule in self.rules}
         states = [state for state in found if list(state) != sorted({*state} & {*range(1, self.horizon)})]
         if states or len(found) != len(self.rules):
-            raise UsageError("A hedge has one rule for each set of steps before the reference, in their order.")
+            raise UsageError("A hedge must have one rule for each set of steps before the reference, in their order.")
         object.__setattr__(self, "_by_state", found)
 
     def begins(self, observation: Observation) -> bool:
-        """Whether the reference's call is begun beside the next one. Pure; a step numbered 0 means none yet."""
+        """Whether to start the reference's call together with the next one. Pure; a step numbered 0 means none yet."""
         bought = tuple([step.number for step in observation.steps if step.number])
         rule = self._by_state.get(bought)
         if rule is None or observation.horizon != self.horizon:
             return False
         worth = rule.worth.value(rule.features.live(observation))
-        return 0 < worth < math.inf  # infinite: something is missing that never was in training
+        return 0 < worth < math.inf  # infinite: a feature is missing that was never missing in training
 
     def dumps(self) -> bytes:
-        """Return the file; the same hedge gives the same bytes."""
+        """Return the bytes of the file; equal hedges give equal bytes."""
         document = {
             "schema_version": VERSION,
             "horizon": self.horizon,
@@ -110,13 +101,9 @@ class Hedge:
 def loads(data: bytes, source: str) -> Hedge:
     """Return the hedge of a file.
 
-    Args:
-        data: the file.
-        source: its directory, for messages.
-
     Raises:
-        ConfigError: everything that is wrong with it: a field that is missing, unknown or of another form, another
-            version, a file that was changed after it was made.
+        ConfigError: lists every problem: a field that is missing, unknown or not valid, another version, or a file
+            that was changed after it was made.
         NewerFileError: a newer release wrote it.
     """
     document, where = json_of_bytes(data, HEDGE_FILE), f"{source}/{HEDGE_FILE}"
@@ -131,22 +118,16 @@ def loads(data: bytes, source: str) -> Hedge:
     except ConfigError as error:
         raise ConfigError(error.problems, where) from None
     except (UsageError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError([f"rules: they are not of their form: {error}"], where) from None
+        raise ConfigError([f"rules: they are not valid: {error}"], where) from None
 
 
 def _problems(document: Any) -> Iterator[str]:
+    yield from shape_problems(document, _KEYS)
     if not isinstance(document, dict):
-        yield "it is an object with named fields"
         return
-    version = document.get("schema_version")
-    if version != VERSION or isinstance(version, bool):
-        yield f"schema_version: it is {version!r}, and this release reads {VERSION}"
-        return
-    yield from (f"{name}: is missing" for name in sorted(_KEYS - document.keys()))
-    yield from (f"{name}: there is no such field" for name in sorted(document.keys() - _KEYS))
     rest = {name: value for name, value in document.items() if name != "sha256"}
     if digest(rest) != document.get("sha256"):
-        yield "sha256: it is not that of the rest: the file was changed after it was made"
+        yield "sha256: it does not match the rest of the file, which was changed after it was made"
 
 
 def _rule(held: Mapping[str, Any], sources: tuple[str, ...]) -> HedgeRule:

@@ -1,13 +1,13 @@
-"""A learned policy as it serves: one rule for each step, from the steps so far to scores and confidences.
+"""Learned policies, for serving: one rule for each step maps the steps so far to scores and confidences.
 
-`training` fits the rules; this module applies them: features of the observation, a score for going on, one for each
-answer, and how likely each answer is right. One observation (`scores`) and a whole log (`batch`) give the same numbers
-to the bit, since a certified threshold is the score of a logged step.
+`training` fits the rules, and this module applies them: it computes features, a score for going on, a score for each
+answer, and the probability that each answer is right. One observation (`scores`) and a whole log (`batch`) give the
+same bits, since a certified threshold is the score of a logged step.
 
-Answers are served by the highest confidence that any step gave them (`engine.rank`). An earlier answer's confidence is
-of its time: since then other models have answered, and may have contradicted it. So a step says of its own answers and
-of the best one so far, the incumbent, how likely each is right now, and the new confidences are moved to the side of
-the incumbent's old one where they belong (`beside`).
+Answers are served by the highest confidence that any step gave them (`engine.rank`). An earlier answer's confidence
+may be out of date, because other models have answered since and may have contradicted it. So each step estimates again
+how likely its own answers and the best answer so far (the incumbent) are right, and places the new confidences above
+or below the incumbent's old one accordingly (`beside`).
 """
 
 from __future__ import annotations
@@ -54,9 +54,6 @@ class StepRule:
         confidence: P(this source's answer is right | the steps so far); None to use the strategy's own.
         incumbent: P(the best answer of the earlier steps is right | the steps so far); None if not fitted, as at step
             1. It is the chance as of now, while that answer's own confidence is as of its step.
-
-    Raises:
-        UsageError: actions of a network (`network.Action`) do not all belong to one network, or are misplaced.
     """
 
     features: FeatureSet
@@ -109,9 +106,6 @@ class LearnedPolicy(Policy):
         states: where it decides before each call, the offers that were bought when a rule decides, by their numbers:
             one set for each rule, smaller ones first, none of them at first and the last offer alone, the reference,
             at the end. Empty for a policy that has a rule for each step.
-
-    Raises:
-        UsageError: rules that do not fit each other.
     """
 
     method: str
@@ -134,22 +128,22 @@ class LearnedPolicy(Policy):
         places = {(len(rule.features.sources), len(rule.include), len(rule.confidence)) for rule in self.rules}
         if len({rule.features.sources for rule in self.rules}) != 1 or {len(set(many)) for many in places} != {1}:
             raise UsageError(
-                "A learned policy has a rule for each step, all of the same sources, and two scorers each."
+                "A learned policy must have a rule for each step, all of the same sources, with two scorers each."
             )
 
     def _check_states(self) -> None:
         last, problems = self.horizon, list[str]()
         if len(self.states) != len(self.rules) or len(self._by_state) != len(self.rules):
-            problems.append("there is one rule for each set of offers bought")
+            problems.append("there must be one rule for each set of offers bought")
         if self.states[0] or self.states[-1] != (last,) or sorted(self.states[:-1], key=len) != list(self.states[:-1]):
-            problems.append("it begins with nothing bought, and ends with the reference")
+            problems.append("the first set must be empty, and the last must be the reference")
         for state, rule in zip(self.states[:-1], self.rules, strict=False):
             ahead = rule.next.offers.tolist() if isinstance(rule.next, Best) else []
             after = [(last,) if offer == last else (*state, offer) for offer in ahead]
             if not ahead or ahead[0] <= max(state, default=0) or not self._by_state.keys() >= {*after}:
                 problems.append(f"no rule follows {list(state)}")
         if problems:
-            raise UsageError(f"A policy that buys has a rule for each set of offers: {'; '.join(problems)}.")
+            raise UsageError(f"A policy that buys must have a rule for each set of offers: {'; '.join(problems)}.")
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -268,7 +262,7 @@ class LearnedPolicy(Policy):
     # --- a log ---
 
     def batch(self, history: History) -> BatchScores:
-        """Score every step on record; −inf for absent steps and candidates."""
+        """Score every recorded step; −inf for absent steps and candidates."""
         if self.states:
             return self._batch_bought(history)
         present = history.answer >= 0
@@ -329,12 +323,8 @@ def as_learned(policy: Policy) -> LearnedPolicy | None:
 class _Found(NamedTuple):
     """A rule's results on n rows with m places.
 
-    Attributes:
-        next: float64 (n,).
-        include: float64 (n, m).
-        chance: float64 (n, m), NaN = unknown.
-        own: bool (n, m), where the confidence is the strategy's own.
-        incumbent: float64 (n,), NaN = unknown.
+    `next` and `incumbent` are (n,), the others (n, m). NaN is unknown; `own` says where the confidence is the
+    strategy's.
     """
 
     next: Floats
@@ -462,12 +452,7 @@ def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weig
     A feature's values are permuted among the questions; its weight is √(E[(s − r)²] / (2 Var s)), for a score s that
     becomes r. For a linear score that is |weight| · sd(feature) / sd(score). For a network, s and r are the
     probabilities of its actions, and both means are summed over these. A question is left out if its score is +∞
-    because it lacks a feature that was always there in training.
-
-    Args:
-        policy: the policy.
-        history: the questions; about 2,000 are looked at, evenly spread.
-        seed: deals.
+    because it lacks a feature that was always there in training. About 2,000 questions are looked at, evenly spread.
 
     Reference: Breiman, Random forests (2001), permutation importance, of the score instead of its error.
     """

@@ -39,18 +39,14 @@ MOST_STEPS = 100
 
 
 class _InDirectory(PolicyConfig):
-    """A policy with numbers in a file beside its settings."""
+    """The settings of a policy whose numbers are in a file of its directory."""
 
     not_by_hand: ClassVar[str | None] = (
         "a learned policy cannot be given by its settings; name the directory that cascade fit wrote: policy: DIR"
     )
 
     def build(self) -> NoReturn:
-        """Refuse: the settings alone do not make the policy.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise an error: the policy cannot be built from its settings alone."""
         raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
 
 
@@ -111,7 +107,7 @@ class LearnedConfig(_InDirectory):
         if value is None or value in ("reference", "calls") or (listed and sorted(set(steps)) == listed):
             return value
         raise ValueError(
-            f'it is "reference", "calls" or a list of steps, whole numbers from 1 to {MOST_STEPS} that rise'
+            f'it must be "reference", "calls" or a list of steps: rising whole numbers from 1 to {MOST_STEPS}'
         )
 
     def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:
@@ -128,7 +124,7 @@ class LearnedConfig(_InDirectory):
             raise ConfigError([f"policy.embedding: {error}"], source) from None
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield what the policy was fitted on and the strategy lacks."""
+        """Yield the inputs that the policy was fitted on and the strategy lacks."""
         if self.takes is not None:
             yield from self._taken_problems(strategy, self.takes)
             return
@@ -136,7 +132,7 @@ class LearnedConfig(_InDirectory):
         yield from self._signal_problems(strategy)
 
     def _step_problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield where the strategy has other steps or candidates; the last problem names a strategy that fits."""
+        """Yield problems if the strategy has other steps or candidates; the last one names a strategy that fits."""
         problems = []
         if not _same_places(self.sources, strategy.sources):
             several = " and ".join(min(names) for names in strategy.sources)
@@ -179,7 +175,7 @@ class LearnedConfig(_InDirectory):
             if not strategy.has_reference:
                 yield f"policy.takes: the policy asks the reference alone, and the strategy {strategy.kind} has none"
         elif not strategy.has_parts:
-            yield "policy.takes: the policy takes some steps of a ladder, and the strategy is no ladder"
+            yield "policy.takes: the policy takes some steps of a ladder, and the strategy is not a ladder"
         elif takes[-1] != strategy.horizon:
             listed = f"step{'' if len(takes) == 1 else 's'} {', '.join(map(str, takes))}"
             yield (
@@ -214,5 +210,5 @@ class CrossConfig(_InDirectory):
         return cross_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield what the members were fitted on and the strategy lacks, each problem once."""
+        """Yield the inputs that the members were fitted on and the strategy lacks, each problem once."""
         yield from dict.fromkeys(said for member in self.members for said in member.problems(strategy))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from cascade.checks import hint_at
 from cascade.errors import ConfigError, UsageError
+from cascade.guarantees.base import is_share
 from cascade.policies.artifact import (
     CARD_FILE,
     LEVELS_FILE,
@@ -33,7 +34,7 @@ from cascade.policies.artifact import (
     unwritten,
     write_whole,
 )
-from cascade.policies.reading import versioned
+from cascade.policies.reading import shape_problems, versioned
 
 SCHEMA_VERSION = 1
 MAKE = "cascade fit EPISODES --levels low=0.2,medium=0.1,high=0.05 -o DIR"
@@ -49,10 +50,7 @@ _T = TypeVar("_T")
 class Level:
     """One level of a policy directory.
 
-    Attributes:
-        name: its name, such as "low".
-        alpha: the share of questions that may be missed, as its certificates promise.
-        policy_sha256: the hash of its policy (`PolicyArtifact.policy_sha256`).
+    Its certificates promise `alpha`; the hash is that of its policy (`PolicyArtifact.policy_sha256`).
     """
 
     name: str
@@ -112,7 +110,7 @@ class Levels:
         return self.by_name[name]
 
     def _promising(self, alpha: float) -> Level:
-        if not _is_share(alpha):
+        if not is_share(alpha):
             raise UsageError(f"alpha is a share of questions, between 0 and 1, not {alpha!r}. There is {self.told}.")
         found = next((one for one in self.by_name.values() if one.alpha <= alpha), None)
         if found is None:
@@ -147,7 +145,7 @@ def name_problems(names: Iterable[str]) -> Iterator[str]:
     """Yield the names that levels cannot have, since a level's name is also a folder's, on any disk."""
     for name in names:
         if not _NAME.fullmatch(name):
-            yield f"{name!r} is no name for a level: small letters, digits, - and _, a letter first, at most 32"
+            yield f"{name!r} is not a name for a level: small letters, digits, - and _, a letter first, at most 32"
 
 
 # --- writing ---
@@ -194,12 +192,8 @@ def write(
 def foreign(directory: str | Path, names: Iterable[str], default: str) -> list[Path]:
     """Return the folders that `write` would write levels into, although they hold another policy or card.
 
-    Empty if the directory has levels already: then the folders are its own.
-
-    Args:
-        directory: where levels are to be written.
-        names: the names of the levels.
-        default: the level of the directory itself, which is not checked.
+    Empty if the directory has levels already: then the folders are its own. The folder of the level `default` is the
+    directory itself, and is not checked.
     """
     folder = Path(directory)
     if (folder / LEVELS_FILE).exists():
@@ -229,9 +223,6 @@ def read(directory: str | Path) -> Levels | None:
     """Read which levels a policy directory has; None if it has none.
 
     `check` compares the policies themselves with it.
-
-    Raises:
-        ConfigError: lists every problem with the file.
     """
     folder, file = Path(directory), Path(directory) / LEVELS_FILE
     try:
@@ -251,13 +242,7 @@ def read(directory: str | Path) -> Levels | None:
 
 
 def check(levels: Levels, artifacts: Mapping[str, PolicyArtifact], *, certificates: bool = True) -> Iterator[str]:
-    """Yield where the policies of a directory differ from those that its `levels.json` names.
-
-    Args:
-        levels: as read.
-        artifacts: the policy of each level.
-        certificates: whether they were read too.
-    """
+    """Yield where the policies of a directory differ from those that its `levels.json` names."""
     for name, level in levels.by_name.items():
         found = artifacts[name].policy_sha256
         if found != level.policy_sha256:
@@ -279,14 +264,14 @@ def relation_problems(artifacts: Mapping[str, PolicyArtifact]) -> Iterator[str]:
             yield f"levels.{name}: it has no certificate"
         elif one.certificates[0].alpha is None:
             kind = one.certificates[0].kind
-            yield f"levels.{name}: {kind} does not promise a share of questions, and levels differ in that"
+            yield f"levels.{name}: {kind} does not promise a share of questions, so it cannot have levels"
     certified = {name: one for name, one in artifacts.items() if one.certificates}
     if not certified:
         return
     first = next(iter(certified))
     for name, one in certified.items():
         if _promise(one) != _promise(certified[first]):
-            yield f"levels.{name}: it promises another thing than {first}, and only alpha may differ"
+            yield f"levels.{name}: its promise differs from that of {first} in more than alpha"
         if any(held.made_for != certified[first].certificates[0].made_for for held in one.certificates):
             yield f"levels.{name}: it was made for another cascade than {first}"
     alphas = [one.certificates[0].alpha for one in certified.values()]
@@ -306,50 +291,37 @@ def _name_problems(names: Iterable[str], default: Any) -> Iterator[str]:
     there_are = list(names)
     yield from name_problems(there_are)
     if len(there_are) < 2:
-        yield "levels: there are two or more"
+        yield "levels: there must be at least two"
     if default not in there_are:
-        yield f"default: there is no level {default!r}; there is {', '.join(there_are) or 'none'}"
+        yield f"default: there is no level {default!r}, only {', '.join(there_are) or 'none'}"
 
 
 def _file_problems(document: Any) -> Iterator[str]:
+    yield from shape_problems(document, _KEYS)
     if not isinstance(document, dict):
-        yield "it is an object with named fields"
         return
-    yield from _key_problems(document, _KEYS, "")
-    version = document.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION or isinstance(version, bool):
-        yield f"schema_version: it is {version!r}, and this release reads {SCHEMA_VERSION}"
     levels: Any = document.get("levels", {})
     default: Any = document.get("default")
     if not isinstance(levels, dict):
-        yield "levels: it is an object with a name for each level"
+        yield "levels: it must be an object with a name for each level"
         return
     yield from _name_problems(levels, default)
     for name, one in levels.items():
         yield from _level_problems(name, one, directory_of(name, default))
     alphas = [one.get("alpha") for one in levels.values() if isinstance(one, dict)]
-    if any(alphas.count(one) > 1 for one in alphas if _is_share(one)):
+    if any(alphas.count(one) > 1 for one in alphas if is_share(one)):
         yield "levels: two of them have the same alpha"
 
 
 def _level_problems(name: str, level: Any, directory: str) -> Iterator[str]:
     if not isinstance(level, dict):
-        yield f"levels.{name}: it is an object with named fields"
+        yield f"levels.{name}: it must be an object with named fields"
         return
-    yield from _key_problems(level, _LEVEL_KEYS, f"levels.{name}.")
+    yield from (f"levels.{name}.{said}" for said in shape_problems(level, _LEVEL_KEYS))
     if level.get("directory", directory) != directory:
         yield f"levels.{name}.directory: it is {level['directory']!r}, and can only be {directory!r}"
-    if "alpha" in level and not _is_share(level["alpha"]):
+    if "alpha" in level and not is_share(level["alpha"]):
         yield f"levels.{name}.alpha: it is {level['alpha']!r}, but must lie between 0 and 1"
     held = level.get("policy_sha256", "0" * 64)
     if not isinstance(held, str) or not _HASH.fullmatch(held):
-        yield f"levels.{name}.policy_sha256: it is no SHA-256"
-
-
-def _key_problems(found: Mapping[str, Any], keys: Iterable[str], where: str) -> Iterator[str]:
-    yield from (f"{where}{name}: is missing" for name in keys if name not in found)
-    yield from (f"{where}{name}: there is no such field" for name in found if name not in set(keys))
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1
+        yield f"levels.{name}.policy_sha256: it is not a SHA-256"

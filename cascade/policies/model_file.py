@@ -1,10 +1,10 @@
 """The numbers of a learned policy in a file: `model.safetensors`, beside the settings in `policy.json`.
 
-The settings say how a policy was made, of which features, and the SHA-256 of the file; the file holds arrays and
-nothing else. A tensor's name says where it belongs: `step2.confidence.0.logistic.linear.weights`. A step's network
-stands there once, `step2.network.layers.0.weights`, and its actions name their outputs, `step2.next.action.output`.
-Nothing in it is ever run. Before anything is used, all of it is checked: for arrays that are missing, unknown, of a
-wrong type or shape, not finite, out of range, or circular.
+The settings have the policy's method, its features, and the SHA-256 of the file; the file has only arrays. A tensor's
+name is its path: `step2.confidence.0.logistic.linear.weights`. A step's network is stored once,
+`step2.network.layers.0.weights`, and its actions name their outputs, `step2.next.action.output`. Nothing in the file is
+ever run. Before use, all arrays are checked: none may be missing, unknown, of a wrong type or shape, not finite, out of
+range, or circular.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ ON_MISSING = "go_on"
 def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a learned policy's settings, as the section `policy` of `policy.json`.
 
-    Args:
-        policy: the policy.
-        model: its numbers, as `dumps` gives them.
-        fitted: figures on how it was chosen, plain JSON values, for people who read the file.
+    `fitted` has figures on how it was chosen, for people who read the file.
     """
     return {
         "kind": "learned",
@@ -86,7 +83,7 @@ def _takes(section: Mapping[str, Any]) -> Takes | None:
 
 
 def dumps(policy: LearnedPolicy) -> bytes:
-    """Return a policy's numbers as a file; the same policy gives the same bytes.
+    """Return a policy's numbers as the bytes of a file; equal policies give equal bytes.
 
     Raises:
         UsageError: the policy could not be read back: a weight is not finite, or a scorer has other features than its
@@ -117,7 +114,7 @@ def _own(scorer: Scorer) -> Mapping[str, Array]:
 
 
 def packed(arrays: Mapping[str, Array]) -> bytes:
-    """Return named arrays as a file; the same arrays give the same bytes."""
+    """Return named arrays as the bytes of a file; equal arrays give equal bytes."""
     return _bytes_of({name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()})
 
 
@@ -130,15 +127,9 @@ def check_written(read: Callable[[], Any]) -> None:
 
 
 def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) -> LearnedPolicy:
-    """Return the policy of settings and the file that they name.
+    """Return the policy from its settings and the file that they name.
 
-    Args:
-        data: the file.
-        section: the settings, of the form that `learned_config.LearnedConfig` checks.
-        source: where they stand, for the message.
-
-    Raises:
-        ConfigError: everything that is wrong.
+    `section` has the form that `learned_config.LearnedConfig` checks; errors name `source`.
     """
     features, problems = features_of(section)
     held = unpacked(data, section["model"]["sha256"], problems, source)
@@ -150,14 +141,7 @@ def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) ->
 def unpacked(data: bytes, sha256: str, problems: Sequence[str], source: str | None) -> Reading:
     """Return a file's arrays, to be read by name.
 
-    Args:
-        data: the file.
-        sha256: as the settings have it.
-        problems: what is wrong with the settings.
-        source: where they stand, for the message.
-
-    Raises:
-        ConfigError: there are problems, it is another file, or it is no safetensors file.
+    `problems` are those of the settings that name the file and its SHA-256.
     """
     problems = [*problems, *model_problems(data, sha256)]
     if problems:
@@ -165,7 +149,7 @@ def unpacked(data: bytes, sha256: str, problems: Sequence[str], source: str | No
     try:
         return Reading(_arrays_of(data))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError([f"{MODEL_FILE}: it is no safetensors file: {error}"], source) from None
+        raise ConfigError([f"{MODEL_FILE}: it is not a safetensors file: {error}"], source) from None
 
 
 def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
@@ -182,7 +166,7 @@ def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[Feat
 
 def refuse(held: Reading, source: str | None) -> None:
     """Raise ConfigError with all problems noted about a file, and all tensors that were not read."""
-    problems = [*held.problems, *(f"{name}: there is no such tensor in it" for name in held.left())]
+    problems = [*held.problems, *(f"{name}: it has no such tensor" for name in held.left())]
     if problems:
         raise ConfigError([f"{MODEL_FILE}: {said}" for said in problems], source)
 
@@ -240,7 +224,7 @@ def _ranged(unit: str, low: float | None, high: float | None) -> str:
 
 
 def _rules(held: Reading, features: Sequence[FeatureSet]) -> Iterator[StepRule]:
-    """Yield the rules that can be made of a file's arrays; problems are noted."""
+    """Yield the rules that can be built from a file's arrays; problems are noted."""
     layout = held.take("layout", np.int64, ())
     refuse_newer(None if layout is None else int(layout), LAYOUT, MODEL_FILE)
     if layout is not None and int(layout) != LAYOUT:
@@ -250,7 +234,6 @@ def _rules(held: Reading, features: Sequence[FeatureSet]) -> Iterator[StepRule]:
 
 
 def _rule(step: Reading, features: FeatureSet, *, first: bool, last: bool) -> StepRule:
-    """Return the rule of a step."""
     network = None
     if step.inside(NETWORK).names():
         from cascade.policies.network import Network
@@ -262,9 +245,9 @@ def _rule(step: Reading, features: FeatureSet, *, first: bool, last: bool) -> St
 
     onward, incumbent = scorer("next"), scorer("incumbent")
     if last != (onward is None) and not (onward is None and step.inside("next").names()):
-        step.note("there is one at every step but the last", "next")
+        step.note("it must be at every step but the last", "next")
     if first and incumbent is not None:
-        step.note("there is none at the first step", "incumbent")
+        step.note("it must not be at the first step", "incumbent")
     places = range(len(features.sources))
     include, confidence = (tuple([scorer(f"{name}.{at}") for at in places]) for name in ("include", "confidence"))
     try:
@@ -273,12 +256,12 @@ def _rule(step: Reading, features: FeatureSet, *, first: bool, last: bool) -> St
         step.note(str(error))
         return StepRule(features, None, (None,) * len(places), (None,) * len(places))
     if network is not None and rule.network is None:
-        step.note("no action is of it", NETWORK)
+        step.note("no action uses it", NETWORK)
     return rule
 
 
 def _directions(held: Reading, model: str | None, features: Sequence[FeatureSet]) -> Directions | None:
-    """Return where a question's embedding is looked at from; None where no feature does."""
+    """Return the directions of the questions' embeddings; None if no feature uses them."""
     found = None
     if model is not None:
         part = held.inside("embedding")
@@ -294,12 +277,12 @@ def _directions(held: Reading, model: str | None, features: Sequence[FeatureSet]
 
 
 def _scorer(held: Reading, features: FeatureSet, network: Network | None) -> Scorer | None:
-    """Return the scorer of a place; None where there is none, or, which is noted, where there is no whole one."""
+    """Return the scorer at a path; None if there is none, or, with a noted problem, if it is incomplete."""
     kinds = held.names()
     if not kinds:
         return None
     if len(kinds) > 1 or kinds[0] not in SCORERS:
-        held.note(f"one scorer belongs here, of the kinds {', '.join(SCORERS)}; there are {', '.join(kinds)}")
+        held.note(f"there must be one scorer here, of the kinds {', '.join(SCORERS)}; there are {', '.join(kinds)}")
         return None
     part = held.inside(kinds[0])
     if kinds[0] != "action":

@@ -1,7 +1,7 @@
-"""A policy network as it is served: numpy alone, the same log-probabilities to the bit for one row and for many.
+"""Policy networks, for serving: numpy only, with the same bits for one row and for many.
 
-At each step of a walk the actions are {keep candidate 1, …, keep candidate m, next}, or {stop, next} where every answer
-is kept, and an action's score is its log-probability. The sums of a layer are added input after input, bias first, for
+At each step of a walk the actions are {keep candidate 1, …, keep candidate m, next}, or {stop, next} if every answer is
+kept. An action's score is its log-probability. The sums of a layer are added input after input, bias first, for
 one row and for many; activations are those that IEEE arithmetic rounds correctly element by element; `exp` and `log`
 are `math`'s. `design` says why, and `design/network.md` what it costs.
 """
@@ -21,7 +21,7 @@ from cascade.errors import UsageError
 from cascade.policies.design import GO_ON, Array, Design, Memo, Reading, Scored, fixed
 
 MOST_HIDDEN, MOST_UNITS = 16, 4_096
-"""Hidden layers, and units of a layer, that are served at most: a file beyond is a mistake, not a policy."""
+"""The maximum numbers of hidden layers and of units per layer; a file with more is refused."""
 _LARGEST = 1e300
 """No logit may be larger: the difference of two is then finite too."""
 _BLOCK = 1_024
@@ -83,7 +83,7 @@ class Network:
         object.__setattr__(self, "allowed", fixed(self.allowed, np.bool_))
         problems = list(_problems(self))
         if problems:
-            raise UsageError(f"These numbers are no policy network: {'; '.join(problems)}.")
+            raise UsageError(f"These numbers are not a policy network: {'; '.join(problems)}.")
         layers = [_laid(weights, bias) for weights, bias in zip(self.weights, self.biases, strict=True)]
         object.__setattr__(self, "_layers", tuple(layers))
         object.__setattr__(self, "_there", tuple(np.flatnonzero(self.allowed).tolist()))
@@ -168,11 +168,11 @@ class Network:
         return held
 
     def needs(self) -> Bools:
-        """Return the features that no indicator column stands for, bool (d,)."""
+        """Return the features without an indicator column, bool (d,)."""
         return ~self.design.foreseen
 
     def arrays(self) -> dict[str, Array]:
-        """Return all that it is made of, as arrays by dotted names."""
+        """Return its parameters, as arrays by dotted names."""
         code = np.array(list(ACTIVATIONS).index(self.activation), dtype=np.int64)
         found: dict[str, Array] = {"activation": code, "allowed": self.allowed}
         found |= {f"design.{name}": values for name, values in self.design.arrays().items()}
@@ -186,7 +186,7 @@ class Network:
         design = Design.read(held.inside("design"), width)
         code, allowed = held.take("activation", np.int64, ()), held.take("allowed", np.bool_, (None,))
         if code is not None and not 0 <= int(code) < len(ACTIVATIONS):
-            held.note(f"it is one of {len(ACTIVATIONS)}, from 0: {', '.join(ACTIVATIONS)}", "activation")
+            held.note(f"it must be one of {len(ACTIVATIONS)}, from 0: {', '.join(ACTIVATIONS)}", "activation")
             code = None
         parts = [held.inside("layers").inside(str(number)) for number in range(len(held.inside("layers").names()))]
         weights = [one.take("weights", np.float64, (None, None)) for one in parts]
@@ -215,7 +215,9 @@ class Action(Scored):
     def __post_init__(self) -> None:
         if not 0 <= self.output < self.network.outputs or not self.network.allowed[self.output]:
             there = ", ".join(str(j) for j in np.flatnonzero(self.network.allowed).tolist())
-            raise UsageError(f"An action is one of the outputs that the network allows, {there}, not {self.output}.")
+            raise UsageError(
+                f"An action must be one of the outputs that the network allows, {there}, not {self.output}."
+            )
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
         """Return the log-probabilities, float64 (…, d) -> (…)."""
@@ -232,7 +234,7 @@ class Action(Scored):
         return self.network.needs()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the output and the network. In a policy's file the network stands once a step (`model_file`)."""
+        """Return the output and the network. A policy's file has the network once per step (`model_file`)."""
         own: dict[str, Array] = {"output": np.array(self.output, dtype=np.int64)}
         return own | {f"network.{name}": values for name, values in self.network.arrays().items()}
 
@@ -257,25 +259,22 @@ class Action(Scored):
 def action_problems(
     onward: Scored | None, include: Sequence[Scored | None], others: Sequence[Scored | None]
 ) -> Iterator[str]:
-    """Yield what keeps the actions of a step's rule from being those of one network.
+    """Yield the reasons why the actions of a step's rule are not those of one network.
 
-    Args:
-        onward: the score of going on.
-        include: the scores of the m answers.
-        others: all other scorers of the rule.
+    `include` has the scores of the m answers, and `others` the rule's other scorers.
     """
     actions = {at: one for at, one in enumerate((*include, onward)) if isinstance(one, Action)}
     networks = {id(one.network): one.network for one in actions.values()}
     if any(isinstance(one, Action) for one in others):
-        yield "an action is the score of going on or of an answer, and no confidence"
+        yield "an action must be the score of going on or of an answer, not a confidence"
     if len(networks) > 1:
-        yield "all actions of a step are of one network"
+        yield "all actions of a step must be of one network"
     many = len(include)
     for at, one in actions.items():
         outputs = one.network.outputs
         meant = outputs - 1 if at == many else at
         if outputs != many + 1 and (outputs != 2 or at != many):
-            yield f"the outputs of a network are {many} answers and next, or stop and next; it has {outputs}"
+            yield f"the outputs of a network must be {many} answers and next, or stop and next; it has {outputs}"
             return
         if one.output != meant:
             place = "to going on" if at == many else f"to answer {at}"
@@ -283,11 +282,9 @@ def action_problems(
 
 
 class _Layer(NamedTuple):
-    """A layer laid out for sums.
+    """A layer in memory order for its sums.
 
-    Attributes:
-        terms: float64 (in + 1, out), biases first, then the weights of each input.
-        in_order: whether numpy's reduction over the first axis adds these row after row (`_reduces_in_order`).
+    `terms`, float64 (in + 1, out), has the biases first; `in_order` is of `_reduces_in_order`.
     """
 
     terms: Floats
@@ -336,13 +333,12 @@ def _log_softmax(logits: Floats) -> Floats:
 
 
 def _problems(network: Network) -> Iterator[str]:
-    """Yield what keeps arrays from being a network."""
     weights, biases, allowed = network.weights, network.biases, network.allowed
     if network.activation not in ACTIVATIONS:
-        yield f"activation: it is {' or '.join(ACTIVATIONS)}, not {network.activation!r}"
+        yield f"activation: it must be {' or '.join(ACTIVATIONS)}, not {network.activation!r}"
         return
     if not 2 <= len(weights) <= MOST_HIDDEN + 1 or len(biases) != len(weights):
-        yield f"layers: there are 1 to {MOST_HIDDEN} hidden ones and a last one, weights and biases each"
+        yield f"layers: there must be 1 to {MOST_HIDDEN} hidden ones and a last one, each with weights and biases"
         return
     sizes = [network.design.columns, *(bias.size for bias in biases)]
     chained = all(
@@ -350,13 +346,13 @@ def _problems(network: Network) -> Iterator[str]:
         for one, bias, into, out in zip(weights, biases, sizes[:-1], sizes[1:], strict=True)
     )
     if not chained:
-        yield f"layers: weights are (out, in) and biases (out,), with an input for each output before, {sizes[0]} first"
+        yield f"layers: weights must be (out, in), biases (out,), an input for each output before, {sizes[0]} first"
     if any(not 1 <= size <= MOST_UNITS for size in sizes[1:]):
-        yield f"layers: each has 1 to {MOST_UNITS:,} units"
+        yield f"layers: each must have 1 to {MOST_UNITS:,} units"
     if sizes[-1] < 2 or allowed.shape != (sizes[-1],) or not allowed.any():
         yield f"allowed: it says which of the {sizes[-1]} outputs there are, of at least 2 at least one"
     elif chained and not _bounded(network):
-        yield "layers: the numbers are not finite, or so large that a score need not be finite"
+        yield "layers: the numbers are not finite, or so large that a score may be infinite"
 
 
 def _bounded(network: Network) -> bool:

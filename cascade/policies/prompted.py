@@ -20,7 +20,7 @@ KEEP_BASE, KEEP_GUIDE, GO_ON = 1.0, 2.0, 3.0
 
 @dataclass(frozen=True, slots=True)
 class PromptedPolicy(Policy):
-    """Do what the model said.
+    """Follow the model's decision.
 
     Signal `decided_action` (of the base-guide strategy with a decider): 1 keep the base's answer, 2 the guide's, 3 go
     on. Signal `says_exit` (of the exit strategy): 1 stop, 0 go on; every answer on the way is kept, as in the source.
@@ -32,11 +32,11 @@ class PromptedPolicy(Policy):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that it looks at, one of them."""
+        """The signals that it reads; a step has one of them."""
         return ("decided_action", "says_exit")
 
     def scores(self, observation: Observation) -> Scores:
-        """Give +inf to what was chosen and −inf to the rest."""
+        """Score the chosen action +inf and the others −inf."""
         step = observation.step
         sources = [candidate.source for candidate in step.candidates]
         if "says_exit" in step.signals:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cascade.conformal.served import PathPoint
@@ -98,7 +99,7 @@ def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
 
 def _policy_of(document: Any, source: str) -> PolicyArtifact:
     checks = {"policy": _is_object, "seen": _is_seen, "path": _is_path, "ordered_for": _is_object_or_none}
-    problems = list(_shape_problems(document, _POLICY_KEYS, checks))
+    problems = list(shape_problems(document, _POLICY_KEYS, checks))
     if problems:
         raise ConfigError(problems, source)
     path = document["path"]
@@ -118,7 +119,7 @@ def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyAr
         "sha256": lambda value: isinstance(value, str),
         "unanswered": _is_count,
     }
-    problems = list(_shape_problems(document, _CERTIFICATE_KEYS, checks, optional=("unanswered",)))
+    problems = list(shape_problems(document, _CERTIFICATE_KEYS, checks, optional=("unanswered",)))
     if problems:
         raise ConfigError(problems, source)
     rest = {name: value for name, value in document.items() if name != "sha256"}
@@ -133,7 +134,7 @@ def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyAr
     except ConfigError as error:
         problems += [f"asked.{problem}" for problem in error.problems]
     if digest(rest) != document["sha256"]:
-        problems.append("sha256: it is not that of the rest: the file was changed after it was made")
+        problems.append("sha256: it does not match the rest of the file, which was changed after it was made")
     problems += _relation_problems(artifact, found)
     problems += [] if asked is None else _asked_problems(asked, found)
     if problems:
@@ -167,11 +168,15 @@ def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> It
             yield f"certificates[{place}]: it is not what was asked for: {', '.join(differ)}"
 
 
-def _shape_problems(
-    document: Any, keys: Iterable[str], checks: Mapping[str, Callable[[Any], bool]], optional: Iterable[str] = ()
+def shape_problems(
+    document: Any,
+    keys: Iterable[str],
+    checks: Mapping[str, Callable[[Any], bool]] = MappingProxyType({}),
+    optional: Iterable[str] = (),
 ) -> Iterator[str]:
+    """Yield where a file's document lacks a field, has an unknown one, another version, or a field of another form."""
     if not isinstance(document, dict):
-        yield "it is an object with named fields"
+        yield "it must be an object with named fields"
         return
     yield from (f"{name}: is missing" for name in keys if name not in document)
     yield from (f"{name}: there is no such field" for name in document if name not in {*keys, *optional})
@@ -179,7 +184,9 @@ def _shape_problems(
     if version != SCHEMA_VERSION or isinstance(version, bool):
         yield f"schema_version: it is {version!r}, and this release reads {SCHEMA_VERSION}"
     yield from (
-        f"{name}: is not of its form" for name, fits in checks.items() if name in document and not fits(document[name])
+        f"{name}: has an invalid value"
+        for name, fits in checks.items()
+        if name in document and not fits(document[name])
     )
 
 

@@ -21,19 +21,19 @@ from cascade.text import same_model
 from cascade.types import Certificate, Step
 
 Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""What the calibration questions showed at one step, by the number of its answers.
+"""The counts of the calibration questions at one step, by its number of answers.
 
 `of` is how many questions had that number of answers, `signals` how many of these had each signal."""
 
 _CONFIDENCE = ("p_yes", "verdict_mass")
-"""What the strategy's own confidences rest on; `verdict_mass` tells log-probs from samples."""
+"""The source of the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
 _COMPARES = "agrees_with_earlier"
 """The signal that the first answer never has."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What one certificate covers, as far as a step can show it.
+    """The scope of a certificate, as far as it depends on steps.
 
     Attributes:
         reads: the signals that the policy decides and ranks by.
@@ -78,7 +78,7 @@ class Scope:
             return tuple(dict.fromkeys(failed))
         found = (*dict.fromkeys(self._renamed(step)), *self._lacks(step))
         if not found and self.strict and self.odd(step):
-            return (f"step {step.number} {ODD}, which more questions do now than the calibration allows",)
+            return (f"step {step.number} {ODD}, and that happens more often now than the calibration allows",)
         return found
 
     def odd(self, step: Step) -> bool:
@@ -154,7 +154,7 @@ class Scope:
 
 
 ODD = "lacks an answer or a signal"
-"""What an odd step does, in words."""
+"""A phrase that describes an odd step."""
 
 
 def usual(at: Shown) -> int:
@@ -187,7 +187,12 @@ Kind: TypeAlias = Mapping[str, float | str]
 Seen: TypeAlias = Mapping[str, Mapping[str, Any]]
 """By a name of `Kind`: `of` requests had it; `least` and `most` of its numbers, `texts`, which are None if too many."""
 PLAIN: Kind = {}
-"""A question in cascade's own words, or a single message of a user with no setting."""
+"""A question, which cascade puts into its own prompt."""
+_FORM, _CHAT, _UNSAID = "form", "chat", "unknown"
+UNSAID: Kind = {_FORM: _UNSAID}
+"""A request of a log that does not say whether the model saw it in cascade's prompt or as a chat request."""
+QUESTIONS: Mapping[str, Any] = {"of": 0, "kinds": {}}
+"""What `calibration.fingerprint.seen` says of questions alone: 0.5.0 had no others, and its certificates do not say."""
 _DRAWN = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "stop", "reasoning_effort", "verbosity", "modalities", "tool_choice", "parallel_tool_calls",
@@ -203,7 +208,7 @@ def kind_of(chat: ChatRequest | None) -> Kind:
     """Return what is special about a request.
 
     >>> dict(kind_of(ChatRequest([{"role": "user", "content": "Hi"}], {"temperature": 2, "max_tokens": 1})))
-    {'temperature': 2.0, 'a limit of the reply': 1.0}
+    {'form': 'chat', 'temperature': 2.0, 'a limit of the reply': 1.0}
     """
     if chat is None:
         return PLAIN
@@ -216,7 +221,7 @@ def kind_of(chat: ChatRequest | None) -> Kind:
         "several turns": any(role not in ("system", "developer", "user") for role in roles),
         **dict.fromkeys(_parts(chat), True),
     }
-    found: dict[str, float | str] = {name: "" for name, there in held.items() if there}
+    found: dict[str, float | str] = {_FORM: _CHAT, **{name: "" for name, there in held.items() if there}}
     for name in _DRAWN:
         value = chat.options.get(name)
         if value is not None and value != _NEUTRAL.get(name):
@@ -227,7 +232,7 @@ def kind_of(chat: ChatRequest | None) -> Kind:
 
 
 def _parts(chat: ChatRequest) -> Iterator[str]:
-    """Yield what the messages hold beside text: the types of their parts, as "image parts"."""
+    """Yield the content of messages other than text: the types of their parts, as "image parts"."""
     for message in chat.messages:
         content = message.get("content")
         for part in content if isinstance(content, list | tuple) else ():
@@ -237,20 +242,24 @@ def _parts(chat: ChatRequest) -> Iterator[str]:
 
 
 def unlike(kind: Kind, held: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield how a request differs from all that a calibration held, a sentence each; nothing where that is not known.
+    """Yield a sentence for each difference between a request and those of the calibration; none if these are unknown.
 
-    Args:
-        kind: of the request.
-        held: what the certificate says of them (`calibration.fingerprint.seen`).
+    `held` is what the certificate says of the requests (`calibration.fingerprint.seen`). If the form is another,
+    nothing else is compared.
 
     >>> held = {"of": 2, "kinds": {"temperature": {"of": 2, "least": 0.2, "most": 1.0}}}
-    >>> list(unlike({"temperature": 2.0}, held))
+    >>> list(unlike({"form": "chat", "temperature": 2.0}, held))
     ['the request has temperature 2, and the calibration requests had 0.2 to 1']
     """
     if held is None:
         return
-    kinds: Seen = held["kinds"]
+    kinds: Seen = {name: there for name, there in held["kinds"].items() if name != _FORM}
+    if (other := _of_other_form(kind, held)) is not None:
+        yield other
+        return
     for name, value in kind.items():
+        if name == _FORM:
+            continue
         there = kinds.get(name)
         if there is None:
             yield f"the request has {_said(name, value)}, which no calibration request had"
@@ -260,7 +269,27 @@ def unlike(kind: Kind, held: Mapping[str, Any] | None) -> Iterator[str]:
             yield f"the request has {_said(name, value)}, which no calibration request had"
     for name, there in kinds.items():
         if there["of"] == held["of"] and name not in kind and name != _LIMIT:
-            yield f"the request has not {name}, and every calibration request had"
+            yield f"the request lacks {name}, which every calibration request had"
+
+
+def form_unsaid(held: Mapping[str, Any] | None) -> bool:
+    """Return whether a calibration had requests of which its log does not say in which form the models saw them."""
+    return held is not None and _UNSAID in held["kinds"].get(_FORM, {}).get("texts", ())
+
+
+def _of_other_form(kind: Kind, held: Mapping[str, Any]) -> str | None:
+    """Return a sentence if a calibration had only questions, and this is a chat request, or the other way round.
+
+    Only chat requests have other kinds, so a certificate of before `_FORM` that names one was made from chat requests.
+    """
+    chats = held["kinds"].get(_FORM, {"of": 0})["of"]
+    if form_unsaid(held):
+        return None
+    if kind.get(_FORM) == _CHAT and not held["kinds"]:
+        return "the request is a chat request, and the calibration asked questions in cascade's own prompt"
+    if kind.get(_FORM) != _CHAT and chats and chats == held["of"]:
+        return "the question is asked in cascade's own prompt, and the calibration had chat requests"
+    return None
 
 
 def _within(name: str, value: float, there: Mapping[str, Any]) -> bool:

@@ -67,7 +67,7 @@ SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
         "other_run_uncertainty": Signal("unknown", None, None, tracked=True),
     }
 )
-"""Every signal that the strategies and the importers give, the most telling first."""
+"""Every signal of the strategies and the importers, the most informative first."""
 OF_ANSWERS = frozenset(
     {
         "reply_tokens",
@@ -78,11 +78,11 @@ OF_ANSWERS = frozenset(
         "agrees_with_earlier",
     }
 )
-"""What a step shows of any model's answer (`logprob_signals`), and whether it agrees with the earlier ones."""
+"""The signals of any model's answer (`logprob_signals`), and its agreement with the earlier ones."""
 OF_MESSAGES = frozenset(
     {"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults", "model_skipped"}
 )
-"""What the message of a chat request shows besides (`strategies.form`)."""
+"""The further signals of a message that answers a chat request (`strategies.form`)."""
 _UNLISTED = Signal("unknown", None, None, tracked=True)
 _ROLES = ("base_", "guide_")
 
@@ -157,12 +157,7 @@ def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]
 
 
 def message_signals(request: ChatRequest, completion: Completion) -> dict[str, float | None]:
-    """Return the signals of a message: log-probs of reply and values, characters, calls, arguments.
-
-    Args:
-        request: what it answers.
-        completion: the reply, with its message.
-    """
+    """Return the signals of a message: log-probs of reply and values, characters, calls, arguments."""
     from cascade.chat import calls_of  # of a chat request alone
 
     numbers = logprob_signals(completion, "")
@@ -219,7 +214,7 @@ def value_tokens(tokens: Sequence[Token]) -> list[Token]:
 
 
 class _Reader:
-    """Reads JSON a character at a time and tells which characters belong to values."""
+    """Reads JSON a character at a time and marks the characters that belong to values."""
 
     def __init__(self) -> None:
         self._stack: list[str] = []  # "{" before a key, ":" before a value of an object, "[" inside a list
@@ -259,15 +254,13 @@ class _Reader:
 
 
 _OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
-"""What is read from the log-probs of a verdict: a step that judges has no others."""
+"""The signals from the log-probs of a verdict; a step that judges has no others."""
 
 
 def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
     """Return a warning for each model whose reply lacks log-probs that the policy decides by.
 
-    Args:
-        step: the step that is decided, with its calls.
-        reads: the signals that the policy reads.
+    `reads` names the signals that the policy reads.
     """
     judged = bool(step.calls) and all(call.request.purpose == "judge" for call in step.calls)
     missing = [
@@ -285,7 +278,7 @@ def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
 
 
 class Gives(NamedTuple):
-    """What the steps of a strategy give: `StrategyConfig.candidates` and `StrategyConfig.signals`."""
+    """The candidates and signals of a strategy's steps: `StrategyConfig.candidates` and `StrategyConfig.signals`."""
 
     candidates: tuple[str, ...]
     signals: frozenset[str]
@@ -302,4 +295,4 @@ GIVES: Mapping[str, Gives] = {
     "offers": Gives((SHARED_PLACE,), _ANY_MODEL | {"p_yes", "verdict_mass", "judge_share", "answer_share"}),
     "verified": Gives((SHARED_PLACE,), _ANY_MODEL | {"gate", "p_yes"}),
 }
-"""What the steps of each built-in strategy give. A fit reads this table and loads no strategy."""
+"""The candidates and signals of each built-in strategy, so that a fit does not import strategies."""

@@ -1,7 +1,7 @@
-"""A sum of regression trees as served: with numpy alone, in a dozen operations on small arrays for one row.
+"""Sums of regression trees, for serving: numpy only, in a dozen operations on small arrays for one row.
 
-Which leaf a row falls into is found without walking down (QuickScorer): every inner node is asked at once; one whose
-answer is "right" rules out the leaves to its left, and the first leaf that is not ruled out is the one.
+The leaf of a row is found without walking down the tree (QuickScorer): all inner nodes are evaluated at once; a node
+that goes right rules out the leaves to its left, and the first leaf that is not ruled out is the leaf of the row.
 
 Reference: Lucchese et al., QuickScorer: a fast algorithm to rank documents with additive ensembles of regression trees
 (SIGIR 2015).
@@ -71,7 +71,7 @@ class Trees(Scored):
         object.__setattr__(self, "intercept", float(self.intercept))
         problems = list(_problems(self))
         if problems:
-            raise UsageError(f"These are no regression trees: {'; '.join(problems)}.")
+            raise UsageError(f"These are not regression trees: {'; '.join(problems)}.")
         object.__setattr__(self, "_laid", _laid(self))
 
     @property
@@ -124,12 +124,8 @@ class Trees(Scored):
 class _Laid(NamedTuple):
     """Trees laid out for scoring: R trees, M inner nodes each (fewer are filled up with nodes that rule nothing out).
 
-    Attributes:
-        feature, threshold, missing_left: (M, R), of the inner nodes.
-        mask: uint (M, R), a bit a leaf from left to right, those set that "right" leaves possible.
-        every: all bits of that type.
-        leaf: float64 (L,), what the leaves add, tree after tree.
-        offset: int64 (R,), where a tree's leaves begin in it.
+    `feature`, `threshold` and `missing_left`, (M, R), are of the inner nodes; `mask` has a bit a leaf from left to
+    right, those set that "right" leaves possible. The leaves of a tree begin at its `offset` in `leaf`.
     """
 
     feature: Array
@@ -197,29 +193,28 @@ def _walked(trees: Trees, root: int) -> _Tree:
 
 
 def _problems(trees: Trees) -> Iterator[str]:
-    """Yield the problems of arrays that are not trees."""
     left, right, many = trees.left, trees.right, trees.left.size
     if any(getattr(trees, name).shape != (many,) for name in _TYPES) or trees.roots.ndim != 1:
-        yield "feature, threshold, left, right, missing_left and leaf are of one length"
+        yield "feature, threshold, left, right, missing_left and leaf must have one length"
         return
     inner = left >= 0
     children = np.concatenate([left[inner], right[inner], trees.roots])
     if ((left < 0) != (right < 0)).any() or (left < -1).any() or (right < -1).any():
-        yield "left and right: both are −1 at a leaf, and both name a node elsewhere"
+        yield "left and right: both must be −1 at a leaf, and name a node elsewhere"
     elif not trees.roots.size:
         yield "roots: there is no tree"
     elif ((children < 0) | (children >= many)).any():
-        yield f"left, right and roots: they name nodes from 0 to {many - 1}"
+        yield f"left, right and roots: they must name nodes from 0 to {many - 1}"
     elif np.unique(children).size < children.size or children.size < many:
-        yield "left, right and roots: every node has one parent or is a root"
+        yield "left, right and roots: every node must have one parent or be a root"
     else:
         yield from _shape_problems(trees)
     if ((trees.feature[inner] < 0) | (trees.feature[inner] >= trees.width)).any() or not trees.width:
-        yield f"feature: it names one of {trees.width} features"
+        yield f"feature: it must name one of {trees.width} features"
     with np.errstate(over="ignore"):
         total = np.abs(trees.leaf).sum() + abs(trees.intercept)
     if not (np.isfinite(trees.threshold).all() and np.isfinite(total)):
-        yield "threshold, leaf and intercept are finite, and so is their sum"
+        yield "threshold, leaf and intercept must be finite, and so must their sum"
 
 
 def _shape_problems(trees: Trees) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The input of features: what was asked, and logged steps as arrays or the steps of one question that is answered.
+"""The inputs of features: numbers of the question's text, and views of logged steps or of the steps of a live question.
 
 `LogView` and `LiveView` are two `View`s: the same values, of n questions or of one. They put candidates into the same
 places, compare answers by the same rule (`matching.same.answer_key`, which numbers the answers of a table too) and know
@@ -22,14 +22,14 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.policies.base import SHARED_PLACE, History, Observation
-from cascade.types import Candidate, Step
+from cascade.types import Candidate
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
 
 
 HEAD_CHARS = 2_000
-"""What is counted beside the length is counted in so many characters at the start: a bound on the time it takes."""
+"""All counts except the length use only this many characters from the start, to bound the time."""
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _CAPITAL = re.compile(r"[A-Z]")
@@ -49,7 +49,7 @@ _YES_NO = frozenset(
 
 
 class AskedNumber(NamedTuple):
-    """What a number of a question's text says: its unit, its least and greatest value (None: no bound)."""
+    """The description of a number of a question's text: its unit, its minimum and maximum (None: no bound)."""
 
     unit: str
     low: float | None
@@ -67,13 +67,13 @@ ASKED = {
     "marks": AskedNumber("share of characters", 0.0, 1.0, "marks of code and mathematics"),
     "numbers": AskedNumber("numbers", 0.0, None, "numbers in it"),
     "lines": AskedNumber("lines", 0.0, None, "lines"),
-    "choices": AskedNumber("choices", 0.0, None, "marks like A) or 2. before a blank"),
-    "negated": AskedNumber("0 or 1", 0.0, 1.0, "it holds not, except, never, … as a word"),
+    "choices": AskedNumber("choices", 0.0, None, "marks like A) or 2. before a space"),
+    "negated": AskedNumber("0 or 1", 0.0, 1.0, "it contains not, except, never, … as a word"),
     "amount": AskedNumber("0 or 1", 0.0, 1.0, "it asks how many, how much, how long, …"),
-    "who": AskedNumber("0 or 1", 0.0, 1.0, "it holds who, whom or whose"),
-    "when_where": AskedNumber("0 or 1", 0.0, 1.0, "it holds when or where"),
-    "which": AskedNumber("0 or 1", 0.0, 1.0, "it holds which or what"),
-    "why_how": AskedNumber("0 or 1", 0.0, 1.0, "it holds why or how and asks for no amount"),
+    "who": AskedNumber("0 or 1", 0.0, 1.0, "it contains who, whom or whose"),
+    "when_where": AskedNumber("0 or 1", 0.0, 1.0, "it contains when or where"),
+    "which": AskedNumber("0 or 1", 0.0, 1.0, "it contains which or what"),
+    "why_how": AskedNumber("0 or 1", 0.0, 1.0, "it contains why or how, and asks for no amount"),
     "yes_no": AskedNumber("0 or 1", 0.0, 1.0, "it begins with is, are, does, can, …"),
     "has_context": AskedNumber("0 or 1", 0.0, 1.0, "there is a text to read from"),
     "context_characters": AskedNumber("characters", 0.0, None, "length of that text; 0 without one"),
@@ -95,10 +95,7 @@ ALL = {**ASKED, **OF_REQUEST}
 def asked_numbers(text: str, context: str | None, chat: ChatRequest | None = None) -> dict[str, float]:
     """Return the numbers of a question's text, by the names of `ASKED`, and of a chat request (`OF_REQUEST`).
 
-    Args:
-        text: the question.
-        context: the text that it is to be answered from; None and "" are the same.
-        chat: the chat request, where it is one; `context` is then the request as JSON.
+    Of a chat request, `context` is the request as JSON.
 
     >>> found = asked_numbers("How many legs have 2 spiders?", None)
     >>> found["words"], found["numbers"], found["amount"], found["who"], found["has_context"]
@@ -159,7 +156,7 @@ def _of_text(text: str) -> dict[str, float]:
     }
 
 
-NUMBER = AskedNumber("length, of 1", -2.0, 2.0, "where it lies along a direction of its sentence embedding")
+NUMBER = AskedNumber("length, of 1", -2.0, 2.0, "projection of its sentence embedding on a direction")
 
 
 NAN = math.nan
@@ -185,11 +182,11 @@ class View(ABC):
 
     @abstractmethod
     def tokens(self, t: int) -> Values:
-        """Return what step t read and wrote, in tokens."""
+        """Return the input and output tokens of step t."""
 
     @abstractmethod
     def cost(self, t: int) -> Values:
-        """Return what step t cost, in nano-USD."""
+        """Return the cost of step t, in nano-USD."""
 
     @abstractmethod
     def asked(self, name: str) -> Values:
@@ -265,10 +262,7 @@ class LogView(View):
 class LiveView(View):
     """The steps of one question that is being answered. Values are computed only when they are read.
 
-    Args:
-        observation: the question and its steps.
-        sources: the places of a step's candidates.
-        more: numbers of the question's text that are known otherwise (`policies.embedding`).
+    `more` has numbers of the question's text that are known otherwise.
     """
 
     def __init__(
@@ -289,11 +283,12 @@ class LiveView(View):
 
     def tokens(self, t: int) -> float:
         """Return what step t read and wrote, in tokens."""
-        return _known(_tokens_of(self._steps[t]))
+        read = [call.completion.usage[:2] for call in self._steps[t].calls if call.completion is not None]
+        return _total([count for both in read for count in both])
 
     def cost(self, t: int) -> float:
         """Return what step t cost, in nano-USD."""
-        return _known(_cost_of(self._steps[t]))
+        return _total([call.cost_nano_usd for call in self._steps[t].calls if call.completion is not None])
 
     def asked(self, name: str) -> float:
         """Return a number of the question's text."""
@@ -328,34 +323,13 @@ class LiveView(View):
         return {**found, **self._more} if self._more else found
 
 
-def _known(value: int | None) -> float:
-    return NAN if value is None else float(value)
-
-
-def _tokens_of(step: Step) -> int | None:
-    """Return how many tokens a step's calls read and wrote, as its log has it; None if a count is unknown.
+def _total(counts: Sequence[int | None]) -> float:
+    """Return the sum of a count over a step's recorded calls, as in a log; NaN if one is unknown, or there is no call.
 
     A call without a reply has no row in a log, and does not count here.
     """
-    total: int | None = None
-    for call in step.calls:
-        if call.completion is not None:
-            read, written = call.completion.usage[:2]
-            if read is None or written is None:
-                return None
-            total = (total or 0) + read + written
-    return total
-
-
-def _cost_of(step: Step) -> int | None:
-    """Return the cost of a step's calls in nano-USD, as its log has it; None if a cost is unknown."""
-    total: int | None = None
-    for call in step.calls:
-        if call.completion is not None:
-            if call.cost_nano_usd is None:
-                return None
-            total = (total or 0) + call.cost_nano_usd
-    return total
+    known = [count for count in counts if count is not None]
+    return float(sum(known)) if known and len(known) == len(counts) else NAN
 
 
 def places(wanted: tuple[str, ...], held: tuple[str, ...]) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
-"""The Protocol of a provider: a request in, an OpenAI-shaped chat completion out, not yet trusted.
+"""The Protocol of providers: a provider takes a request and returns an unchecked chat completion in OpenAI's form.
 
-Every provider returns the common format of the field, the JSON of a chat completion. Retries, clocks, checks and prices
-belong to `guard` and the engine.
+Retries, deadlines, checks and prices are the task of `guard` and the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Payload: TypeAlias = Mapping[str, Any]
 
 
 class Provider(Protocol):
-    """Answers requests. Raises `ProviderError`s, or an error that says that it is not set up, never a foreign one."""
+    """Answers requests. Raises `ProviderError`s, or an error that it is not set up; never errors of other libraries."""
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`."""

@@ -39,8 +39,7 @@ class Exchange:
     """One request and its reply, whole or as a stream of server-sent events.
 
     Usage: post `body` with `headers` to `url`, pass the response's head to `begin`, each raw piece of its body to
-        `take`,
-    and call `end`. Both yield chunks of a stream; a whole reply is one chunk.
+    `take`, and call `end`. Both yield chunks of a stream; a whole reply is one chunk.
     """
 
     def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float, *, stream: bool) -> None:
@@ -94,7 +93,8 @@ class Exchange:
         self._status, self._headers = status, headers
         # A server that ignores `stream: true` sends its reply in one piece, with another content type.
         self._stream = self._stream and status == 200 and not _is_json(headers)
-        most = most_streamed_bytes(self.request) if self._stream else self._most_line
+        # A stream may be longer than a whole reply, since each event adds its own fields.
+        most = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES if self._stream else self._most_line
         try:
             self._body = Body(headers.get("content-encoding", ""), most)
         except BadBodyError as error:
@@ -112,13 +112,10 @@ class Exchange:
             for plain in self._body.take(piece):
                 self._kept += plain
                 yield self._whole_lines() if self._stream and b"\n" in plain else []
-                self._refuse_long_line()
+                if len(self._kept) > self._most_line:
+                    raise self._bad(f"a line of the stream is longer than {self._most_line:,} bytes")
         except BadBodyError as error:
             raise self._bad(str(error)) from None
-
-    def _refuse_long_line(self) -> None:
-        if len(self._kept) > self._most_line:
-            raise self._bad(f"a line of the stream is longer than {self._most_line:,} bytes")
 
     def _whole_lines(self) -> list[Payload]:
         *lines, rest = bytes(self._kept).split(b"\n")
@@ -226,11 +223,6 @@ def _message(text: str) -> str:
         return text
 
 
-def most_streamed_bytes(request: Request) -> int:
-    """Return the most bytes that a stream may have: more than a whole reply, since each event adds its own fields."""
-    return MOST_BYTES + request.max_tokens * _EVENT_BYTES
-
-
 class BadBodyError(Exception):
     """A body that cannot be decompressed, or is too long; the message says why."""
 
@@ -245,10 +237,6 @@ def most_bytes(request: Request) -> int:
     if request.top_logprobs is not None:
         token += (1 + request.top_logprobs) * _ALTERNATIVE_BYTES
     return min(MOST_BYTES, _PLAIN_BYTES + request.max_tokens * token)
-
-
-def _slices(piece: bytes) -> Iterator[bytes]:
-    return (piece[start : start + _SLICE_BYTES] for start in range(0, len(piece), _SLICE_BYTES))
 
 
 class Body:
@@ -275,7 +263,8 @@ class Body:
     def take(self, piece: bytes) -> Iterator[bytes]:
         """Yield the contents of a piece in slices of 8 KiB at most. Raises BadBodyError if damaged or too long."""
         self._came += len(piece)
-        for plain in _slices(piece) if self._unpack is None else self._inflated(piece):
+        whole = (piece[start : start + _SLICE_BYTES] for start in range(0, len(piece), _SLICE_BYTES))
+        for plain in whole if self._unpack is None else self._inflated(piece):
             self.size += len(plain)
             if max(self.size, self._came) > self._most:
                 raise BadBodyError(f"the reply is longer than {self._most:,} bytes, the most that the request allows")

@@ -173,7 +173,11 @@ class Guard:
             started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
                 chunks = self.provider.stream(tries.asked, tries.left_s(started))
-                while (chunk := _next(chunks, halt)) is not None:
+                while True:
+                    with halt.ruling():
+                        chunk = next(chunks, None)
+                    if chunk is None:
+                        break
                     if text := assembler.add(chunk):
                         yield TextDelta(text, request.role, request.step, request.model)
                     tries.left_s(time.monotonic(), billed="maybe")
@@ -200,7 +204,11 @@ class Guard:
             started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
                 async with self._turn(tries), aclosing(self._chunks(tries)) as chunks:
-                    while (chunk := await _anext(chunks, halt)) is not None:
+                    while True:
+                        async with halt.covering():
+                            chunk = await anext(chunks, None)
+                        if chunk is None:
+                            break
                         if text := assembler.add(chunk):
                             yield TextDelta(text, request.role, request.step, request.model)
                         tries.left_s(time.monotonic(), billed="maybe")
@@ -296,14 +304,11 @@ class Guard:
             maybe = sum(error.billed != "no" for error in tries.failed)
             completion = completion._replace(notes=(*completion.notes, note), maybe_billed=maybe)
         for note in completion.notes:
-            self._warn_once(request.model, note)
+            kind = f"{request.model}: {_DIGITS.sub('', note)}"
+            if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
+                self._warned.add(kind)
+                logger.warning("%s: %s", request.model, note)
         return completion
-
-    def _warn_once(self, model: str, note: str) -> None:
-        kind = f"{model}: {_DIGITS.sub('', note)}"
-        if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
-            self._warned.add(kind)
-            logger.warning("%s: %s", model, note)
 
 
 def _with_calls(payload: Payload, request: Request) -> Payload:
@@ -325,18 +330,6 @@ def _naming_ours(error: ProviderError, asked: Request) -> ProviderError:
     if isinstance(error, BadRequestError) and asked.chat is not None and (ours := added(asked)):
         error.args = (f"{error} cascade added to the request: {', '.join(ours)}.",)
     return error
-
-
-def _next(chunks: Iterator[Payload], halt: Halt) -> Payload | None:
-    """Return the next chunk of a stream, None at its end."""
-    with halt.ruling():
-        return next(chunks, None)
-
-
-async def _anext(chunks: AsyncGenerator[Payload, None], halt: Halt) -> Payload | None:
-    """Return the next chunk of a stream, None at its end."""
-    async with halt.covering():
-        return await anext(chunks, None)
 
 
 def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,36 +111,28 @@ class LiteLLM:
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. The wait ends on time even if litellm's does not; the call is then cancelled."""
         call = self._whole(load_litellm(), self._arguments(request, timeout_s))
-        try:
+        with self._mapping_errors(request):
             return background.run(timeout_s, call)
-        except Exception as error:  # noqa: BLE001 - litellm raises what any of its providers raises
-            raise self._error(request, error) from None
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request without blocking; cancelled on time."""
         call = self._whole(load_litellm(), self._arguments(request, timeout_s))
-        try:
+        with self._mapping_errors(request):
             return await background.arun(timeout_s, call)
-        except Exception as error:  # noqa: BLE001 - see complete
-            raise self._error(request, error) from None
 
     def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
         """Yield chunks, all of them on time."""
         call = self._chunks(load_litellm(), request, timeout_s)
-        try:
+        with self._mapping_errors(request):
             yield from background.iterate(timeout_s, call)
-        except Exception as error:  # noqa: BLE001 - see complete
-            raise self._error(request, error) from None
 
     async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks without blocking, all of them on time."""
         call = self._chunks(load_litellm(), request, timeout_s)
-        try:
+        with self._mapping_errors(request):
             async with aclosing(background.aiterate(timeout_s, call)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-        except Exception as error:  # noqa: BLE001 - see complete
-            raise self._error(request, error) from None
 
     @staticmethod
     async def _whole(litellm: Any, arguments: dict[str, Any]) -> Payload:
@@ -162,9 +154,7 @@ class LiteLLM:
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
         arguments = wire_body(request, request.model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
-        arguments["_skip_mcp_handler"] = (
-            True  # with tools 1.106 imports the package mcp, which its client does not need
-        )
+        arguments["_skip_mcp_handler"] = True  # else 1.106 imports the package mcp where there are tools
         if endpoint is not None and endpoint.api_key is not None:
             arguments["api_key"] = endpoint.api_key
         if endpoint is not None and endpoint.base_url is not None:
@@ -174,13 +164,17 @@ class LiteLLM:
                 arguments["custom_llm_provider"] = "openai"
         return arguments
 
-    def _error(self, request: Request, error: Exception) -> CascadeError:
+    @contextmanager
+    def _mapping_errors(self, request: Request) -> Iterator[None]:
         """Map by status, text and class name: litellm's classes differ between releases, these hardly do."""
-        if isinstance(error, CascadeError):
-            return error
-        endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
-        secrets = (endpoint.api_key,) if endpoint is not None and endpoint.api_key else ()
-        return map_error(request.model, error, secrets)
+        try:
+            yield
+        except CascadeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - litellm raises what any of its providers raises
+            endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
+            secrets = (endpoint.api_key,) if endpoint is not None and endpoint.api_key else ()
+            raise map_error(request.model, error, secrets) from None
 
 
 _NO_COMPLETION = re.compile(

@@ -145,12 +145,12 @@ class Local:
 
     async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks as the model writes them, without blocking."""
-        chunks = self.stream(request, timeout_s)
+        chunks: Any = self.stream(request, timeout_s)
         try:
             while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
                 yield chunk
         finally:
-            await asyncio.to_thread(_close, chunks)
+            await asyncio.to_thread(chunks.close)
 
     def close(self) -> None:
         """Unload the models."""
@@ -229,10 +229,6 @@ def _refuse_too_long(payload: Payload, request: Request) -> None:
         model=request.model,
         status=400,
     )
-
-
-def _close(chunks: Any) -> None:
-    chunks.close()
 
 
 def create(settings: ProviderSettings) -> Local:

@@ -1,6 +1,6 @@
 """A provider that makes each call once: an identical request is answered from memory.
 
-It serves comparisons of ways to answer the same questions, in which many calls are the same. The answer includes its
+It serves comparisons of methods on the same questions, in which many calls are the same. The answer includes its
 usage, so each way is charged as if it had made the call itself.
 """
 

@@ -53,8 +53,11 @@ class OpenAIHTTP:
     def __init__(self, endpoints: Mapping[str, Endpoint], trusted: Trusted = CERTIFI_ALONE) -> None:
         self.endpoints = endpoints
         self._security = _security(trusted)
-        self._connections = _Connections(self._security)
+        self._connect()
         after_fork(self._in_child)
+
+    def _connect(self) -> None:
+        self._connections = _Connections(self._security)
         self._finalizer = weakref.finalize(self, _left_open, self._connections)
         self._finalizer.atexit = False
 
@@ -62,9 +65,7 @@ class OpenAIHTTP:
         """Start without connections: the existing ones are the parent's."""
         self._finalizer.detach()
         keep_for_ever(self._connections)
-        self._connections = _Connections(self._security)
-        self._finalizer = weakref.finalize(self, _left_open, self._connections)
-        self._finalizer.atexit = False
+        self._connect()
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request in one piece."""

@@ -29,6 +29,8 @@ MAX_TOKEN_COUNT = 10**9
 """A larger count is not a count (F21)."""
 MOST_ADDED_TOKENS = 10_000
 """The most tokens that a server may add to a prompt: its own instructions, a template."""
+MOST_PART_TOKENS = 100_000
+"""The most tokens that an image or a file counts as. gpt-4o-mini counts 2,833 + 8 × 5,667 for the largest image."""
 MOST_REASONING_TOKENS = 200_000
 _MORE_TOKENS = 1_000
 MOST_LEVELS = 100
@@ -85,7 +87,7 @@ def _faults(chat: ChatRequest, whole: Mapping[str, Any], finish: object) -> tupl
 
 
 def _said(payload: Payload, name: str) -> str | None:
-    """Return a short text beside the choices, such as the model's build or the service tier; None if there is none."""
+    """Return a short text field of the payload, such as the model's build or the service tier; None if absent."""
     said = payload.get(name)
     return as_storable(said)[:100] if isinstance(said, str) and said else None
 
@@ -229,17 +231,24 @@ def is_count(value: object) -> bool:
 
 
 def is_believable(usage: Usage, request: Request) -> bool:
-    """Whether so many tokens are plausible for a request.
+    """Whether a number of tokens is plausible for a request.
 
     A server may add its own prompt, count slightly differently, and let a model reason beyond `max_tokens`. Beyond
-    `MOST_ADDED_TOKENS`, twice `max_tokens` and `MOST_REASONING_TOKENS` it is a fault.
+    `MOST_ADDED_TOKENS`, twice `max_tokens` and `MOST_REASONING_TOKENS` it is a fault. The bytes of a request do not
+    bound the tokens of an image or a file in it: it may only be named there, or be compressed.
     """
     reasoning, added = usage.reasoning_tokens or 0, (usage.input_tokens or 0) - MOST_ADDED_TOKENS
     return (
-        (added <= 0 or added <= bound_tokens(request))  # a long prompt takes a while to count
+        (added <= 0 or added <= bound_tokens(request) + MOST_PART_TOKENS * _parts_beside_text(request))
         and (usage.output_tokens or 0) - reasoning <= 2 * request.max_tokens + _MORE_TOKENS
         and reasoning <= MOST_REASONING_TOKENS
     )
+
+
+def _parts_beside_text(request: Request) -> int:
+    """Return how many parts of a request are no text."""
+    messages = () if request.chat is None else request.chat.messages
+    return sum(part_texts(message.get("content")).count(None) for message in messages)
 
 
 def sub_count(value: Any, whole: Any) -> int | None:
@@ -277,7 +286,7 @@ def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any
 
 
 def _storable_value(value: Any, levels: int) -> Any:
-    """Return a JSON value whose texts can be stored, of so many levels at most."""
+    """Return a JSON value whose texts can be stored, nested to a limited depth."""
     if isinstance(value, str):
         return as_storable(value)
     if not isinstance(value, Mapping | list | tuple):
@@ -340,8 +349,8 @@ def _with_alternatives(value: float | None, entry: dict[str, Any]) -> tuple[floa
     if not isinstance(top, list) or not top:
         return value, ()
     others = [other for other in top if isinstance(other, dict)]
-    known = [other for other in _logprobs(others) if other is not None]
-    return (value, tuple(zip(_texts(others), known, strict=True))) if len(known) == len(others) else (None, ())
+    known = _logprobs(others)
+    return (None, ()) if None in known else (value, tuple(zip(_texts(others), known, strict=True)))
 
 
 def _texts(entries: list[dict[str, Any]]) -> list[str]:
@@ -354,8 +363,8 @@ def _texts(entries: list[dict[str, Any]]) -> list[str]:
     return texts if as_they_are else [as_storable(text) if isinstance(text, str) else "" for text in texts]
 
 
-def _logprobs(entries: list[dict[str, Any]]) -> list[float | None]:
-    """Return the log-probabilities of tokens; None for invalid ones."""
+def _logprobs(entries: list[dict[str, Any]]) -> list[Any]:
+    """Return the log-probabilities of tokens, floats; None for invalid ones."""
     return [
         value if type(value := entry.get("logprob")) is float and value <= 0.0 else logprob(value) for entry in entries
     ]

@@ -82,7 +82,7 @@ class Refusals:
         return frozenset(found)
 
     def learn(self, model: str, names: Iterable[str]) -> None:
-        """Note what a model refused."""
+        """Record the parameters that a model refused."""
         for name in names:
             _, before_s = self._known.get((model, name), (0.0, FIRST_PAUSE_S / 2))
             pause_s = min(LONGEST_PAUSE_S, 2 * before_s)

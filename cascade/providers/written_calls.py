@@ -38,7 +38,7 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
     message = choices[0].get("message")
     if not isinstance(message, Mapping) or calls_of(message) or not isinstance(message.get("content"), str):
         return payload
-    offered = {function_of(tool).get("name") for tool in chat.tools}
+    offered = [function_of(tool).get("name") for tool in chat.tools]  # a client may write anything for a name
     calls = list(_written(message["content"]))
     if not calls or any(call.get("name") not in offered for call in calls):
         return payload

@@ -96,20 +96,15 @@ class Turns:
         try:
             async with asyncio.timeout(None if left_s == float("inf") else left_s):
                 return await turn
-        except TimeoutError:
-            self._give_up(turn)
-            says = f"{model} is overloaded: the call could not begin in time."
-            raise ProviderUnavailableError(says, model=model) from None
-        except BaseException:
-            self._give_up(turn)
+        except BaseException as error:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif not turn.cancelled():  # it was granted just now, and goes to the next
+                self._end(turn.result(), None)
+            if isinstance(error, TimeoutError):
+                says = f"{model} is overloaded: the call could not begin in time."
+                raise ProviderUnavailableError(says, model=model) from None
             raise
-
-    def _give_up(self, turn: asyncio.Future[int]) -> None:
-        """Leave the queue; a turn that was just granted goes to the next."""
-        if turn in self._waiting:
-            self._waiting.remove(turn)
-        elif not turn.cancelled():
-            self._end(turn.result(), None)
 
     def _end(self, began: int, learned: bool | None) -> None:
         self.limit.end(began, overloaded=learned)

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 
 from cascade.errors import ClosedError
@@ -85,7 +85,12 @@ class Halt:
                 task.cancel()
 
         done, before = False, task.cancelling()
-        with self.over(lambda: _on(loop, cancel)):
+
+        def stop() -> None:
+            with suppress(RuntimeError):  # its loop was closed
+                loop.call_soon_threadsafe(cancel)
+
+        with self.over(stop):
             try:
                 yield
             except asyncio.CancelledError:
@@ -134,14 +139,6 @@ class Ruling:
 
     def __exit__(self, *_: object) -> None:
         _ruling.reset(self._before)
-
-
-def _on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Schedule a call on a loop, unless the loop is closed."""
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:
-        return
 
 
 NEVER = Halt()

@@ -1,7 +1,8 @@
-"""A log whose truth is what people said: an output is "right" where serving it loses nothing.
+"""A log with people's judgements as its truth: an output is "right" if serving it loses nothing.
 
-That is so where it equals the reference's, or was judged and found no loss. Every other output counts as a loss, unless
-its question was not drawn: there a calibration counts nothing, and tests the drawn ones at alpha times the share drawn.
+It loses nothing if it equals the reference's output, or if it was judged and found no loss. Every other output counts
+as a loss, unless its question was not drawn: a calibration leaves that out, and tests the drawn ones at alpha times the
+share drawn.
 """
 
 from __future__ import annotations
@@ -23,29 +24,31 @@ from cascade.review.pairs import Compared, Episode, PairId, digest_of, place_of
 from cascade.review.reviews import Reviews, Terms
 
 Harmless = Callable[[tuple[str, str], int], bool]
-"""Whether the output of a number, of an episode of a data set, loses nothing."""
+"""Whether an output, given by its number and the episode of a data set, loses nothing."""
 
 
 def tables_with(compared: Compared, harmless: Harmless, dropped: Dropped | None = None) -> list[EpisodeTable]:
-    """Return a log's tables, where an output is right that equals the reference's or is harmless."""
+    """Return a log's tables, in which an output is right if it equals the reference's or is harmless."""
     left_out = Dropped() if dropped is None else dropped
-    tables = tables_from_rows(_rows(compared, harmless, left_out), left_out)
+    rows = (
+        row if number < 0 else {**row, "correct": harmless(place_of(row), number)}
+        for row, number in _numbered(compared, left_out)
+    )
+    tables = tables_from_rows(rows, left_out)
     found = compared.relabelled
     return [replace(table, truth=found.truths[table.dataset], own=found.own[table.dataset]) for table in tables]
 
 
-def _rows(compared: Compared, harmless: Harmless, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
+def _numbered(compared: Compared, dropped: Dropped) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Yield the rows, each with the number of its output among those that differ; −1 for another row."""
     for row in compared.relabelled.rows(dropped):
         one = compared.episodes.get(place_of(row))
-        if one is None or row["answer"] is None or row["correct"] is not False:
-            yield row
-            continue
-        number = one.numbers.get(digest_of(row["answer"]), -1)
-        yield row if number < 0 else {**row, "correct": harmless(place_of(row), number)}
+        differs = one is not None and row["answer"] is not None and row["correct"] is False
+        yield row, one.numbers.get(digest_of(row["answer"]), -1) if one is not None and differs else -1
 
 
 def verdicts_of(one: Episode, losses: Mapping[PairId, bool]) -> list[bool | None]:
-    """Return of each differing output of an episode whether it was found a loss; None without a judgement."""
+    """Return, for each differing output of an episode, whether it was judged a loss; None without a judgement."""
     if one.reference is None:
         return [None for _ in one.kinds()]
     reference = one.reference.digest
@@ -59,17 +62,17 @@ def verdicts_of(one: Episode, losses: Mapping[PairId, bool]) -> list[bool | None
 def labelled_by_reviews(
     compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None, dropped: Dropped | None = None
 ) -> list[EpisodeTable]:
-    """Return a log's tables with what people said as the truth.
+    """Return a log's tables with people's judgements as the truth.
 
     Args:
         compared: the log.
-        reviews: what was said; all begun with the same key. Where reviewers differ it is a loss.
+        reviews: the judgements, all drawn with the same key. If reviewers differ, the output is a loss.
         kind: the kind of loss, "preference" or "regret".
         rate: the share of the questions whose judgements count; by default all that were drawn.
-        dropped: told of what is left out.
+        dropped: counts what is left out.
 
     Raises:
-        UsageError: the reviews are of another comparator, another draw, or did not ask for this.
+        UsageError: the reviews have another comparator or another draw, or did not ask for this kind of loss.
     """
     terms = _terms(compared, reviews, kind)
     share = terms.rate if rate is None else rate
@@ -87,14 +90,11 @@ _JUDGED, _UNJUDGED = 0.0, 1.0
 
 
 def _coded(compared: Compared, said: Mapping[tuple[str, str], list[bool | None]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows with the confidence of an answer that differs saying whether it was judged.
+    """Yield the rows with a mark, in the column of the confidence, of whether a differing answer was judged.
 
-    A table puts each confidence where its answer stands, so this finds every answer's place by the same code.
+    A table stores each confidence at its answer's position, so the same code finds the position of every mark.
     """
-    for row in compared.relabelled.rows(Dropped()):
-        one = compared.episodes.get(place_of(row))
-        differs = one is not None and row["answer"] is not None and row["correct"] is False
-        number = one.numbers.get(digest_of(row["answer"]), -1) if one is not None and differs else -1
+    for row, number in _numbered(compared, Dropped()):
         judged = None if number < 0 else said[place_of(row)][number] is not None
         yield {**row, "confidence": None if judged is None else _JUDGED if judged else _UNJUDGED}
 
@@ -116,17 +116,17 @@ def _with_labels(
 
 
 def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
-    """Return what the reviews were begun with; refuse those that do not say what is asked for."""
+    """Return the terms of the reviews; refuse reviews that do not fit the request."""
     terms = reviews[0].terms
     problems = []
     if any(one.terms.rate != terms.rate or (one.terms.key != terms.key and terms.rate < 1) for one in reviews):
-        problems.append("the files of reviews were begun with different draws; give those of one draw")
+        problems.append("the files of reviews have different draws; give files of one draw")
     if any(one.terms.matcher != compared.comparator for one in reviews):
         problems.append(f"the reviews compare outputs by {terms.matcher}, the log by {compared.comparator}: --matcher")
     if get(kind).labelled and any(one.terms.ask == "preference" for one in reviews):
         problems.append(f"{kind} needs right or wrong for both outputs, and the reviews asked only which is better")
     if not get(kind).reviewed:
-        problems.append(f"people's reviews say nothing of {kind}; ask for --guarantee regret or preference")
+        problems.append(f"reviews do not determine {kind}; ask for --guarantee regret or preference")
     if problems:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")
     return terms

@@ -1,7 +1,7 @@
-"""From a log to the pairs that are worth a person's time: a servable output, and the reference's that it differs from.
+"""Selects from a log the pairs to judge: a servable output, and the reference's output that differs from it.
 
-Only where a servable output differs from the reference's can anything be lost. Equal outputs, by the comparator, are
-one output, so that each distinct one stands in one pair.
+Serving an output can only lose something if it differs from the reference's. Outputs that are equal by the comparator
+count as one, so that each distinct output is in one pair.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cascade.matching import Comparator, get_comparator
 
 
 class Output(NamedTuple):
-    """What a model gave: the text that is compared, and its whole message as JSON where it is a chat's."""
+    """A model's output: the text that is compared, and for a chat request the whole message as JSON."""
 
     text: str
     message: str | None
 
     @property
     def digest(self) -> str:
-        """What stands for it in a file of reviews."""
+        """Its key in a file of reviews."""
         return digest_of(self.text)
 
 
@@ -36,7 +36,7 @@ def digest_of(text: str) -> str:
 
 
 class PairId(NamedTuple):
-    """What a judgement is filed under: the question, and the digests of the two outputs."""
+    """The identifier of a pair in judgements: the question, and the digests of the two outputs."""
 
     question: str
     output: str
@@ -44,16 +44,16 @@ class PairId(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A servable output beside the reference's.
+    """A servable output and the reference's output.
 
     Attributes:
         question: the hash that a question shares with its near-duplicates (`episodes.identity`).
         asked: the question's text.
-        context: its context; of a chat request the request as JSON.
+        context: its context; for a chat request, the request as JSON.
         is_chat: whether it is a chat request.
-        output: what the cascade may serve.
-        reference: what the reference gave.
-        number: which of its question's differing outputs it is, from 0.
+        output: the output that the cascade may serve.
+        reference: the reference's output.
+        number: the number of the output among the question's differing outputs, from 0.
     """
 
     question: str
@@ -66,7 +66,7 @@ class Pair(NamedTuple):
 
     @property
     def id(self) -> PairId:
-        """What its judgements are filed under."""
+        """The identifier of its judgements."""
         return PairId(self.question, self.output.digest, self.reference.digest)
 
 
@@ -76,9 +76,9 @@ class Episode:
 
     Attributes:
         question, asked, context, is_chat: as in `Pair`.
-        reference: the reference's output; None where it gave none.
+        reference: the reference's output; None without one.
         servable: each servable output by its digest, in the order of the steps.
-        numbers: by digest the number of the pair that an output stands in; −1 where it equals the reference's.
+        numbers: by digest the number of an output's pair; −1 if it equals the reference's.
     """
 
     question: str
@@ -98,7 +98,7 @@ class Episode:
         return [Pair(*head, self.servable[digest], self.reference, number) for number, digest in first]
 
     def kinds(self) -> list[list[str]]:
-        """Return the digests of the outputs that differ from the reference's, equal ones together."""
+        """Return the digests of the outputs that differ from the reference's, with equal ones grouped."""
         many = 1 + max(self.numbers.values(), default=-1)
         return [[digest for digest, number in self.numbers.items() if number == kind] for kind in range(many)]
 
@@ -108,7 +108,7 @@ class Compared(NamedTuple):
 
     Attributes:
         relabelled: the log with the reference's output as its truth.
-        comparator: the matcher that says when two outputs are the same.
+        comparator: the comparator that decides whether two outputs are the same.
         episodes: by data set and episode.
     """
 
@@ -117,7 +117,7 @@ class Compared(NamedTuple):
     episodes: Mapping[tuple[str, str], Episode]
 
     def pairs(self) -> list[Pair]:
-        """Return every pair once, though its question may stand in the log several times."""
+        """Return every pair once, even if the log has its question several times."""
         found: dict[PairId, Pair] = {}
         for one in self.episodes.values():
             for pair in one.pairs():
@@ -126,7 +126,7 @@ class Compared(NamedTuple):
 
     @property
     def without_reference(self) -> int:
-        """Of how many episodes the log has no output of the reference: any other output counts as lost there."""
+        """The number of episodes without the reference's output; any other output counts as lost there."""
         return sum(one.reference is None for one in self.episodes.values())
 
 
@@ -138,31 +138,35 @@ def place_of(row: Row) -> tuple[str, str]:
 def compare(
     read: Callable[[], Iterable[Row]], comparator: str | None = None, dropped: Dropped | None = None
 ) -> Compared:
-    """Return the outputs of a log, and which of them are the same.
+    """Read the outputs of a log, and compare them.
 
     Args:
-        read: reads the log, each time it is called from the start.
-        comparator: when two outputs are the same, as `matching.get_matcher` takes it; by default what the requests'
-            form asks for.
+        read: reads the log from the start at each call.
+        comparator: decides whether two outputs are the same, as for `matching.get_matcher`; by default the one for the
+            form of the requests.
         dropped: told of what is left out.
 
     Raises:
-        UsageError: there is no such matcher, the log has no reference, or its texts are not on record.
+        UsageError: there is no such matcher, or the log has no reference or no texts.
     """
     relabelled = labelled_by_reference(read, comparator)
     if not relabelled.truths:
-        raise UsageError("The log has no rows with texts, as one that is simulated: there is nothing to show.")
+        raise UsageError(
+            "The log has no rows with texts, for example because it is simulated: there is nothing to show."
+        )
     chosen = next(iter(relabelled.truths.values())).comparator
     comparing, found = get_comparator(chosen), dict[tuple[str, str], Episode]()
     for row in relabelled.rows(Dropped() if dropped is None else dropped):
         if row["answer"] is not None and row["correct"] is not None:
             _check_text(row)
-            _take(row, found.setdefault(place_of(row), _episode(row)), comparing)
+            head = identity(row["question"], row["context"]), row["question"], row["context"]
+            one = found.setdefault(place_of(row), Episode(*head, is_chat=bool(replay_of(row).get(CHAT))))
+            _take(row, one, comparing)
     return Compared(relabelled, chosen, found)
 
 
 def _take(row: Row, one: Episode, comparing: Comparator) -> None:
-    """Note the output of a row."""
+    """Record the output of a row."""
     output = Output(row["answer"], row["text"] if replay_of(row).get(CHAT) else None)
     given = None if not row["gold"] else row["gold"][0]
     if given is not None and (one.reference is None or (one.reference.message is None and given == output.text)):
@@ -183,15 +187,10 @@ def _take(row: Row, one: Episode, comparing: Comparator) -> None:
 def _check_text(row: Row) -> None:
     if is_hashed(row["answer"]) or (row["question"] is not None and is_hashed(row["question"])):
         raise UsageError(
-            "The log holds hashes instead of texts, so there is nothing to judge. Log the texts (content: full)."
+            "The log has hashes instead of texts, so there is nothing to judge. Log the texts (content: full)."
         )
     if row["question"] is None:
         raise UsageError(f"Episode {row['episode_id']} has no question on record, so it cannot be judged.")
-
-
-def _episode(row: Row) -> Episode:
-    is_chat = bool(replay_of(row).get(CHAT))
-    return Episode(identity(row["question"], row["context"]), row["question"], row["context"], is_chat)
 
 
 def request_body(one: Pair) -> Mapping[str, Any] | None:

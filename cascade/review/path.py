@@ -1,9 +1,9 @@
-"""Which pairs decide a certificate: along the path of thresholds that it tests, and no further.
+"""Selects the pairs that decide a certificate, along the path of thresholds that it tests.
 
-The thresholds are those that `calibrate_policy` tests, from the strictest to the laxest, so that no question orders
-them. At each one the questions matter on which an output is served that differs from the reference's. They are asked
-for until the threshold passes whatever the rest are, or fails (`conformal.labels.walk`). So the labels that come last
-are never asked for, and what is certified is what all labels would certify.
+The thresholds are those that `calibrate_policy` tests, from the strictest to the most lenient, so that no questions are
+needed to order them. At each threshold only the questions count on which an output is served that differs from the
+reference's. Their labels are requested until the threshold passes for any values of the missing labels, or fails
+(`conformal.labels.walk`). So the later labels are never requested, and the certificate is the same as with all labels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Along:
         path: the thresholds, the strictest first.
         pairs: for each question its pairs, by the number of the output.
         drawn: bool (n,), whether the question was drawn for review.
-        most: so many labelled losses prove the promise; None where not even none does.
+        most: the largest number of labelled losses that still proves the promise; None if not even 0 losses prove it.
     """
 
     path: Sequence[PathPoint]
@@ -54,10 +54,10 @@ class Along:
         return len(self.pairs)
 
     def outputs(self, at: int) -> Ints:
-        """Return which output is served at a point, int64 (n,): a pair's number, `NO_LOSS`, or C where all is lost.
+        """Return the output served at a point, int64 (n,): a pair's number, `NO_LOSS`, or C if lost in any case.
 
-        C is the number of outputs that some question has: what counts as lost whatever people say, as where the
-        reference has no output on record.
+        C is the maximum number of outputs of a question. As an entry it means that the output counts as lost without a
+        judgement, as when the reference's output is not logged.
         """
         while len(self._outputs) <= at:
             point = self.path[len(self._outputs)]
@@ -72,7 +72,7 @@ class Along:
         return self._outputs[at]
 
     def known(self, losses: Mapping[PairId, bool]) -> Ints:
-        """Return what was said of each output, int64 (n, C + 1)."""
+        """Return the judgement of each output, int64 (n, C + 1)."""
         found = np.full((self.n, len(self._ways)), UNLABELLED, dtype=np.int64)
         found[:, -1] = LOST
         for row, held in enumerate(self.pairs):
@@ -83,15 +83,15 @@ class Along:
         return found
 
     def walked(self, losses: Mapping[PairId, bool]) -> Walked:
-        """Return how far what was said decides the path."""
+        """Return how far the judgements decide the path."""
         return walk(_Lazy(self), self.known(losses), self.most)
 
     def wanted(self, losses: Mapping[PairId, bool], passed: frozenset[PairId] = frozenset()) -> list[Pair]:
-        """Return the pairs that decide the next point; none where no judgement changes what is certified.
+        """Return the pairs that decide the next point; none if no judgement changes the certificate.
 
         Args:
-            losses: what was said.
-            passed: pairs that will not be judged, and count as lost.
+            losses: the judgements.
+            passed: pairs that will not be judged and count as lost.
         """
         found = self.walked({**losses, **dict.fromkeys(passed, True)})
         if not found.open.any():
@@ -100,7 +100,7 @@ class Along:
         return [self.pairs[row][int(served[row])] for row in np.flatnonzero(found.open).tolist()]
 
     def most_labels(self) -> int:
-        """Return how many pairs the whole path can ask for, to its laxest threshold."""
+        """Return the maximum number of pairs that the whole path can request."""
         seen = {
             (row, number)
             for at in range(len(self.path))
@@ -111,7 +111,7 @@ class Along:
 
 
 class _Lazy(Sequence[Ints]):
-    """The outputs at each point, made when they are looked at: a walk mostly ends early."""
+    """The outputs at each point, computed on access, since a walk mostly ends early."""
 
     def __init__(self, along: Along) -> None:
         self._along = along
@@ -129,14 +129,14 @@ class _Lazy(Sequence[Ints]):
 def along_path(
     compared: Compared, policy: Policy, held: PolicyArtifact | None, guarantee: Guarantee, terms: Terms
 ) -> Along:
-    """Return the path that a policy's certificate would be tested along, on the questions of a log.
+    """Return the path along which a policy's certificate would be tested, on the questions of a log.
 
     Args:
         compared: the log, with its pairs.
-        policy: what scores.
-        held: what its directory holds: questions that made it are left out by whoever reads the log.
-        guarantee: what will be asked for.
-        terms: how questions are drawn.
+        policy: the policy, which gives the scores.
+        held: the contents of its directory; the caller leaves out the questions that made the policy.
+        guarantee: the guarantee that will be requested.
+        terms: the terms of the review, with the draw of questions.
 
     Raises:
         UsageError: the thresholds are ordered on questions, which would need labels of their own; or as
@@ -154,8 +154,8 @@ def along_path(
         sample = sample_of(chosen.table, policy)
         if chosen.path is not None or not rules.strict_first(sample.table, guarantee):
             raise UsageError(
-                "The thresholds of this policy are ordered on questions, which need judgements too. Review without "
-                "--policy: every output that differs is then shown."
+                "The thresholds of this policy are ordered on questions, which also need judgements. Review without "
+                "--policy: every differing output is then shown."
             )
         ways.append(rules.served(sample))
     by_question: dict[str, dict[int, Pair]] = {}
@@ -171,12 +171,12 @@ def along_path(
 
 
 def _all_but(number: int) -> Harmless:
-    """Return what says that every output loses nothing but those of this number."""
+    """Return a function by which every output loses nothing except those of this number."""
     return lambda _, other: other != number
 
 
 def _to_certify(table: EpisodeTable, kind: str, held: PolicyArtifact | None) -> EpisodeTable:
-    """Return the questions of a table that may certify, with the truth of a review that is yet to be made."""
+    """Return the questions of a table that may certify, with the truth of a future review."""
     assert table.truth is not None  # noqa: S101 - a relabelled table has one
     asked = replace(table, truth=table.truth._replace(asked=kind))
     return asked if held is None else unseen(asked, held)

@@ -1,4 +1,4 @@
-"""How many judgements a certificate needs, by the share of questions that is drawn."""
+"""Computes how many judgements a certificate needs, by the drawn share of the questions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ RATES = (1.0, 0.5, 0.2)
 
 
 class Plan(NamedTuple):
-    """What drawing at a rate takes.
+    """The number of judgements needed at a rate of the draw.
 
     Attributes:
         rate: the share of the questions that is drawn.
-        requests: questions that certify, one of each group: as many judgements as labelling everything takes.
-        differing: judgements on all outputs that differ, of the questions drawn, on average over draws.
-        along_path: the most that the path of a policy's thresholds asks for, on average; None without a policy.
-        most_lost: so many losses among the questions drawn still prove the promise; None where none do.
-        least: so many questions a certificate needs, where nothing is lost.
+        requests: the number of questions that certify, one of each group, which is the number of labels without a
+            review.
+        differing: the number of differing outputs of drawn questions, on average over draws.
+        along_path: the maximum number that the path of a policy's thresholds requests, on average; None without a
+            policy.
+        most_lost: the largest number of losses among drawn questions that proves the promise; None if not even 0 do.
+        least: the least number of questions for a certificate, if nothing is lost.
     """
 
     rate: float
@@ -36,13 +38,13 @@ class Plan(NamedTuple):
 
 
 def plans(requests: int, differing: int, along: Along | None, wanted: Guarantee) -> list[Plan]:
-    """Return what each rate takes.
+    """Return the judgements that each rate takes.
 
     Args:
-        requests: questions of the log that can certify.
-        differing: outputs that differ from the reference's, in the whole log.
+        requests: the number of questions of the log that can certify.
+        differing: the number of outputs in the log that differ from the reference's.
         along: the path of a policy's thresholds, drawn at rate 1.
-        wanted: what is to be certified.
+        wanted: the promise.
     """
     alpha, delta = wanted.alpha or 0.0, wanted.delta or 0.0
     n, longest = (requests, None) if along is None else (along.n, along.most_labels())
@@ -60,17 +62,17 @@ def plans(requests: int, differing: int, along: Along | None, wanted: Guarantee)
 
 
 class Shown(NamedTuple):
-    """What judgements show of the share of requests that lose something, and what more of them would show.
+    """Bounds on the share of requests that lose something, from the judgements so far and from further ones.
 
     Attributes:
-        requests: questions that can certify.
-        drawn: how many of the questions with a differing output were drawn.
+        requests: the number of questions that can certify.
+        drawn: the number of drawn questions with a differing output.
         lost: drawn questions with an output that is a loss.
-        unsaid: drawn questions without a loss, of which an output lacks a judgement: they count as lost.
+        unsaid: drawn questions without a loss but with an unjudged output; they count as lost.
         bound: the share is at most this, with probability 1 − delta.
-        more: (further judged questions, the bound if none of them is a loss, the bound if losses go on as so far;
-            None where nothing was judged).
-        delta: as above.
+        more: (further judged questions, the bound if none of them is a loss, the bound if losses continue at the same
+            rate; None if nothing was judged).
+        delta: the probability that the bound is too low.
     """
 
     requests: int
@@ -83,11 +85,11 @@ class Shown(NamedTuple):
 
 
 _FURTHER = 10
-"""As many further judgements are looked at, and all that are missing."""
+"""The numbers of further judgements that are considered, besides all missing ones."""
 
 
 def shown(room: Room, reviews: Reviews, delta: float = 0.1) -> Shown:
-    """Return what reviews show of serving the outputs that differ, in place of the reference's.
+    """Return the bounds from reviews on the loss of serving the differing outputs instead of the reference's.
 
     The losses of the drawn questions, with those that lack a judgement, are counted among all that can certify. An
     upper confidence bound on that rate, divided by the rate of drawing, bounds the share of requests that lose.

@@ -1,4 +1,4 @@
-"""What reviewers said: counts, how often two of them agree, and Cohen's kappa."""
+"""Statistics of reviewers: counts, agreement of two reviewers, and Cohen's kappa."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 class Tally(NamedTuple):
-    """What one reviewer said.
+    """The counts of one reviewer.
 
     Attributes:
-        reviewer: who.
+        reviewer: the reviewer's name.
         judged: pairs with a judgement.
-        skipped: pairs without one, on purpose.
+        skipped: pairs that the reviewer skipped.
         verdicts: how often each was better: "output", "reference", "equal", "both_bad".
         lost: pairs in which serving the output is a loss.
-        first_better, second_better: how often the output shown first, or second, was better: a habit shows here.
+        first_better, second_better: how often the output shown first, or second, was better, which reveals a bias.
     """
 
     reviewer: str
@@ -35,15 +35,15 @@ class Tally(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """How two reviewers' judgements agree on the pairs that both judged.
+    """The agreement of two reviewers on the pairs that both judged.
 
     Attributes:
         reviewers: the two.
         pairs: how many both judged.
         equal: on how many of them the verdicts are the same.
-        kappa: Cohen's kappa of the verdicts; None where it is not defined.
-        equal_losses: on how many both say whether it is a loss, and say the same.
-        kappa_losses: Cohen's kappa of that.
+        kappa: Cohen's kappa of the verdicts; None if undefined.
+        equal_losses: the number of pairs on which both decide about a loss, and agree.
+        kappa_losses: Cohen's kappa of the losses.
     """
 
     reviewers: tuple[str, str]
@@ -55,7 +55,7 @@ class Agreement(NamedTuple):
 
 
 def tallies(reviews: Reviews) -> list[Tally]:
-    """Return what each reviewer said."""
+    """Return the judgements of each reviewer."""
     return [_tally(name, list(reviews.by(name).values()), reviews.terms.ask) for name in reviews.reviewers]
 
 
@@ -71,7 +71,7 @@ def _tally(reviewer: str, held: Sequence[Judgement], ask: str) -> Tally:
 
 
 def agreements(reviews: Reviews) -> list[Agreement]:
-    """Return how each two reviewers agree."""
+    """Return the agreement of each two reviewers."""
     said = {name: _judged(reviews.by(name).values()) for name in reviews.reviewers}
     return [_agreement((one, other), said[one], said[other], reviews.terms.ask) for one, other in combinations(said, 2)]
 
@@ -96,7 +96,7 @@ def _same(pairs: Sequence[tuple[object, object]]) -> int:
 def cohens_kappa(pairs: Sequence[tuple[_T, _T]]) -> float | None:
     """Return the agreement of two reviewers beyond chance: (seen − expected) / (1 − expected).
 
-    None where there is no pair, or where both always say the same one thing, so that chance explains all.
+    None without a pair, or if both always give the same single verdict, which chance explains.
 
     Reference: Cohen, A coefficient of agreement for nominal scales (1960).
 

@@ -1,8 +1,8 @@
-"""The file of reviews: lines of JSON, each on the disk before the next pair is shown; and when a judgement is a loss.
+"""The file of reviews: lines of JSON, each on the disk before the next pair is shown.
 
-The first line says how the questions were drawn and what was asked; it is written before anybody looks, and never
-again. Every other line is one judgement. A later one of the same reviewer on the same pair takes the place of an
-earlier; both stay in the file. `Judgement.loses` says whether serving the output is a loss.
+The first line has the draw of the questions and the kind of review. It is written before the first judgement and never
+changed. Every other line is a judgement. A later judgement of the same reviewer on the same pair replaces an earlier
+one; both stay in the file. `Judgement.loses` decides whether serving the output is a loss.
 
 | first line | |
 |---|---|
@@ -30,7 +30,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple, Self, get_args
 
 from cascade.conformal.labels import check_rate
@@ -49,13 +48,13 @@ _KEY_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a file of reviews was begun with.
+    """The first line of a file of reviews: the draw and the kind of review.
 
     Attributes:
-        ask: which is better, or also whether each is right.
-        matcher: when two outputs are the same.
+        ask: "preference" (which output is better), or "regret" (also whether each is right).
+        matcher: the comparator of outputs.
         rate: the share of the questions that is drawn.
-        key: of the hash that draws.
+        key: the key of the hash that draws.
     """
 
     ask: Ask
@@ -70,7 +69,7 @@ class Terms:
 
 
 class Judgement(NamedTuple):
-    """What a person said of a pair. The fields are those of the file."""
+    """A person's judgement of a pair, with the fields of the file."""
 
     question: str
     output: str
@@ -84,11 +83,11 @@ class Judgement(NamedTuple):
 
     @property
     def pair(self) -> PairId:
-        """What it is filed under."""
+        """The identifier of its pair."""
         return PairId(self.question, self.output, self.reference)
 
     def loses(self, ask: str) -> bool | None:
-        """Return whether serving the output is a loss; None where that was not said.
+        """Return whether serving the output is a loss; None if the judgement does not say.
 
         >>> one = Judgement("q", "a", "b", "output", "both_bad", False, False, "ann", "")
         >>> one.loses("preference"), one.loses("regret"), one._replace(verdict="reference").loses("preference")
@@ -104,26 +103,26 @@ class Judgement(NamedTuple):
 
 
 class Reviews(NamedTuple):
-    """A file of reviews as it stands: the last judgement of each reviewer on each pair, in the order of the file."""
+    """The state of a file of reviews: the last judgement of each reviewer on each pair, in the order of the file."""
 
     terms: Terms
     judgements: tuple[Judgement, ...]
 
     @property
     def reviewers(self) -> tuple[str, ...]:
-        """Who judged, in the order in which they began."""
+        """The reviewers, in the order of their first judgements."""
         return tuple(dict.fromkeys(one.reviewer for one in self.judgements))
 
     def by(self, reviewer: str) -> dict[PairId, Judgement]:
-        """Return what a reviewer said of each pair."""
+        """Return a reviewer's judgement of each pair."""
         return {one.pair: one for one in self.judgements if one.reviewer == reviewer}
 
     def losses(self, ask: str, reviewer: str | None = None) -> dict[PairId, bool]:
-        """Return which pairs are a loss, of those that were judged; where reviewers differ it is a loss.
+        """Return whether each judged pair is a loss; if reviewers differ, it is.
 
         Args:
             ask: the kind of loss, "preference" or "regret".
-            reviewer: whose judgements count; everybody's by default.
+            reviewer: the reviewer whose judgements count; by default all.
         """
         found: dict[PairId, bool] = {}
         for one in self.judgements:
@@ -134,10 +133,10 @@ class Reviews(NamedTuple):
 
 
 def read_reviews(path: Path) -> Reviews:
-    """Read a file of reviews. A torn last line, as after a crash, was never acknowledged and is passed over.
+    """Read a file of reviews. A torn last line, as after a crash, is ignored, since it was never acknowledged.
 
     Raises:
-        UsageError: there is none, or a line is none; all that is wrong is listed.
+        UsageError: there is no such file, or lines are not valid; lists every problem.
     """
     dropped = Dropped()
     return reviews_in(json_lines(path, dropped), str(path), dropped)
@@ -147,12 +146,12 @@ def reviews_in(lines: Iterable[tuple[int, Any]], name: str, dropped: Dropped) ->
     """Return the reviews in numbered lines, the first with the terms.
 
     Args:
-        lines: each with its number.
-        name: of what they come from, for a message.
-        dropped: told, while they are read, of what is left out.
+        lines: the lines with their numbers.
+        name: the name of their source, for messages.
+        dropped: counts the lines that were left out while reading.
 
     Raises:
-        UsageError: a line is none; all that is wrong is listed.
+        UsageError: lines are not valid; lists every problem.
     """
     problems = list[str]()
     terms: Terms | None = None
@@ -173,7 +172,7 @@ def reviews_in(lines: Iterable[tuple[int, Any]], name: str, dropped: Dropped) ->
     if terms is None and not problems:
         problems.append("it is empty")
     if problems or terms is None:
-        raise UsageError("\n  - ".join([f"{name} is no file of reviews:", *problems[:5]]))
+        raise UsageError("\n  - ".join([f"{name} is not a file of reviews:", *problems[:5]]))
     return Reviews(terms, tuple(found.values()))
 
 
@@ -201,14 +200,14 @@ def _judgement(value: Mapping[str, Any]) -> Judgement:
 
 
 class ReviewFile:
-    """A file of reviews that is being written. Used as a context manager; one process at a time.
+    """Writes a file of reviews, one process at a time. Use it as a context manager.
 
     Args:
-        path: the file, made if it is not there.
-        terms: what it is begun with. An existing file keeps its key, and refuses other terms.
+        path: the file, which is created if it does not exist.
+        terms: the terms of the review. An existing file keeps its key, and refuses other terms.
 
     Raises:
-        UsageError: it is no file of reviews, was begun with other terms, or another process is writing it.
+        UsageError: it is not a file of reviews, was begun with other terms, or another process is writing it.
     """
 
     def __init__(self, path: Path, terms: Terms) -> None:
@@ -218,7 +217,10 @@ class ReviewFile:
             self._file: IO[bytes] = path.open("r+b", buffering=0)
         try:
             _lock(self._file, path)
-            self._drop_torn()
+            data = self._file.read()
+            if data and not data.endswith(b"\n"):  # a last line without an end was never acknowledged
+                with writing(path):
+                    self._file.truncate(data.rfind(b"\n") + 1)
             if path.stat().st_size == 0:
                 self._append(first_line(terms))
             self.reviews = read_reviews(path)
@@ -226,13 +228,6 @@ class ReviewFile:
         except BaseException:
             self._file.close()
             raise
-
-    def _drop_torn(self) -> None:
-        """Cut off a last line without an end: it was never acknowledged."""
-        data = self._file.read()
-        if data and not data.endswith(b"\n"):
-            with writing(self.path):
-                self._file.truncate(data.rfind(b"\n") + 1)
 
     def add(self, one: Judgement) -> None:
         """Write a judgement; return once it is on the disk."""
@@ -252,26 +247,24 @@ class ReviewFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
 def now() -> str:
-    """Return the time as the file has it."""
+    """Return the current time in the file's format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def first_line(terms: Terms) -> dict[str, Any]:
-    """Return the first line of a file of reviews; a key is drawn where the terms have none."""
+    """Return the first line of a file of reviews; draw a key if the terms have none."""
     key = terms.key or secrets.token_hex(_KEY_BYTES)
     begun = {"ask": terms.ask, "matcher": terms.matcher, "rate": terms.rate, "key": key}
     return {"review": VERSION, **begun, "created_at": now()}
 
 
 def check_terms(path: str, held: Terms, wanted: Terms) -> None:
-    """Refuse to go on with other terms: what was drawn, and what was asked, was fixed before anybody looked."""
+    """Refuse to continue with other terms: the draw and the question were fixed before the first pair was shown."""
     differ = [
         f"{name} {getattr(held, name)}, not {getattr(wanted, name)}"
         for name in ("ask", "matcher", "rate")
@@ -284,7 +277,7 @@ def check_terms(path: str, held: Terms, wanted: Terms) -> None:
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    """Keep a second process off this file, where the system has file locks."""
+    """Lock the file against a second process, if the system has file locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -298,7 +291,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
 
 
 def merged(files: Iterable[Reviews]) -> Reviews:
-    """Return several files as one, for a report; the terms are the first one's.
+    """Return several files merged, for a report, with the terms of the first one.
 
     Raises:
         UsageError: they ask for different things.

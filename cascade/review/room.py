@@ -1,7 +1,7 @@
-"""What people are to judge in one log: the pairs, how they are drawn, and who sees which next.
+"""The review of one log: the pairs, their draw, and the next pair of each reviewer.
 
-A terminal and a page show the same room: which pair comes next, what a key means and what is written is decided here
-and in `session`.
+A terminal and a page share the same room: this module and `session` decide which pair comes next, what a key means and
+what is written.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cascade.review.session import Choose, Judged, Session, one_by_one, shuffled
 
 @dataclass(frozen=True)
 class Room:
-    """The pairs of a log, for any number of reviewers.
+    """The review of a log by any number of people.
 
     Args:
         pairs: every pair of the log.
-        terms: what the file of reviews was begun with.
-        requests: questions of the log that can certify, one of each group.
-        along: the path of thresholds that the pairs are shown along; None where all of them are shown.
+        terms: the terms of the file of reviews.
+        requests: the number of questions of the log that can certify, one of each group.
+        along: the path of thresholds along which pairs are shown; None to show all pairs.
     """
 
     pairs: Sequence[Pair]
@@ -43,11 +43,11 @@ class Room:
         return shuffled(self.drawn, self.terms.key, reviewer)
 
     def session(self, reviewer: str, judged: Mapping[PairId, Judgement]) -> Session:
-        """Return the review of one person, as far as it has come.
+        """Return the session of a reviewer, continued after the earlier judgements.
 
         Args:
             reviewer: who.
-            judged: what the reviewer has said, in the order in which it was said.
+            judged: the reviewer's judgements, in their order.
         """
         order, terms = self.order(reviewer), self.terms
         by_id = {pair.id: pair for pair in order}
@@ -57,7 +57,7 @@ class Room:
 
 
 def _settling(along: Along, order: Sequence[Pair], ask: str) -> Choose:
-    """Return what chooses among the pairs that decide the next point of the path, in a reviewer's order."""
+    """Return a function that chooses among the pairs that decide the next point of the path, in a reviewer's order."""
     place = {pair.id: number for number, pair in enumerate(order)}
 
     def choose(judged: Judged) -> Pair | None:

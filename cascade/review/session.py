@@ -1,4 +1,4 @@
-"""One person's review as a state machine: which pair is shown, what a key means, what is written. No terminal here."""
+"""One person's review as a state machine: the pair shown, the meaning of keys, the record written. No terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cascade.review.reviews import Ask, Better, Judgement, Side, now
 
 Judged = Mapping[PairId, Judgement]
 Choose = Callable[[Judged], Pair | None]
-"""Returns the pair to ask for next; None where no more are needed."""
+"""A function that returns the next pair to judge; None if no more are needed."""
 Stage = Literal["better", "first right", "second right", "both right"]
 
 KEYS: Mapping[Stage, Mapping[str, str]] = {
@@ -27,13 +27,13 @@ ASKED: Mapping[Stage, str] = {
     "second right": "Is the second output right?",
     "both right": "Are both right, or both wrong?",
 }
-"""What the reviewer is asked."""
+"""The question of each stage."""
 MOVES: Mapping[str, str] = {"s": "skip", "b": "back", "q": "quit"}
 _BETTER: Mapping[str, Better] = {"=": "equal", "0": "both_bad"}
 
 
 class Sides(NamedTuple):
-    """A pair as it is shown: a reviewer cannot tell whose output is first."""
+    """A pair in the order shown, from which a reviewer cannot tell which model wrote which output."""
 
     pair: Pair
     first: Side
@@ -46,11 +46,11 @@ class Sides(NamedTuple):
 
 
 class Pressed(NamedTuple):
-    """What came of a key.
+    """The effect of a key.
 
     Attributes:
-        known: whether it means anything here.
-        written: the judgement that is now to be put on the disk.
+        known: whether the key has a meaning at this stage.
+        written: the judgement to write to the disk now.
         ended: whether the reviewer ended the review.
     """
 
@@ -71,16 +71,16 @@ class Session:
     """A review by one person.
 
     Args:
-        ask: which is better, or also whether each is right.
+        ask: "preference" (which output is better), or "regret" (also whether each is right).
         reviewer: who.
-        key: of the hash that orders the sides.
-        choose: says which pair is next.
-        judged: what the reviewer has said already.
-        earlier: the pairs of it, in the order in which they were judged, for going back.
+        key: the key of the hash that orders the sides.
+        choose: returns the next pair.
+        judged: the reviewer's earlier judgements.
+        earlier: their pairs, in the order of judging, for going back.
 
     Attributes:
-        current: the pair that is shown; None where no more are needed.
-        judged: what was said so far, by pair.
+        current: the pair that is shown; None if no more are needed.
+        judged: the judgements so far, by pair.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Session:
 
     @property
     def stage(self) -> Stage:
-        """Which question the reviewer has to answer."""
+        """The question that the reviewer has to answer."""
         return self._stage
 
     def press(self, key: str) -> Pressed:
-        """Take a key; whoever calls writes `Pressed.written` before showing anything else."""
+        """Process a key; the caller must write `Pressed.written` before showing anything else."""
         if key == "q":
             return Pressed(ended=True)
         if self.current is None:
@@ -135,7 +135,7 @@ class Session:
         return self.current.first if key == "1" else other
 
     def _done(self, verdict: Better, first_right: bool | None, second_right: bool | None) -> Pressed:
-        """Note a judgement and go on to the next pair."""
+        """Record a judgement and go on to the next pair."""
         assert self.current is not None  # noqa: S101 - as above
         pair, first = self.current
         rights = (first_right, second_right) if first == "output" else (second_right, first_right)
@@ -167,22 +167,22 @@ class Session:
 
 
 def first_side(key: str, reviewer: str, pair: PairId) -> Side:
-    """Return which output a reviewer sees first: a fair coin, the same each time the pair is shown."""
+    """Return which output a reviewer sees first: random, but the same each time the pair is shown."""
     return "output" if _hash("side", key, reviewer, *pair) & 1 else "reference"
 
 
 def token(key: str, reviewer: str, pair: PairId) -> str:
-    """Return a name for a pair that a reviewer may see: it does not tell whose output is whose."""
+    """Return a name for a pair that does not reveal which model wrote which output."""
     return f"{_hash('token', key, reviewer, *pair):064x}"[:32]
 
 
 def shuffled(pairs: Iterable[Pair], key: str, reviewer: str) -> list[Pair]:
-    """Return pairs in an order that is random, and the same each time for one reviewer."""
+    """Return pairs in a random order that is always the same for a reviewer."""
     return sorted(pairs, key=lambda pair: _hash("order", key, reviewer, *pair.id))
 
 
 def one_by_one(pairs: Iterable[Pair]) -> Choose:
-    """Return what chooses the first pair without a judgement."""
+    """Return a function that chooses the first pair without a judgement."""
     held = list(pairs)
     return lambda judged: next((pair for pair in held if pair.id not in judged), None)
 

@@ -1,4 +1,4 @@
-"""A request and an output as lines of text, whole: nothing is cut, and values that are not text are shown as JSON."""
+"""A request and an output as lines of text: nothing is cut, and values that are not text are shown as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cascade.review.pairs import Output, Pair, request_body
 
 
 def request_lines(pair: Pair) -> Iterator[str]:
-    """Yield the lines of what was asked: a chat request message by message with its tools, or question and context."""
+    """Yield the lines of a request: a chat request message by message with its tools, or question and context."""
     body = request_body(pair)
     if body is None:
         yield from pair.asked.split("\n")
@@ -39,7 +39,7 @@ def output_lines(output: Output) -> Iterator[str]:
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message's content, and every other field that says something; calls with their arguments as JSON."""
+    """Yield a message's content and every other field with a value; calls with their arguments as JSON."""
     content = message.get("content")
     if isinstance(content, str):
         value = _json(content) if content.lstrip()[:1] in {"{", "["} else None
@@ -58,7 +58,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _call(call: Any) -> Iterator[str]:
-    """Yield a tool call. Its id is left out: it is a random text, and would tell whose output it is."""
+    """Yield a tool call without its id, which is random and would reveal whose output it is."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         yield from _value(call)

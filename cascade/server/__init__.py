@@ -1,4 +1,4 @@
 """`cascade serve`: a cascade behind OpenAI's chat completions and responses, and Anthropic's messages.
 
-An application changes only its address.
+An application only has to change its base URL.
 """

@@ -1,4 +1,4 @@
-"""Who may ask: the server's own keys, and the addresses that it may listen on without keys.
+"""Access control: the server's own keys, and the addresses on which it may listen without keys.
 
 A key is 256 random bits, so its SHA-256 cannot be guessed back, and no salt or slow hash is needed: those protect
 passwords, which people choose. The configuration holds only the hash.
@@ -70,12 +70,7 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
 
 
 def scopes_for(path: str, *, asks: bool) -> tuple[str, ...]:
-    """Return the scopes of which a path needs one; empty if any key is enough. Pages and switches check their own.
-
-    Args:
-        path: the path of the request.
-        asks: whether it asks models.
-    """
+    """Return the scopes that open a path; empty if any key does. Pages and switches check their own."""
     return ("ask",) if asks else _NEEDED.get(path, ())
 
 
@@ -93,11 +88,8 @@ def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> Non
 
 def _owner(hashed: str, keys: Iterable[ServerKeyConfig]) -> ServerKeyConfig | None:
     """Return the key with a hash, in a time that does not depend on which key it is."""
-    found: ServerKeyConfig | None = None
-    for one in keys:
-        if hmac.compare_digest(hashed, one.sha256):
-            found = one
-    return found
+    found = [one for one in keys if hmac.compare_digest(hashed, one.sha256)]
+    return found[-1] if found else None
 
 
 def listening_problems(settings: ServerConfig) -> Iterable[str]:
@@ -105,8 +97,7 @@ def listening_problems(settings: ServerConfig) -> Iterable[str]:
     if not settings.keys and not settings.any_address and not is_loopback(settings.host):
         yield (
             f"server.host: {settings.host} can be reached from other machines, and there are no keys; make one with "
-            "cascade serve --new-key NAME, or set any_address: true if something in front of the server checks who "
-            "asks"
+            "cascade serve --new-key NAME, or set any_address: true if a proxy in front of the server checks access"
         )
 
 

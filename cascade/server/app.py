@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
+from cascade.budget.tokens import estimate_chat
 from cascade.orchestrator import Orchestrator
 from cascade.server import metrics
+from cascade.server.asking import Asked
+from cascade.server.bodies import read_object
 from cascade.server.catalog import Catalog
 from cascade.server.chat import ChatEndpoint
-from cascade.server.counting import counting_routes
 from cascade.server.dialects.base import encoded
 from cascade.server.dialects.completions import ChatCompletions
 from cascade.server.dialects.messages import Messages
@@ -55,14 +57,8 @@ def application(orchestrator: Orchestrator) -> Edge:
             await modes.drain(settings.drain_s)
         await orchestrator.aclose()
 
-    async def models(_: Request) -> Response:
-        return _json(catalog.listing())
-
     async def model(request: Request) -> Response:
         return _json(catalog.entry(request.path_params["name"]))
-
-    async def healthz(_: Request) -> Response:
-        return _json({"status": "ok"})
 
     async def readyz(_: Request) -> Response:
         return _json({"status": "ready"}) if ready else _json({"status": "stopping"}, 503)
@@ -72,8 +68,11 @@ def application(orchestrator: Orchestrator) -> Edge:
         text += "" if modes is None else modes.metrics()
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
-    async def openapi(_: Request) -> Response:
-        return _json(document(catalog, modes=modes is not None))
+    async def count_tokens(request: Request) -> Response:
+        """Answer with the upper estimate that also bounds prices: each model counts in its own way."""
+        body = await read_object(request.receive, request.headers.get("content-type", ""), settings)
+        asked = Asked.of(body, request.headers, catalog, Messages())
+        return _json({"input_tokens": estimate_chat(asked.request)})
 
     orchestrator.break_circuits()
     guide = orchestrator.config.prices()[catalog.guide]
@@ -86,13 +85,14 @@ def application(orchestrator: Orchestrator) -> Edge:
     routes = [
         *(Route(one.dialect.path, one, methods=["POST"]) for one in chats),
         Route("/v1/feedback", told, methods=["POST"]),
-        Route("/v1/models", models),
+        Route("/v1/models", _always(catalog.listing())),
         Route("/v1/models/{name:path}", model),
-        *counting_routes(catalog, settings),
-        Route("/healthz", healthz),
+        Route(f"{Messages.path}/count_tokens", count_tokens, methods=["POST"]),
+        Route("/", _always({"name": settings.name, "api": "/v1", "description": "/openapi.json", "pages": "/ui"})),
+        Route("/healthz", _always({"status": "ok"})),
         Route("/readyz", readyz),
         Route("/metrics", counted),
-        Route("/openapi.json", openapi),
+        Route("/openapi.json", _always(document(catalog, modes=modes is not None))),
         *Pages(orchestrator, catalog, counts).routes,
         *([] if modes is None else cascade_routes(modes)),
     ]
@@ -110,3 +110,12 @@ def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
 
 def _json(value: Any, status: int = 200) -> Response:
     return Response(encoded(value), status, media_type="application/json")
+
+
+def _always(value: Any) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint with one answer."""
+
+    async def answered(_: Request) -> Response:
+        return _json(value)
+
+    return answered

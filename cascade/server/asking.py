@@ -1,4 +1,4 @@
-"""Reads one chat request from its body and its headers."""
+"""Parses a chat request from its body and its headers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Asked(NamedTuple):
 
     Attributes:
         name: the model that the client named.
-        route: who answers.
-        request: what the models are sent.
-        body: what the client sent.
+        route: the cascade at one of its levels, or one model.
+        request: the request that is sent to the models.
+        body: the body that the client sent.
         stream: whether the client reads server-sent events.
         explain: whether the response explains the answer step by step.
         deadline_s: how long the client waits; None if it does not say.
@@ -39,15 +39,15 @@ class Asked(NamedTuple):
         """Read a request.
 
         Args:
-            body: what the client sent.
-            headers: by their names in lower case; it reads `x-cascade-bypass`, `-deadline-s`, `-explain`, `-group` and
-                `-segment`.
-            catalog: the models that can be asked for.
-            dialect: the form of the body.
+            body: the body in the form of the dialect.
+            headers: by their names in lower case. Read are `x-cascade-bypass`, `x-cascade-deadline-s`,
+                `x-cascade-explain`, `x-cascade-group` and `x-cascade-segment`.
+            catalog: the models that the server has.
+            dialect: the protocol that the client speaks.
 
         Raises:
             Refused: there is no such model, or a field of the envelope is wrong.
-            UsageError: it is not a request that can be sent.
+            UsageError: the request cannot be sent to a model.
         """
         route = catalog.route(body.get("model"), bypass=flag(headers, "x-cascade-bypass"))
         stream, options = body.get("stream"), body.get("stream_options")

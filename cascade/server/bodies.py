@@ -1,9 +1,12 @@
-"""Reads the JSON object in a request's body, within limits of size, depth and time."""
+"""Reads the JSON object in a request's body, within limits of size, depth and time; and notices who hangs up."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from cascade.config.schema import ServerConfig
@@ -68,7 +71,21 @@ def parsed_object(body: bytes, most_depth: int) -> dict[str, Any]:
         raise Refused(400, "The request is not a JSON object.", code="invalid_json")
     if deeper_than(value, most_depth):
         raise Refused(400, f"The request is nested deeper than {most_depth} (server.max_depth).", code="too_deep")
+    if _LONG.search(body):
+        json.loads(body, parse_int=_refuse_rounded)
     return value
+
+
+_LONG = re.compile(rb"[0-9]{19}")
+"""The fewest digits of a whole number beyond 64 bits; a text may have that many digits, too."""
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def _refuse_rounded(written: str) -> None:
+    """Refuse a whole number that orjson would round. Raises Refused (400)."""
+    if len(written) > len(str(_LEAST)) or not _LEAST <= int(written) <= _MOST:
+        said = f"The whole number {written[:40]} has more than 64 bits and would be rounded. Write it as a text."
+        raise Refused(400, said, code="invalid_json")
 
 
 def deeper_than(value: object, most: int) -> bool:
@@ -89,3 +106,38 @@ def _inside(value: object) -> Any:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+@asynccontextmanager
+async def connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block as soon as the client hangs up.
+
+    Args:
+        receive: ASGI's, after the whole body was read. It also reports the end of the response, so send that end only
+            after the block.
+
+    Raises:
+        ClientLeftError: the client hung up.
+    """
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+    left, done, before = False, False, task.cancelling()
+
+    async def watch() -> None:
+        nonlocal left
+        while (await receive())["type"] != "http.disconnect":
+            continue
+        if not done:
+            left = True
+            task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if left and task.uncancel() <= before:
+            raise ClientLeftError from None
+        raise
+    finally:
+        done = True
+        watcher.cancel()

@@ -13,7 +13,7 @@ from cascade.server.refusals import Refused
 
 
 class Route(NamedTuple):
-    """Who answers: the cascade at one of its levels (None: the default one), or one model alone."""
+    """The target of a request: the cascade at one of its levels (None: the default), or one model alone."""
 
     level: str | None = None
     model: str | None = None
@@ -26,7 +26,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalog:
-    """Every model name that a client may ask for.
+    """Every model name that a client may request.
 
     Args:
         name: the cascade's name.
@@ -74,14 +74,14 @@ class Catalog:
 
     @property
     def guide(self) -> str:
-        """The model that a saving is counted against, and that answers what bypasses the cascade."""
+        """The model that savings are compared with, and that answers requests which bypass the cascade."""
         return self.models[-1]
 
     def route(self, name: object, *, bypass: bool = False) -> Route:
-        """Return who answers for a model name.
+        """Return the route of a model name.
 
         Args:
-            name: what the client asks for.
+            name: the model name in the request.
             bypass: whether the guide answers instead of the cascade.
 
         Raises:
@@ -92,7 +92,8 @@ class Catalog:
         if name not in self.routes:
             raise Refused(
                 404,
-                f"The model {name[:100]!r} does not exist{did_you_mean(name[:100], self.routes)}",
+                f"The model {name[:100]!r} does not exist: ask for {self.name}, or set server.name to the name that "
+                f"the application asks for{did_you_mean(name[:100], self.routes)}",
                 code="model_not_found",
                 param="model",
             )

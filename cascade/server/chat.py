@@ -13,11 +13,10 @@ from cascade.config.schema import ServerConfig
 from cascade.money import Price
 from cascade.orchestrator import Orchestrator
 from cascade.server.asking import Asked
-from cascade.server.bodies import Receive, read_object
+from cascade.server.bodies import Receive, connected, read_object
 from cascade.server.catalog import Catalog
 from cascade.server.dialects.base import Dialect, Writer, encoded
 from cascade.server.edge import Exchange, Scope, Send
-from cascade.server.hangup import connected
 from cascade.server.metrics import Metrics
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refused

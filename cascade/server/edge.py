@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from starlette.datastructures import Headers
@@ -33,7 +34,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN = frozenset({"/healthz", "/readyz"})
-"""Paths that need no key: they tell only whether the process is well."""
+"""Paths that need no key: they show only whether the process is healthy."""
 _CLIENT_LEFT = 499
 """nginx's status for a client that hung up; it is counted and never sent."""
 _NO_KEY = 401
@@ -127,7 +128,9 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(send, self._dialect(scope["path"]))
+        path = scope["path"]  # that of a dialect, or below it
+        under = [one for place, one in self._dialects.items() if path == place or path.startswith(f"{place}/")]
+        exchange = Exchange(send, under[0] if under else self._default)
         scope["exchange"], scope["app"] = exchange, self
         try:
             refusal = await self._answered(scope, receive, send)
@@ -140,6 +143,17 @@ class Edge:
                 status = _CLIENT_LEFT if exchange.status is None else exchange.status
                 self._metrics.count(exchange.model, status, exchange.seconds, exchange.receipt)
 
+    def _admit(self, scope: Scope) -> None:
+        """Check the key of a request and its scope. Raises Refused as `_key` does, and with 403 or 404."""
+        if not scope["path"].isprintable():  # the router also takes "/metrics\n" for /metrics, which needs a scope
+            raise Refused(404, "There is no such path: it has control characters.")
+        if _open(scope, self._settings):
+            return
+        key = scope["exchange"].key = self._key(scope)
+        needed = access.scopes_for(scope["path"], asks=scope["path"] in self._dialects)
+        if needed:
+            access.refuse_without(self._settings, key, *needed)
+
     def _key(self, scope: Scope) -> str | None:
         """Return the name of the key that a request carries. Raises Refused as `access.check` does, and with 429."""
         try:
@@ -151,21 +165,16 @@ class Edge:
             said = "Too many wrong keys came from this address. Send one of the server's keys."
             raise Refused(429, said, code="too_many_wrong_keys", retry_after_s=wait_s) from None
 
-    def _dialect(self, path: str) -> Dialect:
-        """Return the dialect of a path or of the path above it."""
-        under = [one for place, one in self._dialects.items() if path == place or path.startswith(f"{place}/")]
-        return under[0] if under else self._default
+    def _no_path(self) -> str:
+        places = ", ".join(self._dialects)
+        return f"there is no such path. Chat requests go to {places}; GET /openapi.json lists all paths"
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
         """Answer a request; if it fails, return the refusal. Raises ClientLeftError."""
         settings = self._settings
         try:
             async with asyncio.timeout(settings.request_s + _GRACE_S) as clock:
-                if not _open(scope, settings):
-                    key = scope["exchange"].key = self._key(scope)
-                    needed = access.scopes_for(scope["path"], asks=scope["path"] in self._dialects)
-                    if needed:
-                        access.refuse_without(settings, key, *needed)
+                self._admit(scope)
                 await self._app(scope, receive, send)
         except ClientLeftError:
             raise
@@ -173,7 +182,8 @@ class Edge:
             _let_go(error)
             return refusal_of(error)
         except HTTPException as error:
-            return refusal_of(Refused(error.status_code, f"{scope['method']} {scope['path'][:200]}: {error.detail}"))
+            why = self._no_path() if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+            return refusal_of(Refused(error.status_code, f"{scope['method']} {scope['path'][:200]}: {why}"))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end in silence, nor in a page of its own
             if isinstance(error, TimeoutError) and clock.expired():
                 return refusal_of(Refused(504, f"No answer within {settings.request_s:g} s.", code="request_timeout"))

@@ -1,7 +1,7 @@
-"""`POST /v1/feedback`: takes what a client learns about an answer later, and keeps it beside the traces.
+"""`POST /v1/feedback`: stores a client's later judgement of an answer beside the traces.
 
-An audited answer with a certificate is held here until its feedback comes: the certificate's monitor counts it, once.
-Another process, or this one after a restart, can keep the feedback but not count it.
+An audited answer with a certificate is kept in memory until its feedback comes; the certificate's monitor then counts
+it once. Another process, or this one after a restart, can store the feedback but not count it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEITHER = frozenset({"equal", "neither"})
 
 
 class _NoTraceError(Exception):
-    """There is no trace that feedback names."""
+    """The trace named by the feedback does not exist."""
 
 
 class Feedback(NamedTuple):
@@ -68,7 +68,7 @@ class Feedback(NamedTuple):
         True
         """
         trace_id, right, score, better = (body.get(name) for name in cls._fields)
-        if not isinstance(trace_id, str) or not 0 < len(trace_id) <= 100:
+        if not isinstance(trace_id, str) or not 0 < len(trace_id) <= 100 or not trace_id.isprintable():
             raise Refused(400, "trace_id must be the x-cascade-trace-id of a response.", param="trace_id")
         if right is None and score is None and better is None:
             raise Refused(400, "Say right (true or false), score (0 to 1), or better (a model).", param="right")
@@ -86,7 +86,7 @@ class FeedbackEndpoint:
     """Takes feedback.
 
     Args:
-        orchestrator: gave the answers.
+        orchestrator: the orchestrator that gave the answers.
         settings: the limits, and the keys.
         modes: the cascade's modes, if it has any: they count the feedback instead.
     """
@@ -98,19 +98,19 @@ class FeedbackEndpoint:
         self._held: OrderedDict[str, Answer] = OrderedDict()
 
     def hold(self, trace_id: str, answer: Answer) -> None:
-        """Keep an answer whose outcome would be counted."""
+        """Keep an answer whose feedback would be counted."""
         if answer.audited and answer.certificate is not None:
             self._held[trace_id] = answer
             while len(self._held) > MOST_HELD:
                 self._held.popitem(last=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Take one feedback."""
+        """Handle one feedback request."""
         exchange: Exchange = scope["exchange"]
         headers = Headers(scope=scope)
         said = Feedback.of(await read_object(receive, headers.get("content-type", ""), self._settings))
         if self._url is None:
-            raise Refused(409, "Traces are off, so feedback has nowhere to go: traces.", code="no_traces")
+            raise Refused(409, "Traces are off, so feedback cannot be stored: set traces.", code="no_traces")
         whole = self._modes is None or await self._modes.completed(said.trace_id, _FLUSH_S)
         try:
             served_by = await asyncio.to_thread(self._kept, said, exchange.key, self._url)
@@ -133,7 +133,7 @@ class FeedbackEndpoint:
         del row["trace_id"]
         with Store.open(url) as store:
             written = bool(store.models_of(said.trace_id))
-        if not written:  # wait only for a trace that is not there yet
+        if not written:  # wait only for a trace that does not exist yet
             self._orchestrator.flush_traces(_FLUSH_S)
         with Store.open(url) as store:
             models = store.models_of(said.trace_id)
@@ -141,12 +141,12 @@ class FeedbackEndpoint:
                 raise _NoTraceError
             if said.better is not None and said.better not in {*models, *_NEITHER}:
                 known = ", ".join([*models, *sorted(_NEITHER)])
-                raise Refused(400, f"better: of this answer it can be {known}.", param="better")
+                raise Refused(400, f"better: for this answer it must be one of {known}.", param="better")
             store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
             return store.served_by(said.trace_id)
 
     def _counted(self, said: Feedback) -> tuple[bool, str]:
-        """Tell the certificate's monitor, if it counts this answer."""
+        """Report the feedback to the certificate's monitor, if it counts this answer."""
         if said.right is None:
             return False, "it does not say whether the answer is right"
         answer = self._held.pop(said.trace_id, None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 from cascade.money import usd
 from cascade.server.receipt import Receipt
@@ -12,6 +13,13 @@ from cascade.server.receipt import Receipt
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ERROR = 400
 _BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_TALLIES = {
+    "faulty": ("faulty_messages_total", "model", "Messages of a model that had a fault."),
+    "replaced": ("replaced_calls_total", "model", "Calls that another model answered."),
+    "silent": ("missing_logprobs_total", "model", "Replies without the log-probs asked for."),
+    "broken_off": ("broken_off_total", "by", "Requests served before the policy had enough."),
+}
+"""What is counted by name: by the receipt's field the metric, its label and its help."""
 
 
 class Metrics:
@@ -20,10 +28,7 @@ class Metrics:
     def __init__(self) -> None:
         self.in_flight = 0
         self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._faulty: Counter[str] = Counter()
-        self._replaced: Counter[str] = Counter()
-        self._broken_off: Counter[str] = Counter()
-        self._silent: Counter[str] = Counter()
+        self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
         self._buckets = [0] * (len(_BOUNDS_S) + 1)
         self._seconds = 0.0
         self._first_text_s = 0.0
@@ -45,10 +50,9 @@ class Metrics:
         self._seconds += seconds
         if receipt is None:
             return
-        self._faulty.update(receipt.faulty)
-        self._replaced.update(receipt.replaced)
-        self._silent.update(receipt.silent)
-        self._broken_off.update(() if receipt.broken_off is None else (receipt.broken_off,))
+        for name, tally in self._tallies.items():
+            found = getattr(receipt, name)
+            tally.update((found,) if isinstance(found, str) else found or ())
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
         self._saved_nano_usd += receipt.saved_nano_usd or 0
@@ -59,7 +63,7 @@ class Metrics:
         return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
 
     def first_text(self, seconds: float) -> None:
-        """Count a stream whose first text was sent after so many seconds."""
+        """Count a stream, with the seconds until its first text."""
         self._streams += 1
         self._first_text_s += seconds
 
@@ -70,11 +74,12 @@ class Metrics:
             ({"model": model, "served_by": served, "status": str(status)}, count)
             for (model, served, status), count in sorted(self._requests.items())
         ]
-        faulty = [({"model": model}, count) for model, count in sorted(self._faulty.items())]
-        replaced = [({"model": model}, count) for model, count in sorted(self._replaced.items())]
-        silent = [({"model": model}, count) for model, count in sorted(self._silent.items())]
-        broken_off = [({"by": why}, count) for why, count in sorted(self._broken_off.items())]
-        seconds = [({"le": le}, count) for le, count in _cumulated(self._buckets)]
+        bounds = [*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf"]  # each bucket counts those before it, too
+        seconds = [({"le": le}, count) for le, count in zip(bounds, accumulate(self._buckets), strict=True)]
+        tallies = list[str]()
+        for of, (family, label, says) in _TALLIES.items():
+            counted = [({label: name}, count) for name, count in sorted(self._tallies[of].items())]
+            tallies += _family(family, "counter", says, counted)
         lines = [
             *_family("requests_total", "counter", "Requests that have ended.", requests),
             *_family("request_seconds", "histogram", "Time of a whole request.", seconds, suffix="_bucket"),
@@ -87,21 +92,10 @@ class Metrics:
             *_family("cost_usd_total", "counter", "Known cost of all calls.", [({}, f"{usd(self._cost_nano_usd):f}")]),
             *_family("unknown_costs_total", "counter", "Requests of unknown cost.", [({}, self._unknown_costs)]),
             *_family("saved_usd", "gauge", "Saved against the guide alone.", [({}, f"{usd(self._saved_nano_usd):f}")]),
-            *_family("faulty_messages_total", "counter", "Messages of a model that had a fault.", faulty),
-            *_family("replaced_calls_total", "counter", "Calls that another model answered.", replaced),
-            *_family("missing_logprobs_total", "counter", "Replies without the log-probs asked for.", silent),
-            *_family("broken_off_total", "counter", "Requests served before the policy had enough.", broken_off),
+            *tallies,
             *_family("alarm", "gauge", "1: audits withdrew a certificate.", [({}, int(alarm))]),
         ]
         return "\n".join(lines) + "\n"
-
-
-def _cumulated(buckets: Iterable[int]) -> Iterator[tuple[str, int]]:
-    """Yield how many requests took at most each bound, the infinite one last."""
-    so_far = 0
-    for bound, count in zip([f"{bound:g}" for bound in _BOUNDS_S] + ["+Inf"], buckets, strict=True):
-        so_far += count
-        yield bound, so_far
 
 
 def _family(

@@ -1,8 +1,8 @@
 """The modes of the cascade in a running server: who serves each request, and what happens after its response.
 
-`cascade.modes` makes the decisions. A draw decides before a request is read; a drawn request is recorded once it is
-read; after the response the remaining calls are made. If one of them fails, no client notices: the row stays, and its
-missing outcome counts as a loss.
+`cascade.modes` makes the decisions. A random draw is made before a request is read; a drawn request is recorded once it
+is read; after the response the remaining calls are made. If one of them fails, clients are not affected: the row stays,
+and its missing outcome counts as a loss.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _T = TypeVar("_T")
 _AT_ONCE = 64
 """The most requests whose remaining calls run at once; others wait their turn."""
 _FLUSH_S = 10.0
-"""After how many seconds of waiting for the traces' store the log says so."""
+"""Seconds of waiting for the trace store after which a warning is logged."""
 _DAY_S = 86_400.0
 _RATE_S = 60.0
 """Seconds between updates of the rate of observing, if it has a budget."""
 _MODES = ("observe", "enforce", "fallback", "killed", "unknown")
 _AGAIN_S = 2.0
-"""Seconds for which requests leave a failed store alone, so that a host that swallows packets blocks few threads."""
+"""Seconds for which requests do not use a failed store, so that a host that drops packets blocks few threads."""
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
 """The longest pause between two tries to write an outcome to a failed store; the pause doubles each time."""
 
@@ -107,10 +107,10 @@ class Modes:
         assert settings is not None  # noqa: S101 - the caller looked
         if not orchestrator.strategy.ends_with_reference:
             raise ConfigError(
-                ["modes: they need a guide that ends a ladder; use strategy: {kind: ladder, models: […]}"]
+                ["modes: they need a ladder whose last model is the guide; use strategy: {kind: ladder, models: […]}"]
             )
         if orchestrator.levels:
-            raise ConfigError(["modes: they promise one thing, and the policy has levels; leave out modes, or policy"])
+            raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
         self.server = orchestrator.config.server
         self._policy = orchestrator.config.policy
@@ -124,7 +124,8 @@ class Modes:
         """The tasks that complete drawn rows, by trace."""
         self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._flushing, self.reach = asyncio.Lock(), Reach(_AGAIN_S)
-        self._unsaved: set[str] = set()  # what cheap models wrote while the store was away
+        self._stopping = False
+        self._unsaved: set[str] = set()  # histories written by cheap models while the store was unreachable
         self._folder = tempfile.TemporaryDirectory(prefix="cascade-modes-")
 
     # --- before the response ---
@@ -151,7 +152,7 @@ class Modes:
             self._after(turn, None)
 
     async def _planned(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
-        """Return who serves. If the store does not tell the mode, the guide serves, so that no promise can break."""
+        """Return who serves. If the mode is unknown, the guide serves, so that no promise can break."""
         if self.reach.may_ask():
             try:
                 turn = await self._decided(asked, trace_id, key, headers)
@@ -169,7 +170,8 @@ class Modes:
         guide = asked._replace(route=Route(model=self._catalog.guide))
         if state.killed:
             return Turn(guide, "killed", trace_id, key)
-        turn, rate = Turn(guide, state.mode, trace_id, key), self._rate(state)
+        turn = Turn(guide, state.mode, trace_id, key)
+        rate = settings.share if state.rate is None or settings.per_day is None else state.rate
         who = asked.request.user
         who = who if who is not None else key or name
         if state.serves_policy and draws.in_canary(self._secret, who, state.canary):
@@ -179,7 +181,9 @@ class Modes:
                 turn = Turn(guide, "enforce", trace_id, key, audits=True)
             else:
                 turn = Turn(asked, "enforce", trace_id, key, audits=True)
-        if draws.is_drawn(self._secret, name, number, rate) and not await self._uncovered(turn, group):
+        if draws.is_drawn(self._secret, name, number, rate) and (
+            turn.audits or not await self._cheaply_written(turn.asked, group)  # no certificate could cover it
+        ):
             await self._drawn(turn, number, rate, group, state)
         return turn
 
@@ -190,14 +194,10 @@ class Modes:
             return True
         return await self._in_thread(self.store.cheaply_written, found)
 
-    async def _uncovered(self, turn: Turn, group: str | None) -> bool:
-        """Whether no certificate can cover a request, so that observing it is useless."""
-        return not turn.audits and await self._cheaply_written(turn.asked, group)
-
     async def _drawn(self, turn: Turn, number: str, rate: float, group: str | None, state: CascadeState) -> None:
         """Record a drawn request, before any call is made for it."""
         settings, request = self.settings, turn.asked.request
-        conversation = conversation_of(request.messages, group, settings.examples)
+        conversation = conversation_of(request.messages, group, turn.trace_id, settings.examples)
         role = draws.role_of(self._secret, conversation, settings.certify)
         held = state.in_force if turn.audits else None
         row = Draw(
@@ -212,12 +212,11 @@ class Modes:
             certificate=None if held is None else held.certificate,
             era=state.era,
         )
-        if await self._in_thread(self.store.draw, row):  # otherwise the client has asked again, and its first try
-            # counts
+        if await self._in_thread(self.store.draw, row):  # else the client has asked again, and its first try counts
             turn.row = row
 
     async def answered(self, turn: Turn, answer: Answer) -> None:
-        """Note of an answer, before it is sent, who wrote it, and whether a model seems to have changed."""
+        """Record, before an answer is sent, which model wrote it, and whether a model seems to have changed."""
         turn.answer = answer
         served, request = answer.served, turn.asked.request
         try:
@@ -231,7 +230,7 @@ class Modes:
             self.reach.lost(error)
 
     async def _wrote(self, digests: Iterable[str]) -> None:
-        """Record a history that a cheaper model wrote; while the store is away, this process remembers it."""
+        """Record a history that a cheaper model wrote; while the store is unreachable, in this process's memory."""
         told = self._unsaved.union(digests)
         try:
             await self._in_thread(self.store.wrote, told)
@@ -268,10 +267,10 @@ class Modes:
             try:
                 async with self._room:
                     await self._complete(turn, row, failed)
-            except asyncio.CancelledError:  # wherever it stopped: nobody completes the row, or knows whether it differs
+            except asyncio.CancelledError:  # in any state: no process completes the row, and its difference is unknown
                 await self._settle(row, "the server stopped", None, differs=None)
         except CascadeError as error:
-            logger.warning("modes: the row %s is not settled: %s", row.trace_id, error)
+            logger.warning("modes: the outcome of the drawn request %s could not be stored: %s", row.trace_id, error)
 
     async def _complete(self, turn: Turn, row: Draw, failed: str | None) -> None:
         if turn.answer is None:
@@ -325,19 +324,20 @@ class Modes:
             await self._lasting(self.store.settle, row.trace_id, why, cost)
             return
         self._take(await self._lasting(self.store.settle_audit, row, differs, why, cost, pair))
-        await self.count_judged(self.state)
+        if self.state.in_force is not None and self.state.in_force.by_people:
+            await self.count(self.state)
 
-    async def count_judged(self, state: CascadeState) -> None:
-        """Let the e-process count the judgements so far, if the certificate in force rests on them."""
-        if state.in_force is None or not state.in_force.by_people or state.mode != "enforce":
+    async def count(self, state: CascadeState) -> None:
+        """Let the e-process count the audits that need not wait, with the judgements so far where it rests on them."""
+        if state.in_force is None or state.mode != "enforce":
             return
         config, label_s = self._orchestrator.config, self.settings.label_days * _DAY_S
-        losses = losses_of(await asyncio.to_thread(reviews_of, config))
+        losses = losses_of(await asyncio.to_thread(reviews_of, config) if state.in_force.by_people else None)
         now_s = datetime.now(UTC).timestamp()
-        self._take(await self._in_thread(self.store.count_judged, self.cascade, now_s, label_s, losses))
+        self._take(await self._in_thread(self.store.count, self.cascade, now_s, label_s, losses))
 
     async def told(self, trace_id: str, right: bool | None, better: str | None, served_by: str | None) -> str | None:
-        """Take feedback on an answer; return why it does not count, None if it does.
+        """Record feedback on an answer; return why it does not count, or None if it does.
 
         It counts if the request was drawn and the feedback shows that nothing was lost.
         """
@@ -348,7 +348,7 @@ class Modes:
             return "it does not tell whether the answer is wrong where the guide's is right: that takes both answers"
         if not await self._in_thread(self.store.judge, self.cascade, {trace_id: lost}):
             return "the request was not drawn, or was counted before"
-        await self.count_judged(self.state)
+        await self.count(self.state)
         return None
 
     def _differs(self, served: Answer, whole: Answer | None) -> bool | None:
@@ -387,9 +387,13 @@ class Modes:
         return not await self._in_thread(self.store.is_pending, trace_id)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until all drawn rows are complete; rows that are late become missing, so none stays pending."""
+        """Wait until all drawn rows are complete; rows that are late become missing.
+
+        While the store does not answer, they stay pending, and count as missing after an hour (`LOST_S`).
+        """
         if self._completing:
             _, late = await asyncio.wait(self._completing.values(), timeout=timeout_s)
+            self._stopping = True
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -411,7 +415,8 @@ class Modes:
     def _take(self, state: CascadeState) -> None:
         if state.mode != self.state.mode:
             say = logger.error if state.mode == "fallback" else logger.info
-            say("cascade %s: %s serves from now on. %s", self.cascade, _serving(state), state.changes[-1].why)
+            who = "the policy" if state.serves_policy else "the guide"
+            say("cascade %s: %s serves from now on. %s", self.cascade, who, state.changes[-1].why)
         if state.version >= self.state.version:
             self.state = state
 
@@ -441,9 +446,6 @@ class Modes:
 
         self._take(await self._in_thread(self.store.change, self.cascade, decide))
 
-    def _rate(self, state: CascadeState) -> float:
-        return self.settings.share if state.rate is None or self.settings.per_day is None else state.rate
-
     async def _set_rate(self) -> None:
         """Set the rate of observing from the rest of the day's budget, once a minute."""
         now = datetime.now(UTC)
@@ -462,7 +464,7 @@ class Modes:
         self._take(await self._in_thread(self.store.change, self.cascade, change))
 
     async def changed(self, decide: Callable[[CascadeState, str], CascadeState]) -> None:
-        """Change the state as a person asks. Raises UsageError if that is impossible."""
+        """Change the state as requested by a person. Raises UsageError if that is impossible."""
         at = now_iso()
         self._take(await self._in_thread(self.store.change, self.cascade, lambda one: decide(one, at)))
 
@@ -478,13 +480,15 @@ class Modes:
         return await asyncio.shield(asyncio.to_thread(act, *given))
 
     async def _lasting(self, act: Callable[..., _T], *given: Any) -> _T:
-        """Ask the store until it answers: a late outcome counts like any other."""
+        """Ask the store until it answers: a late outcome counts like any other. Raises StoreError once it stops."""
         pause_s = _PAUSE_S
         while True:
             try:
                 return await self._in_thread(act, *given)
             except StoreError as error:
                 self.reach.lost(error)
+                if self._stopping:
+                    raise
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
 
@@ -501,10 +505,6 @@ class Modes:
             lines += ["# HELP cascade_evidence The e-process of the certificate.", "# TYPE cascade_evidence gauge"]
             lines += [f"cascade_evidence {monitor.e_value:g}"]
         return "\n".join(lines) + "\n"
-
-
-def _serving(state: CascadeState) -> str:
-    return "the policy" if state.serves_policy else "the guide"
 
 
 def _cost(whole: Answer, served: Answer) -> int | None:

@@ -7,44 +7,32 @@ from typing import Any
 from cascade._names import __version__
 from cascade.server.catalog import Catalog
 
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
-_CLAUDE_ERROR = {
-    "type": "object",
-    "required": ["type", "error"],
-    "properties": {
-        "type": {"const": "error"},
-        "error": {"type": "object", "required": ["type", "message"]},
-        "request_id": {"type": "string"},
-    },
-}
-_MODEL = {
-    "type": "object",
-    "required": ["id", "object", "created", "owned_by"],
-    "properties": {
-        "id": {"type": "string"},
-        "object": {"const": "model"},
-        "created": {"type": "integer"},
-        "owned_by": {"type": "string"},
-    },
-}
+
+def _object(*required: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object with these properties, some of them required."""
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+_TEXT, _TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
+_OBJECT, _OBJECT_OR_NULL = {"type": "object"}, {"type": ["object", "null"]}
+_OBJECTS = {"type": "array", "items": _OBJECT}
+_SAID = {"message": _TEXT, "type": _TEXT, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL}
+_ERROR = _object("error", error=_object(*_SAID, **_SAID))
+_CLAUDE_ERROR = _object(
+    *("type", "error"),
+    type={"const": "error"},
+    error={"type": "object", "required": ["type", "message"]},
+    request_id=_TEXT,
+)
+_MODEL_FIELDS = {"id": _TEXT, "object": {"const": "model"}, "created": {"type": "integer"}, "owned_by": _TEXT}
+_MODEL = _object(*_MODEL_FIELDS, **_MODEL_FIELDS)
 _HEADERS = {
     "x-cascade-bypass": "1: the guide answers at once.",
-    "x-cascade-deadline-s": "After so many seconds the best answer so far is served.",
+    "x-cascade-deadline-s": "The number of seconds after which the best answer so far is served.",
     "x-cascade-explain": "1: the response has a field `cascade` that explains the answer.",
     "x-cascade-group": "The group of the request: its conversation or its user.",
     "x-cascade-segment": "The segment, which has a certificate of its own: a tenant, a task.",
@@ -106,29 +94,21 @@ _ASKS: dict[str, dict[str, Any]] = {
 
 
 def _answered(catalog: Catalog, asks: str, answers: str, error: str = "Error") -> dict[str, Any]:
-    request = {
-        "type": "object",
-        "required": ["model", asks],
-        "properties": {
-            "model": {"enum": list(catalog.routes)},
-            asks: _ASKS[asks],
-            "stream": {"type": ["boolean", "null"]},
-            "stream_options": {"type": ["object", "null"]},
-        },
-        "additionalProperties": True,
-    }
+    fields = {"model": {"enum": list(catalog.routes)}, asks: _ASKS[asks]}
+    more = {"stream": {"type": ["boolean", "null"]}, "stream_options": _OBJECT_OR_NULL}
+    request = {**_object("model", asks, **fields, **more), "additionalProperties": True}
     return {
         "summary": "Answer a request. All other fields go to the models unchanged.",
         "parameters": [
             {"name": name, "in": "header", "description": says, "schema": {"type": "string"}}
             for name, says in _HEADERS.items()
         ],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": request}}},
+        "requestBody": {"required": True, "content": _json(request)},
         "responses": {
             "200": {
                 "description": "The message that is served, whole or as chunks.",
                 "content": {
-                    "application/json": {"schema": {"type": "object", "required": ["id", answers, "model"]}},
+                    **_json({"type": "object", "required": ["id", answers, "model"]}),
                     "text/event-stream": {"schema": {"description": "Events, each with JSON as its data."}},
                 },
             },
@@ -154,7 +134,7 @@ def _get(
 
 
 def _refused(*statuses: int, error: str = "Error") -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
+    content = _json({"$ref": f"#/components/schemas/{error}"})
     return {str(status): {"description": _REFUSED[status], "content": content} for status in statuses}
 
 
@@ -162,23 +142,18 @@ _FEEDBACK = {
     "summary": "Send feedback on an answer.",
     "requestBody": {
         "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["trace_id"],
-                    "properties": {
-                        "trace_id": {"type": "string", "minLength": 1, "maxLength": 100},
-                        "right": {"type": ["boolean", "null"]},
-                        "score": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-                        "better": {"type": ["string", "null"]},
-                    },
-                }
-            }
-        },
+        "content": _json(
+            _object(
+                "trace_id",
+                trace_id={"type": "string", "minLength": 1, "maxLength": 100},
+                right={"type": ["boolean", "null"]},
+                score={"type": ["number", "null"], "minimum": 0, "maximum": 1},
+                better=_TEXT_OR_NULL,
+            )
+        ),
     },
     "responses": {
-        "200": {"description": "It is kept.", "content": {"application/json": {"schema": {"type": "object"}}}},
+        "200": {"description": "It is kept.", "content": _json(_OBJECT)},
         **_refused(400, 401, 403, 404, 408, 409, 413, 415, 429, 503),
     },
 }
@@ -190,11 +165,7 @@ def _cascades(name: str) -> dict[str, Any]:
     canary = {"canary": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}}
     anyway = {"anyway": {"type": "boolean"}}
     mode, switch = {"mode": {"enum": ["observe", "enforce", "fallback"]}}, {"on": {"type": "boolean"}}
-    listed = {
-        "type": "object",
-        "required": ["object", "data"],
-        "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _CASCADE}},
-    }
+    listed = _object("object", "data", object={"const": "list"}, data={"type": "array", "items": _CASCADE})
     shown = "The cascade: mode, certificate, audits, looks, the plan of the next promotion, who changed what."
     looked = "Take a look, and promote if a certificate holds and money is saved."
     moded = "Set the mode, and the share of the keys that the policy serves."
@@ -207,41 +178,33 @@ def _cascades(name: str) -> dict[str, Any]:
     }
 
 
-_CASCADE: dict[str, Any] = {
-    "type": "object",
-    "required": ["name", "mode", "killed", "canary", "certificate", "monitor", "rows", "looks", "plan", "changes"],
-    "properties": {
-        "name": {"type": "string"},
-        "mode": {"enum": ["observe", "enforce", "fallback"]},
-        "killed": {"type": "boolean"},
-        "canary": {"type": "number"},
-        "promote": {"enum": ["manual", "automatic"]},
-        "alarm": {"type": ["string", "null"]},
-        "certificate": {"type": ["object", "null"]},
-        "monitor": {"type": ["object", "null"]},
-        "rows": {"type": "object"},
-        "plan": {"type": ["object", "null"]},
-        "looks": {"type": "array", "items": {"type": "object"}},
-        "changes": {"type": "array", "items": {"type": "object"}},
-    },
-}
-_PROMOTED = {
-    "type": "object",
-    "required": ["promotion", "cascade"],
-    "properties": {"promotion": {"type": "object"}, "cascade": _CASCADE},
-}
+_CASCADE = _object(
+    *("name", "mode", "killed", "canary", "certificate", "monitor", "rows", "looks", "plan", "changes"),
+    name=_TEXT,
+    mode={"enum": ["observe", "enforce", "fallback"]},
+    killed={"type": "boolean"},
+    canary={"type": "number"},
+    promote={"enum": ["manual", "automatic"]},
+    alarm=_TEXT_OR_NULL,
+    certificate=_OBJECT_OR_NULL,
+    monitor=_OBJECT_OR_NULL,
+    rows=_OBJECT,
+    plan=_OBJECT_OR_NULL,
+    looks=_OBJECTS,
+    changes=_OBJECTS,
+)
+_PROMOTED = _object("promotion", "cascade", promotion=_OBJECT, cascade=_CASCADE)
 
 
 def _change(
     summary: str, fields: dict[str, Any], required: list[str], answer: dict[str, Any], name: str
 ) -> dict[str, Any]:
-    body = {"type": "object", "required": required, "properties": fields}
     return {
         "summary": f"{summary} Needs a key with the scope admin.",
         "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"enum": [name]}}],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "requestBody": {"required": True, "content": _json(_object(*required, **fields))},
         "responses": {
-            "200": {"description": "The state after it.", "content": {"application/json": {"schema": answer}}},
+            "200": {"description": "The state after it.", "content": _json(answer)},
             **_refused(400, 401, 403, 404, 408, 409, 413, 415, 429, 503),
         },
     }

@@ -35,7 +35,7 @@ _MOST_SAID = 1_000
 
 
 async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
-    """Run `cascade promote` in a process of its own, and return what it found.
+    """Run `cascade promote` in a process of its own, and return its result.
 
     Args:
         configuration: as JSON; it goes to the process's standard input.
@@ -112,7 +112,7 @@ class Promoter:
             try:
                 await self.turn()
             except (CascadeError, Refused) as error:
-                logger.warning("modes: no plan was made: %s", redact(str(error)))
+                logger.warning("modes: the server could not make a plan: %s", redact(str(error)))
 
     async def turn(self) -> dict[str, Any] | None:
         """Plan, and promote if that is configured and likely; None if nothing is due.
@@ -123,7 +123,7 @@ class Promoter:
         modes = self._modes
         state = await asyncio.to_thread(modes.store.state, modes.cascade, modes.state)
         await asyncio.to_thread(modes.store.expire, modes.cascade, _now_s() - LOST_S)
-        await modes.count_judged(state)
+        await modes.count(state)
         counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
         looks = await asyncio.to_thread(modes.store.looks, modes.cascade)
         automatic = modes.settings.promote == "automatic"

@@ -1,4 +1,4 @@
-"""Whether the store of the modes answers. While it does not, the guide serves, and one request at a time asks again."""
+"""Tracks whether the modes' store is reachable. While it is not, the guide serves, and single requests retry."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger("cascade")
 
 
 class Reach:
-    """Whether a store that may go away can be reached.
+    """Tracks whether a store can be reached.
 
     Args:
-        again_s: seconds for which it is left alone after a failure.
+        again_s: seconds after a failure during which the store is not used.
         clock: a monotonic clock, in seconds.
     """
 
@@ -40,13 +40,13 @@ class Reach:
         return True
 
     def lost(self, error: CascadeError) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         if self._failed_s is None:
-            logger.error("modes: the guide serves until their store answers again. %s", redact(str(error)))
+            logger.error("modes: the guide serves until the store of the modes answers again. %s", redact(str(error)))
         self._failed_s = self._clock()
 
     def found(self) -> None:
-        """Take note of an answer."""
+        """Record a success."""
         if self._failed_s is not None:
-            logger.warning("modes: their store answers again")
+            logger.warning("modes: the store of the modes answers again")
         self._failed_s = None

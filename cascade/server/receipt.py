@@ -1,4 +1,4 @@
-"""What a cascade did for one request: who answered, what it cost, what it saved. As headers, or in full."""
+"""The report on one request: the models that answered, the cost and the saving, as headers or in full."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _LONGEST_VALUE = 200
 
 
 class Receipt(NamedTuple):
-    """The outcome of a request once it is answered; before that, only who answers and the trace's id.
+    """The outcome of a request.
 
     Attributes:
         trace_id: the id of the episode in the traces.
-        served_by: the model whose message is served; None where nothing is.
-        cost_nano_usd: what all calls cost; None where that is unknown.
+        served_by: the model whose message is served; None if nothing is served.
+        cost_nano_usd: the cost of all calls; None if unknown.
         saved_nano_usd: an estimate: the cost of the guide alone, minus the cost of the cascade. It assumes that the
-            guide would have read and written as many tokens as the model that is served. Below 0 where the cascade cost
-            more. None where a price or a usage is unknown, and where no policy decided.
+            guide would have read and written as many tokens as the model that is served. Below 0 if the cascade cost
+            more. None if a price or a usage is unknown, or if no policy decided.
         certificate: the id of the certificate that covers the answer.
         faulty: the models whose messages had a fault, one for each such message.
-        replaced: the models in whose place another one answered, one for each such call.
+        replaced: the models that another one replaced, one for each such call.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
-        silent: the models whose replies lacked the log-probs that they were asked for, one for each such reply.
-        mode: the cascade's mode, where it has modes: "observe", "enforce", "fallback", or "killed".
+        silent: the models whose replies lacked the requested log-probs, one for each such reply.
+        mode: the cascade's mode, if it has modes: "observe", "enforce", "fallback", or "killed".
     """
 
     trace_id: str
@@ -85,7 +85,7 @@ class Receipt(NamedTuple):
     def extension(self, answer: Answer | None) -> dict[str, Any]:
         """Return the field `cascade` of a response: the receipt, and the steps of the answer.
 
-        It has no text of a candidate: text that is not served does not leave the server.
+        It contains no candidates' texts: text that is not served does not leave the server.
         """
         shown: dict[str, Any] = {
             "trace_id": self.trace_id,

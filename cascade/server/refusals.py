@@ -80,7 +80,7 @@ _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
     (CascadeError, _Meaning(500, "server_error", "not_served")),
 )
 _SPENT = _Meaning(429, "insufficient_quota", "insufficient_quota")
-"""As OpenAI words it. The client library would repeat a 429 within seconds, so the header tells it not to."""
+"""OpenAI's wording. The header prevents the client library from repeating a 429 within seconds."""
 _UNPROCESSABLE = 422
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -105,13 +105,13 @@ def refusal_of(error: CascadeError | Refused) -> Refusal:
     if isinstance(error, BudgetExceededError) and error.spent:
         meaning = _SPENT
     if isinstance(error, StoreError) and error.answer is not None:
-        meaning = meaning._replace(again=False)  # it is paid for: another try would pay again
+        meaning = meaning._replace(again=False)  # already paid: a retry would pay again
     waits = error.retry_after_s if isinstance(error, ProviderError | BudgetExceededError) else None
     return _refusal(meaning, str(error), None, waits)
 
 
 def unexpected() -> Refusal:
-    """Return the response to an unexpected error, which is a bug in cascade; it tells nothing about the error."""
+    """Return the response to an unexpected error, which is a bug in cascade; it contains no details of the error."""
     said = "The gateway failed. See its log."
     return _refusal(_Meaning(500, "server_error", "internal_error"), said, None, None)
 

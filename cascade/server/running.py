@@ -1,4 +1,4 @@
-"""Runs the server: listens, serves until it is told to stop, lets requests under way end, and closes."""
+"""Runs the server: listens, serves until it is stopped, lets running requests end, and closes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
 
 
 def load_providers(orchestrator: Orchestrator) -> None:
-    """Load what a provider's first call would load, so that no request waits for it once `/readyz` says ready."""
+    """Load what a provider's first call would load, so that no request waits for it once `/readyz` is ready."""
     for guard in orchestrator._guards.values():  # noqa: SLF001 - as `whole_of` does
         if isinstance(guard.provider, Loads):
             guard.provider.load()

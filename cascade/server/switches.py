@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from cascade.server import access
-from cascade.server.bodies import Receive, read_object
+from cascade.server.bodies import read_object
 from cascade.server.dialects.base import encoded
-from cascade.server.edge import Exchange, Scope, Send
 from cascade.server.promoter import run_promote
 from cascade.server.refusals import Refused
 
@@ -27,29 +25,6 @@ _NEWEST = 200
 """The most audits whose evidence is shown."""
 
 
-class Switch:
-    """An endpoint that changes the cascade: it reads a JSON object, acts, and returns the state.
-
-    Args:
-        modes: the cascade's modes.
-        act: makes the change, given the request's object and the name of its key.
-    """
-
-    def __init__(self, modes: Modes, act: Act) -> None:
-        self._modes, self._act = modes, act
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Answer one request."""
-        exchange: Exchange = scope["exchange"]
-        settings = self._modes.server
-        access.refuse_without(settings, exchange.key, "admin")
-        if scope["path_params"]["name"] != self._modes.cascade:
-            raise Refused(404, f"There is one cascade here: {self._modes.cascade}.", code="cascade_not_found")
-        body = await read_object(receive, Headers(scope=scope).get("content-type", ""), settings)
-        said = await self._act(self._modes, body, exchange.key or "the admin page")
-        await exchange.respond(200, encoded(said), [])
-
-
 def cascade_routes(modes: Modes) -> list[Route]:
     """Return the paths."""
 
@@ -57,10 +32,20 @@ def cascade_routes(modes: Modes) -> list[Route]:
         data = {"object": "list", "data": [await shown(modes)]}
         return Response(encoded(data), media_type="application/json")
 
+    def switch(act: Act) -> Callable[[Request], Awaitable[Response]]:
+        async def acted(request: Request) -> Response:
+            key: str | None = request.scope["exchange"].key
+            access.refuse_without(modes.server, key, "admin")
+            if request.path_params["name"] != modes.cascade:
+                raise Refused(404, f"There is one cascade here: {modes.cascade}.", code="cascade_not_found")
+            body = await read_object(request.receive, request.headers.get("content-type", ""), modes.server)
+            said = await act(modes, body, key or "the admin page")
+            return Response(encoded(said), media_type="application/json")
+
+        return acted
+
     acts: dict[str, Act] = {"promote": _promote, "mode": _set_mode, "kill": _kill}
-    switches = [
-        Route(f"/v1/cascades/{{name}}/{what}", Switch(modes, act), methods=["POST"]) for what, act in acts.items()
-    ]
+    switches = [Route(f"/v1/cascades/{{name}}/{what}", switch(act), methods=["POST"]) for what, act in acts.items()]
     return [Route("/v1/cascades", listed), *switches]
 
 

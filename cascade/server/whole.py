@@ -1,4 +1,4 @@
-"""Makes the calls that an answer left out, after the response."""
+"""Makes, after the response, the calls that an answer left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def whole_of(
         key: the name of the server's key whose budget the calls count for.
 
     Returns:
-        The answer with all steps. A call that failed stands in it, and so does one that had failed before.
+        The answer with all steps, including failed calls.
 
     Raises:
         ProviderError, BudgetExceededError, UsageError: as `Orchestrator.achat` does.

@@ -14,12 +14,12 @@ from array import array
 from collections.abc import Callable
 
 MOST = 20
-"""Wrong keys at once."""
+"""The number of wrong keys allowed at once."""
 PER_S = MOST / 60.0
-"""Seconds in which so many wrong keys are forgiven."""
+"""Seconds after which this number of wrong keys is allowed again."""
 _PLACES = 4_096
 _IPV6_PREFIX = 64
-"""The owner of one IPv6 address has its whole network."""
+"""The prefix length of an IPv6 network; the owner of one address usually has all of it."""
 
 
 class WrongKeys:

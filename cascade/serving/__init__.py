@@ -1,7 +1,7 @@
-"""What a configuration asks for beside its policy, to serve questions with; `plan` says how each is run.
+"""Serves questions: certificates, audits, monitors, shared caps, prompt caches, hedges; `plan` has the run plans.
 
-Certificates (`levels`, `certified`, `monitors`, `audits`), shared caps (`spending`) and prompt caches are loaded where
-a configuration asks for them.
+Certificates (`levels`, `certified`, `monitors`, `audits`), shared caps (`spending`) and prompt caches are imported only
+if a configuration needs them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cascade.types import Question
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.money import Price
-    from cascade.serving.begun import HedgedCalls
     from cascade.serving.certified import CertifiedPolicy
+    from cascade.serving.early_calls import HedgedCalls
     from cascade.serving.levels import ServingState
     from cascade.serving.prompt_caches import PromptCaches
     from cascade.serving.spending import Spending
 
 
 def service_of(config: CascadeConfig, strategy: Strategy, before: ServingState | None = None) -> ServingState | None:
-    """Return what serves under certificates (`levels.in_service`); None where nothing is promised."""
+    """Return the policies in service with their certificates (`levels.in_service`); None without a promise."""
     if config.guarantee is None and config.policy.kind != "directory":
         return None
     from cascade.serving import levels
@@ -35,10 +35,10 @@ def service_of(config: CascadeConfig, strategy: Strategy, before: ServingState |
 
 
 def at_level(service: ServingState | None, level: str | None, alpha: float | None) -> CertifiedPolicy:
-    """Return what serves the level that is asked for.
+    """Return the policy in service of a requested level.
 
     Raises:
-        UsageError: there is none, both are given, or the policy has no levels.
+        UsageError: there is no such level, both arguments are given, or the policy has no levels.
     """
     if service is None or service.levels is None:
         from cascade.policies.levels import MAKE
@@ -49,7 +49,7 @@ def at_level(service: ServingState | None, level: str | None, alpha: float | Non
 
 
 def caches_of(config: CascadeConfig, prices: Mapping[str, Price | None]) -> PromptCaches | None:
-    """Return what is known of prompts that providers hold; None where a configuration does not reckon with them."""
+    """Return the record of prompts that providers cache; None if the configuration does not use it."""
     if config.budget.prompt_cache_s is None:
         return None
     from cascade.serving.prompt_caches import PromptCaches
@@ -60,10 +60,10 @@ def caches_of(config: CascadeConfig, prices: Mapping[str, Price | None]) -> Prom
 def hedged_of(
     calls: Calls, question: Question, plan: RunPlan, config: CascadeConfig, prices: Mapping[str, Price | None]
 ) -> HedgedCalls | None:
-    """Return the calls of a question whose reference may be begun early; None where the plan has no hedge."""
+    """Return the calls of a question whose reference may be called early; None if the plan has no hedge."""
     if plan.hedge is None:
         return None
-    from cascade.serving.begun import HedgedCalls
+    from cascade.serving.early_calls import HedgedCalls
     from cascade.serving.hedging import Hedging, Purse
 
     cap = config.budget.per_question
@@ -72,7 +72,7 @@ def hedged_of(
 
 
 def caps_of(config: CascadeConfig) -> Spending | None:
-    """Return the caps that many requests share, None where there are none. Raises ConfigError for a wrong store."""
+    """Return the caps that are shared by many requests; None without any. Raises ConfigError for an invalid store."""
     if not config.budget.is_shared:
         return None
     from cascade.serving.spending import Spending

@@ -1,7 +1,6 @@
-"""Whether a question was missed: what becomes of an audited answer once the truth about it is known.
+"""Decides whether an audited question was missed, once it is known which answers are right.
 
-A miss here is what calibration counts as one on a log (`conformal.split`, `conformal.served`), with what stays
-unknown on the side of a miss.
+Misses are defined as in calibration on a log (`conformal.split`, `conformal.served`). Unknown results count as misses.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cascade.types import Answer
 
 
 class Outcome(NamedTuple):
-    """What became of the truth about an answer: whether it was missed, whether that was counted, and why not."""
+    """The result of recording the truth about an answer: whether it was missed, and whether or why not it counted."""
 
     missed: bool | None
     counted: bool
@@ -31,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
-    """Return what says whether a text is right, from that itself or from the accepted answers."""
+    """Return a function that decides whether a text is right, from a truth value or from the accepted answers."""
     if callable(right):
         return right
     from cascade.matching import get_matcher
@@ -43,9 +42,8 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
 def critical_of(answer: Answer, right: Judge, *, complete: bool) -> float | None:
     """Return an audited answer's critical value, the highest threshold at which a right answer is kept.
 
-    None where a step was not decided by scores. `conformal.split` says what +∞ and −∞ mean. Where not all steps were
-    run, the last that was is not taken for the last there is: it went on where "next" says so, and nothing is known of
-    what would have come.
+    None if a step was not decided by scores. `conformal.split` defines +∞ and −∞. If not all steps were run, the last
+    one that was run is not treated as the final step: "next" is possible after it, and its result is unknown.
     """
     import numpy as np
 

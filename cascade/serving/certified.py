@@ -1,9 +1,9 @@
-"""How questions are served under a certificate, and what audits tell of it: the decisions. `monitors` has the state.
+"""Decides how questions are served under a certificate, and evaluates its audits. `monitors` has the state.
 
-This module makes no model calls. `CertifiedPolicy.plan` says how one question is to be run; `CertifiedPolicy.record`
-takes what became known of an answer. A certificate that does not hold for this configuration, or not any more, is not
-handed out: the answer says why, or nothing is served where one is required. After an alarm a fallback serves until a
-new certificate comes.
+This module makes no model calls. `CertifiedPolicy.plan` decides how a question is run; `CertifiedPolicy.record` records
+whether an answer was right. Answers get no certificate that does not hold for this configuration, or no longer holds:
+the answer has a warning with the reason, or an error is raised if a certificate is required. After an alarm a fallback
+serves until there is a new certificate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.scope import Scope, failures, kind_of, unlike
+from cascade.policies.scope import QUESTIONS, Scope, failures, kind_of, unlike
 from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk, unpromised
@@ -45,25 +45,25 @@ def today_utc() -> date:
 
 
 NO_CERTIFICATE = "no certificate: "
-"""What a warning begins with that says why an answer has none."""
+"""The start of the warning that says why an answer has no certificate."""
 
 
 class CertifiedPolicy:
-    """The certificates of a policy in service; nothing in it changes but what audits told. Threads may share it.
+    """The certificates of a policy in service. Only the audit results change. Threads may share it.
 
     Args:
         config: the configuration.
         strategy: the strategy that it describes.
-        policy: the policy that it describes, at its certified threshold where there is one.
-        artifact: what is certified; None for a policy that comes from no policy directory. The questions in it are not
+        policy: the policy that it describes, at its certified threshold if there is one.
+        artifact: the policy directory with the certificates; None for a policy from elsewhere. Its questions are not
             kept in memory.
-        level: which level it is, of a policy that has some.
-        monitors: what audits told so far, shared with what serves beside it; by default nothing yet.
-        today: the clock.
+        level: the name of its level, if the policy has levels.
+        monitors: the audit results so far, shared with the other levels; by default empty.
+        today: returns today's date.
 
     Raises:
-        NotCertifiedError: a certificate is required, and one that holds is not there.
-        ConfigError: what is to be watched cannot be, with this kind of certificate.
+        NotCertifiedError: a certificate is required, and none holds.
+        ConfigError: the requested monitoring is impossible with this kind of certificate.
     """
 
     def __init__(
@@ -86,19 +86,21 @@ class CertifiedPolicy:
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         certificates = () if artifact is None else artifact.certificates
-        self._silent = config.guarantee is None and artifact is None  # nothing was promised, and nothing is missing
+        self._silent = config.guarantee is None and artifact is None  # without a promise, no certificate is missing
         self._each: Mapping[str | None, Certificate] = {one.name: one for one in certificates}
         self._by_group = any(one.group is not None for one in certificates)
         self._voided = self._checked(config, certificates)
         self._scopes = {one.calibration_id: self._scope(one) for one in certificates}
         if self._wanted.required:
-            self._refuse_void(certificates)
+            missing = [] if certificates else [f"the policy has none; {CALIBRATE}"]
+            if reasons := dict.fromkeys([*missing, *(said for one in certificates for said in self._reasons(one))]):
+                raise NotCertifiedError(_refusal(reasons))
         self._monitors = CertificateMonitors(self._wanted) if monitors is None else monitors
         if monitors is None:
             self._monitors.share(certificates)
 
     def _checked(self, config: CascadeConfig, certificates: tuple[Certificate, ...]) -> Mapping[str, tuple[str, ...]]:
-        """Return by the certificates' ids why they do not hold here, if so."""
+        """Return, by certificate id, the reasons why certificates do not hold here."""
         if not certificates:
             return {}
         from cascade.calibration.fingerprint import void_reasons, watch_problems
@@ -106,40 +108,33 @@ class CertifiedPolicy:
         problems = list(watch_problems(self._wanted, certificates))
         if problems:
             raise ConfigError(problems)
-        templates = self._strategy.prompts  # those in service, whatever stands on the disk now
+        templates = self._strategy.prompts  # the prompts in service, not those now on the disk
         return {one.calibration_id: tuple(void_reasons(config, one, templates)) for one in certificates}
 
     def _scope(self, certificate: Certificate) -> Scope:
-        """Return what a certificate speaks of. To go on costs money, so a promise on money never asks for it."""
+        """Return the subject of a certificate. Going on costs money, so a promise on money never asks for it."""
         insists = self._wanted.required and not get(certificate.kind).on_cost
         return Scope.of(certificate, self.policy, insists=insists and certificate.budget_nano_usd is None)
 
-    def _refuse_void(self, certificates: tuple[Certificate, ...]) -> None:
-        reasons = [said for one in certificates for said in self._reasons(one)]
-        if not certificates:
-            reasons = [f"the policy has none; {CALIBRATE}"]
-        if reasons:
-            raise NotCertifiedError(_refusal(dict.fromkeys(reasons)))
-
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """The certificates in service: one, or one a segment."""
+        """The certificates in service: one, or one per segment."""
         return tuple(self._each.values())
 
     @property
     def holding(self) -> tuple[tuple[Certificate, tuple[str, ...]], ...]:
-        """The certificates, each with why it does not hold here today; nothing where it holds."""
+        """The certificates, each with the reasons why it does not hold here today; empty if it holds."""
         return tuple([(one, self._reasons(one)) for one in self.certificates])
 
     # --- serving ---
 
     def plan(self, question: Question, stays: bool = False) -> RunPlan:
-        """Return how a question is to be run.
+        """Return the run plan of a question.
 
         Args:
-            question: what is asked.
+            question: the question.
             stays: whether the reference alone is expected to cost no more than the first step (`PromptCaches`). It is
-                then asked alone where the promise is one that it keeps, and the question is not drawn for an audit.
+                then asked alone if it keeps the promise by definition and the question is not drawn for an audit.
 
         Raises:
             NotCertifiedError: a certificate is required, and none holds any more.
@@ -152,13 +147,13 @@ class CertifiedPolicy:
         if known.alarm is not None:
             reasons = (*reasons, known.alarm)
         if certificate is not None:
-            reasons = (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")))
+            reasons = (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests", QUESTIONS)))
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
         warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])
         if known.alarm is not None and certificate is not None:
             strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
-            if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
+            if strategy is not self._strategy:  # an audit of it would say nothing about the configured strategy
                 return RunPlan(
                     strategy, fallback, warnings=warnings, walk=reference_walk(self._strategy), level=self._level
                 )
@@ -169,27 +164,24 @@ class CertifiedPolicy:
             return plan._replace(certificate=held, warnings=warnings, level=self._level)
         lower = None if known.online is None else known.online.kappa
         policy = self.policy.for_segment(question.segment, question.group, kappa=lower)
-        below = policy.abstain_below
-        if reasons or certificate is None:
-            return RunPlan(
-                self._strategy, policy, None, below, audit, warnings, self._walk, self._level, hedge=self._hedge
-            )
-        scope = self._scopes[certificate.calibration_id]
-        if known.odder:
+        held = None if reasons else certificate
+        scope = None if held is None else self._scopes[held.calibration_id]
+        if scope is not None and known.odder:
             scope = replace(scope, strict=True)
+        below, walk = policy.abstain_below, self._walk
         return RunPlan(
-            self._strategy, policy, certificate, below, audit, warnings, self._walk, self._level, scope, self._hedge
+            self._strategy, policy, held, below, audit, warnings, walk, self._level, scope, hedge=self._hedge
         )
 
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
-        """Return the same walk, with its answer counted at its end (`status`); `odd`: whether odd steps are, too."""
+        """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
         answer = yield from walk
         if not self._silent:
             said = [one.removeprefix(NO_CERTIFICATE) for one in answer.warnings if one.startswith(NO_CERTIFICATE)]
             self._monitors.answered(answer.certificate is not None, said)
         if answer.certificate is not None and odd:
             scope = self._scopes[answer.certificate.calibration_id]
-            if scope.calibrated[0]:  # else an odd step is outside by itself
+            if scope.calibrated[0]:  # otherwise any odd step is outside the scope
                 odd = any(scope.odd(step) for step in answer.steps)
                 self._monitors.count_odd(answer.certificate, odd, *scope.calibrated)
             if answer.audited and self._compared(answer.certificate):
@@ -197,15 +189,15 @@ class CertifiedPolicy:
         return answer
 
     def _compared(self, certificate: Certificate) -> bool:
-        """Whether an audit itself holds what the answer is compared with, so that it counts at once."""
+        """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
         return get(certificate.kind).compares and self._strategy.ends_with_reference
 
     def _by_reference(self, answer: Answer, certificate: Certificate) -> Judge:
-        """Return what says whether a text equals the reference's output; None where that is not known."""
+        """Return a function that decides whether a text equals the reference's output; None if unknown."""
         given = [one.text for step in answer.steps if step.number == self._strategy.horizon for one in step.candidates]
         if not given:
             return lambda _: None
-        from cascade.episodes.truth import TEXT, same  # numpy, which an answer without a promise does without
+        from cascade.episodes.truth import TEXT, same  # numpy, which answers without a promise do not need
         from cascade.matching import get_comparator
 
         comparator = get_comparator(certificate.comparator or TEXT)
@@ -230,19 +222,19 @@ class CertifiedPolicy:
 
     @property
     def alarm(self) -> str | None:
-        """What the audits found that withdrew certificates, in words, by segment; None while all is well."""
+        """A sentence about the audits that withdrew certificates, by segment; None without an alarm."""
         found = {name: self._monitors.of(one).alarm for name, one in self._each.items()}
         said = [told if name is None else f"segment {name}: {told}" for name, told in found.items() if told]
         return "; ".join(said) or None
 
     @property
     def monitors(self) -> dict[str | None, Monitor]:
-        """The monitors that have seen an audit, by the segment that their certificate speaks of."""
+        """The monitors that have counted an audit, by the segment of their certificate."""
         found = {name: self._monitors.of(one).monitor for name, one in self._each.items()}
         return {name: monitor for name, monitor in found.items() if monitor is not None}
 
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Outcome:
-        """Take what is true of an answer. Raises as `Orchestrator.record_outcome` does."""
+        """Record the truth about an answer. Raises as `Orchestrator.record_outcome` does."""
         certificate = answer.certificate
         if answer.audited and certificate is not None and self._compared(certificate):
             return Outcome(None, counted=False, reason="it was compared with the reference's as soon as it was given")
@@ -253,14 +245,14 @@ class CertifiedPolicy:
         why = _uncounted(answer)
         if why is not None or certificate is None:
             return Outcome(None, counted=False, reason=why or "")
-        right = functools.cache(right)  # to judge may cost money
+        right = functools.cache(right)  # judging may cost money
         rules, audit = get(certificate.kind), self._audit(answer, right, reference_right)
         if rules.reads_all_steps(audit) and (unknown := self._unknown(answer, certificate)) is not None:
             return self._monitors.missing(unknown)
         missed = rules.audited(answer, audit)
         if missed is None:
             return Outcome(
-                None, counted=False, reason="no step has a right answer, and the promise speaks of others only"
+                None, counted=False, reason="no step has a right answer, and the promise covers only other questions"
             )
         critical = None if self._wanted.online is None else critical_of(answer, right, complete=audit.complete)
         if certificate.calibration_id not in self._voided:
@@ -270,16 +262,16 @@ class CertifiedPolicy:
         return self._monitors.count(certificate, missed, critical, group or identity(asked.text, asked.context))
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
-        """Return what is known of an audited answer."""
+        """Return the outcome of an audited answer, as far as it is known."""
         horizon = self._strategy.horizon
         complete = bool(answer.steps) and (answer.steps[-1].final or answer.steps[-1].number >= horizon)
         last = horizon if self._strategy.ends_with_reference else None
         return Audit(right, complete, reference_right, last)
 
     def _unknown(self, answer: Answer, certificate: Certificate) -> str | None:
-        """Return why an audit does not show whether the question was missed, whatever else it shows; None if it does.
+        """Return why an audit does not show whether the question was missed; None if it does.
 
-        To count such an audit where it was served well, and leave it out where it was not, would hide misses.
+        Counting such audits only when they were served well would hide misses.
         """
         failed = [said for step in answer.steps for said in failures(step)]
         failed += failures(Step(len(answer.steps) + 1, (), {}, calls=answer.loose_calls))
@@ -289,30 +281,30 @@ class CertifiedPolicy:
 
 
 def _hedge_of(config: CascadeConfig, artifact: PolicyArtifact | None) -> Hedge | None:
-    """Return the hedge of a policy directory; None where it has none, or the configuration turns it off."""
+    """Return the hedge of a policy directory; None if it has none or the configuration turns it off."""
     wanted = config.policy
     if artifact is None or not isinstance(wanted, DirectoryConfig) or not wanted.hedge or artifact.hedge is None:
         return None
-    from cascade.policies.hedging import loads  # numpy, which most questions do without
+    from cascade.policies.hedging import loads  # numpy, which most questions do not need
 
     return loads(artifact.hedge, wanted.path)
 
 
 def _uncounted(answer: Answer) -> str | None:
-    """Return why the truth of an answer counts for nothing; None where it counts."""
+    """Return why the truth about an answer is not counted; None if it is."""
     certificate = answer.certificate
     if not answer.audited:
         return "it was not drawn for an audit"
     if certificate is None:
         return "it was given without a certificate"
-    return None if get(certificate.kind).monitored else f"{certificate.kind} is no promise on single questions"
+    return None if get(certificate.kind).monitored else f"{certificate.kind} is not a promise on single questions"
 
 
 def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:
-    """Return what serves after an alarm: all answers of all steps, or the guide's of the first step.
+    """Return the policy after an alarm: all answers of all steps, or the guide's of the first step.
 
-    Without a wish it is all answers for a promise on the set of answers, which they keep whatever has changed, and the
-    guide for one on the answer served. The guide of a ladder is its last model, asked alone.
+    By default all answers for a promise on the set of answers, which this always keeps, and the guide for a promise on
+    the answer served. The guide of a ladder is its last model, asked alone.
     """
     if (wanted or get(kind).fallback) == "everything":
         return strategy, FixedPolicy("both", strategy.horizon)

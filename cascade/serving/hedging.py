@@ -1,12 +1,12 @@
-"""Begin the reference's call early: the decision, for one question.
+"""Decides when to start the reference's call early, for one question.
 
-A policy's walk ends in the reference where nothing before it was good enough. A hedge says, before an earlier call is
-made, whether the reference's call is begun at the same moment (`policies.hedging`). Where the walk then comes to the
-reference, its reply is there already, or sooner; where it ends before, the call is cancelled. So a hedge changes time
-and money, and never which answer is served, the decisions, or the certificate.
+A policy's walk ends in the reference if no earlier answer was good enough. A hedge decides, before each earlier call,
+whether to start the reference's call at the same time (`policies.hedging`). If the walk reaches the reference, its
+reply comes sooner; if the walk ends before, the call is cancelled. So a hedge changes time and money, and never the
+answer served, the decisions, or the certificate.
 
-`Hedging` follows a walk of `engine.run` from outside and does nothing itself. It yields `Begin` where a call is to be
-begun beside the next one, and `End` where one is not needed; `begun` acts.
+`Hedging` wraps a walk of `engine.run` and makes no call itself. It yields `Begin` to start a call together with the
+next one, and `End` if a call is not needed; `early_calls` acts on them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CANCELLED = "Cancelled: it was not needed."
 
 
 class Begin(NamedTuple):
-    """Begin a call at the same moment as the next one, `beside`, and do not wait for it. Is resumed with None."""
+    """Asks the driver to start a call together with the next one, `beside`, without waiting. Resumed with None."""
 
     request: Request
     beside: Request
 
 
 class End(NamedTuple):
-    """End a call that was begun and is not needed. Is resumed with its completion or error, None where it is cut."""
+    """Asks the driver to end an early call that is not needed. Resumed with its result, or None if stopped."""
 
     request: Request
 
@@ -48,34 +48,34 @@ HedgedRun: TypeAlias = Generator[Request | Step | Begin | End, Completion | Prov
 
 @dataclass(slots=True)
 class Purse(QuestionBudget):
-    """The cap of one question. It holds the most that a call begun early can cost until that call's step is reached."""
+    """The cap of one question. It holds the highest cost of an early call until that call's step is reached."""
 
     held_nano_usd: int = 0
     held_for: Request | None = None
 
     def fits(self, nano_usd: int) -> bool:
-        """Whether there is room for so much more."""
+        """Whether this amount still fits under the cap."""
         return self.limit_nano_usd is None or self.spent_nano_usd + nano_usd <= self.limit_nano_usd
 
     def begin(self, request: Request, nano_usd: int) -> None:
-        """Hold the most that a call begun early can cost."""
+        """Hold the highest cost of an early call."""
         self.held_for, self.held_nano_usd = request, nano_usd
         self.spent_nano_usd += nano_usd
 
     def release(self) -> None:
-        """Give back what is held for a call begun early."""
+        """Release the hold of a call that was begun early."""
         self.spent_nano_usd -= self.held_nano_usd
         self.held_for, self.held_nano_usd = None, 0
 
     def hold(self, request: Request, price: Price | None) -> int:
-        """Do as a question's budget does; the step of the call begun early finds its money again."""
+        """Hold as a question's budget does; the early call's step uses the money already held for it."""
         if self.held_for is not None and _same(self.held_for, request):
             self.release()
         return QuestionBudget.hold(self, request, price)
 
 
 class _Begun(NamedTuple):
-    """A call that was begun early: at which step, and when by the clock."""
+    """An early call: the step at which it started, and the time."""
 
     request: Request
     step: int
@@ -87,14 +87,14 @@ class Hedging:
     """The hedge of one question.
 
     Args:
-        question: what is asked.
-        strategy: whose plan is walked.
-        hedge: when the reference is begun early.
-        prices: of the models, None where unknown.
-        purse: the question's cap, which the walk spends from too.
-        deadline: of the question.
-        per_call_s: how long a call may take. Where less is left, no call is begun early: the deadline may cut the walk
-            off, and what is served would depend on the reference's being early.
+        question: the question.
+        strategy: the strategy of the walk.
+        hedge: the rules for starting the reference's call early.
+        prices: the prices of the models; None if unknown.
+        purse: the question's cap, from which the walk also spends.
+        deadline: the question's deadline.
+        per_call_s: the time limit of a call. If less time is left, no call is started early: the deadline might end the
+            walk, and the answer served would then depend on the hedge.
     """
 
     question: Question
@@ -111,7 +111,7 @@ class Hedging:
     _decided: int = 0
 
     def follow(self, walk: Run) -> HedgedRun:
-        """Return the same walk with calls that are begun early, which stand on record in the answer, or in `calls`."""
+        """Return the same walk with calls that are begun early, which are recorded in the answer, or in `calls`."""
         try:
             item = next(walk)
             while True:
@@ -141,7 +141,7 @@ class Hedging:
             walk.close()
 
     def _early(self, item: Request) -> Request | None:
-        """Return the reference's call if it is to be begun beside this one."""
+        """Return the reference's call if it should start together with this one."""
         first = item.step > self._decided
         self._decided = max(self._decided, item.step)
         over = bool(self._steps) and self._steps[-1].decision is not None and not self._steps[-1].decision.proceed
@@ -162,10 +162,10 @@ class Hedging:
         return request
 
     def _pays(self, item: Request, ahead: Sequence[Request | None]) -> bool:
-        """Whether the question's cap has room for this call, all that may follow, and the reference twice; hold it.
+        """Whether this call, all later ones, and the reference twice fit under the question's cap; hold the money.
 
-        Less could refuse the walk a call that it would make without a hedge: later offers, or the reference where the
-        call begun early fails and may be billed.
+        With less, the walk might lack money for a call that it would make without a hedge: for later offers, or for the
+        reference if the early call fails and may be billed.
         """
         if self.purse.limit_nano_usd is None:
             return True
@@ -188,7 +188,7 @@ class Hedging:
     def _taken(
         self, walk: Run, begun: _Begun, item: Request
     ) -> Generator[Request, Completion | ProviderError | None, Request | Step]:
-        """Take the reply of the call begun early; where it failed, ask again as if it had not been begun."""
+        """Take the reply of the early call; if it failed, make the call again as if there had been no hedge."""
         self._begun = None
         try:
             completion = yield begun.request
@@ -206,7 +206,7 @@ class Hedging:
         return walk.send(completion)
 
     def _ended(self) -> Generator[End, Completion | ProviderError | None, None]:
-        """End a call that was begun and not needed, and put down what it cost."""
+        """End a call that was begun and not needed, and record its cost."""
         if self._begun is None:
             return
         begun, self._begun = self._begun, None
@@ -222,7 +222,7 @@ class Hedging:
         self._unused.append(call._replace(begun=begun.step))
 
     def _marked(self, step: Step) -> Step:
-        """Return a step with the call that was begun early marked as such."""
+        """Return a step with its early call marked."""
         if self._used is None:
             return step
         begun, reply = self._used
@@ -231,7 +231,7 @@ class Hedging:
 
 
 def _asked(walk: Run, item: Request) -> Generator[Request, Completion | ProviderError | None, Request | Step]:
-    """Have a call made as usual."""
+    """Make a call in the usual way."""
     try:
         sent = yield item
     except (ProviderError, BudgetExceededError) as error:
@@ -241,5 +241,5 @@ def _asked(walk: Run, item: Request) -> Generator[Request, Completion | Provider
 
 
 def _same(begun: Request, asked: Request) -> bool:
-    """Whether a call is the one that was begun."""
+    """Whether a call is the early call."""
     return begun._replace(at_most_once=False) == asked._replace(at_most_once=False)

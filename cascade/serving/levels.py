@@ -1,7 +1,7 @@
-"""What serves a configuration: one `CertifiedPolicy`, or one for each level of its policy directory.
+"""The certified policies in service: one, or one for each level of the policy directory.
 
-Levels differ in what they promise, so nothing is shared between them but the models, the strategy and what audits told
-(`monitors`): each has its own certificates and thresholds, and each certificate its own monitor.
+Levels differ in their promises, so they share only the models, the strategy and the audit results (`monitors`). Each
+level has its own certificates and thresholds, and each certificate its own monitor.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServingState:
-    """What serves: replaced whole.
+    """The policies in service. The object is immutable; a reload replaces it.
 
     Attributes:
-        default: serves where no level is asked for.
-        strategy: the strategy that all of it serves with.
-        levels: which there are; None for a policy without.
-        by_name: what serves each.
-        monitors: what audits told of all certificates since the orchestrator was made.
+        default: the policy for questions without a level.
+        strategy: the strategy of all levels.
+        levels: the levels; None for a policy without levels.
+        by_name: the policy of each level.
+        monitors: the audit results of all certificates since the orchestrator was made.
     """
 
     default: CertifiedPolicy
@@ -46,12 +46,12 @@ class ServingState:
     by_name: Mapping[str, CertifiedPolicy] = field(default_factory=dict)
 
     def of(self, answer: Answer) -> CertifiedPolicy:
-        """Return what gave an answer; of a level that is no more, the default one, which does not know it either."""
+        """Return the policy that gave an answer; the default policy for a level that no longer exists."""
         return self.default if answer.level is None else self.by_name.get(answer.level, self.default)
 
     @property
     def alarm(self) -> str | None:
-        """What audits found that withdrew certificates, in words, of all levels; None while all is well."""
+        """A sentence about the audits that withdrew certificates of any level; None without an alarm."""
         if not self.by_name:
             return self.default.alarm
         found = {name: one.alarm for name, one in self.by_name.items()}
@@ -59,12 +59,12 @@ class ServingState:
 
     @property
     def status(self) -> ServiceStatus:
-        """What became of the questions answered since the orchestrator was made, at all levels."""
+        """Counts of the questions answered since the orchestrator was made, at all levels."""
         return replace(self.monitors.status, alarm=self.alarm)
 
     @property
     def holding(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
-        """The certificates of all levels, each with its level, and why it does not hold here today."""
+        """The certificates of all levels, each with its level and the reasons why it does not hold here today."""
         if not self.by_name:
             return tuple([(None, *one) for one in self.default.holding])
         return tuple([(name, *one) for name, serving in self.by_name.items() for one in serving.holding])
@@ -77,17 +77,17 @@ def in_service(
     *,
     today: Callable[[], date] = today_utc,
 ) -> ServingState:
-    """Return what serves a configuration's policy, with what is certified about it.
+    """Return a configuration's policy in service, with its certificates.
 
     Args:
         config: the configuration.
         strategy: the strategy that it describes.
-        before: what served until now: what audits told of any certificate is kept.
+        before: the previous state, whose audit results are kept.
         today: the clock.
 
     Raises:
-        ConfigError, NotCertifiedError: as `CertifiedPolicy`; nothing has changed then.
-        UsageError: a certificate is one that audits once raised an alarm about.
+        ConfigError, NotCertifiedError: as for `CertifiedPolicy`; nothing has changed then.
+        UsageError: audits once raised an alarm about one of the certificates.
     """
     levels, found = _read(config)
     monitors = CertificateMonitors(config.guarantee or GuaranteeConfig()) if before is None else before.monitors
@@ -95,7 +95,12 @@ def in_service(
     for name, (policy, artifact) in found.items():
         own, level = _of_level(config, levels, name), None if levels is None else name
         try:
-            _refuse_withdrawn(artifact, monitors)
+            for one in () if artifact is None else artifact.certificates:
+                if one.calibration_id in monitors.withdrawn:
+                    raise UsageError(
+                        f"The certificate {one.calibration_id} is the one that was withdrawn. Calibrate again with "
+                        "newer questions: cascade calibrate EPISODES --policy DIR"
+                    )
             made[name] = CertifiedPolicy(own, strategy, policy, artifact, level=level, monitors=monitors, today=today)
         except NotCertifiedError as error:
             raise (error if levels is None else NotCertifiedError(f"Level {name!r}: {error}")) from None
@@ -106,7 +111,7 @@ def in_service(
 
 
 def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Policy, PolicyArtifact | None]]]:
-    """Return the levels of the policy, and what is to be served by their names; "" where there are none."""
+    """Return the levels of the policy, and their policies by name; the name is "" without levels."""
     wanted = config.policy
     if not isinstance(wanted, DirectoryConfig):
         return None, {"": (build_policy(config), None)}
@@ -119,22 +124,12 @@ def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Poli
 
 
 def _of_level(config: CascadeConfig, levels: Levels | None, name: str) -> CascadeConfig:
-    """Return the configuration as it is asked of a level.
+    """Return the configuration for one level.
 
-    What the section `guarantee` asks of alpha it asks of the default level; of the others, their own.
+    The alpha of the section `guarantee` applies to the default level; the other levels have their own.
     """
     asked = config.guarantee
     if levels is None or name == levels.default or asked is None or asked.alpha is None:
         return config
     own = asked.model_copy(update={"alpha": levels.by_name[name].alpha})
     return config.model_copy(update={"guarantee": own})
-
-
-def _refuse_withdrawn(artifact: PolicyArtifact | None, monitors: CertificateMonitors) -> None:
-    withdrawn = monitors.withdrawn
-    for one in () if artifact is None else artifact.certificates:
-        if one.calibration_id in withdrawn:
-            raise UsageError(
-                f"The certificate {one.calibration_id} is the one that was withdrawn. Calibrate again with "
-                "newer questions: cascade calibrate EPISODES --policy DIR"
-            )

@@ -1,8 +1,7 @@
-"""What audits have told of each certificate, for as long as an orchestrator serves.
+"""The results of audits for each certificate, kept as long as an orchestrator lives.
 
-An audit speaks of a certificate, whichever level or directory hands it out: what it told belongs to the certificate's
-id, stays when what serves is exchanged, and is there again when a certificate comes back. Nothing is forgotten, so that
-no certificate starts again with a clean record.
+An audit counts for a certificate, whichever level or directory has it. Results are stored by the certificate's id and
+kept when the policy in service is replaced, so that a certificate that comes back does not start with a clean record.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from logging import getLogger
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cascade.config.schema import AuditConfig, GuaranteeConfig
+from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.forks import after_fork
 from cascade.guarantees.certificate import UNWATCHED
@@ -34,11 +33,11 @@ logger = getLogger("cascade")
 
 @dataclass(frozen=True, slots=True)
 class CertificateMonitor:
-    """What is known of one certificate.
+    """The audit results of one certificate.
 
     Attributes:
-        monitor, online: what the audits have told so far.
-        alarm: what they found that withdrew it, in words.
+        monitor, online: the monitor and the online threshold after the audits so far.
+        alarm: the reason why audits withdrew the certificate, in words.
         odd: the evidence that odd steps (`policies.scope`) have become more frequent than the calibration allows.
     """
 
@@ -49,21 +48,21 @@ class CertificateMonitor:
 
     @property
     def odder(self) -> bool:
-        """Whether odd steps have surely become more frequent."""
+        """Whether odd steps have become significantly more frequent."""
         return self.odd is not None and self.odd.alarmed
 
     def after(
         self, certificate: Certificate, missed: bool, critical: float | None, *, again: bool = False
     ) -> CertificateMonitor:
-        """Return what is known after one more audit.
+        """Return the state after one more audit.
 
         Args:
-            certificate: whose promise it is about.
+            certificate: the certificate.
             missed: whether the question was missed as it was served.
-            critical: the question's critical value, where a threshold follows the audits: it tells whether a threshold
-                misses the question. The monitor speaks of the certified one, whatever served meanwhile.
-            again: whether a question of the same group was counted before: the monitor then learns nothing, since its
-                evidence is that of independent groups. A threshold that follows the audits learns from all of them.
+            critical: the question's critical value, if a threshold follows the audits: it determines whether a
+                threshold misses the question. The monitor is about the certified threshold, whichever served.
+            again: whether a question of the same group was counted before. The monitor then ignores it, since its
+                evidence needs independent groups; a threshold that follows the audits uses all of them.
         """
         certified = missed if critical is None else not (critical > -math.inf and certificate.kappa <= critical)
         monitor = self.monitor if self.monitor is None or again else self.monitor.update(certified)
@@ -81,10 +80,10 @@ class CertificateMonitor:
         return replace(self, monitor=monitor, online=online, alarm=alarm)
 
     def at(self, level: float) -> CertificateMonitor:
-        """Return the same audits with another chance of a false alarm.
+        """Return the same results with another probability of a false alarm.
 
-        The level enters no sum of a monitor's evidence, only what the evidence is held against: this is the monitor
-        that would be here had it started at that level.
+        The level is only the limit that the evidence is compared with, so the result equals a monitor that started at
+        this level.
         """
         return self if self.monitor is None else replace(self, monitor=replace(self.monitor, level=level))
 
@@ -93,23 +92,23 @@ UNAUDITED = CertificateMonitor()
 
 
 _MOST_REASONS = 100
-"""Reasons that are counted apart: they are few, unless a server bears a new name at each call."""
+"""The maximum number of reasons counted separately; there are few, unless a server reports a new name at each call."""
 _OTHER_REASONS = "other reasons"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """What became of the questions that an orchestrator has answered, for whoever runs it.
+    """Counts of the questions that an orchestrator has answered, for its operator.
 
     Attributes:
         answered: how many were answered.
         certified: how many of these answers have a certificate.
         uncertified: how many have none, by the reason; an answer counts at each of its reasons.
-        audits: audited answers whose truth was told and counted.
+        audits: audited answers whose truth was recorded and counted.
         missed: how many of these were missed.
-        missing: audited answers whose truth was told and that show nothing, since a call of them failed or a step was
-            of a kind that the calibration never had.
-        alarm: what audits found that withdrew a certificate; None while all is well.
+        missing: audited answers whose truth was recorded but shows nothing, since a call failed or a step was of a
+            kind that the calibration did not have.
+        alarm: the audit result that withdrew a certificate; None without an alarm.
     """
 
     answered: int = 0
@@ -121,28 +120,15 @@ class ServiceStatus:
     alarm: str | None = None
 
 
-class _Draws:
-    """Which questions are audited: by chance alone, in the order in which they come."""
-
-    def __init__(self, asked: AuditConfig | None) -> None:
-        seed = secrets.randbits(64) if asked is None or asked.seed is None else asked.seed
-        self._plan = None if asked is None else AuditPlan(asked.probability, seed)
-        self._numbers = itertools.count()
-
-    def drawn(self) -> bool:
-        """Whether the next question is audited."""
-        return self._plan is not None and self._plan.draw(next(self._numbers))
-
-
 class CertificateMonitors:
-    """What audits have told, by certificate. All that serves shares one; so may threads.
+    """The results of audits, by certificate. All policies in service share one object; threads may share it too.
 
-    Guarantee: the certificates that are in service share `monitor.level` evenly, and share it anew when others come. So
-    the chance of any false alarm while these serve is at most that level, however many levels and segments there are
-    (Bonferroni, each monitor having run at its present share from its first audit on).
+    Guarantee: the certificates in service share `monitor.level` evenly; the shares are computed again when certificates
+    change. So the probability of any false alarm while these serve is at most that level, for any number of levels and
+    segments (Bonferroni: each monitor counts as having run at its present share from its first audit on).
 
     Args:
-        asked: how audits are drawn, and what follows from them.
+        asked: the settings of audits and monitors.
     """
 
     def __init__(self, asked: GuaranteeConfig) -> None:
@@ -154,27 +140,32 @@ class CertificateMonitors:
         self._uncertified: Counter[str] = Counter()
         self._heard: dict[str, set[str]] = {}
         self._level = asked.monitor.level
-        self.drawn = _Draws(asked.audit).drawn
-        """Whether the next question is audited."""
+        audit, self._numbers = asked.audit, itertools.count()
+        seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
+        self._audits = None if audit is None else AuditPlan(audit.probability, seed)
+
+    def drawn(self) -> bool:
+        """Whether the next question is audited: by chance alone, in the order in which they come."""
+        return self._audits is not None and self._audits.draw(next(self._numbers))
 
     def _begin(self) -> None:
-        """Make the lock, anew in a forked child: another thread may have held it at the fork."""
+        """Make the lock, again in a forked child: another thread may have held it at the fork."""
         self._lock = threading.Lock()
 
     def of(self, certificate: Certificate) -> CertificateMonitor:
-        """Return what audits told of a certificate."""
+        """Return the audit results of a certificate."""
         return self._known.get(certificate.calibration_id, UNAUDITED)
 
     @property
     def status(self) -> ServiceStatus:
-        """What became of all questions that were answered; `alarm` is None, since who serves knows it."""
+        """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
         with self._lock:
             told, uncertified = self._counts.copy(), MappingProxyType(dict(self._uncertified))
         counted = (told["answered"], told["certified"], uncertified, told["audits"], told["missed"], told["missing"])
         return ServiceStatus(*counted)
 
     def answered(self, certified: bool, reasons: Iterable[str]) -> None:
-        """Count one answer, and why it has no certificate."""
+        """Count an answer, and the reasons why it has no certificate."""
         with self._lock:
             self._counts["answered"] += 1
             self._counts["certified"] += certified
@@ -183,18 +174,18 @@ class CertificateMonitors:
                 self._uncertified[said if known else _OTHER_REASONS] += 1
 
     def missing(self, why: str) -> Outcome:
-        """Count an audit that shows nothing."""
+        """Count an audit without a result."""
         with self._lock:
             self._counts["missing"] += 1
         return Outcome(None, counted=False, reason=f"the audit is missing: {why}")
 
     @property
     def withdrawn(self) -> frozenset[str]:
-        """The ids of all certificates that audits ever raised an alarm about."""
+        """The ids of all certificates about which audits ever raised an alarm."""
         return frozenset([name for name, known in self._known.items() if known.alarm is not None])
 
     def share(self, certificates: Iterable[Certificate]) -> None:
-        """Let these certificates, all that are in service from now on, share the chance of a false alarm."""
+        """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
         monitored = {one.calibration_id for one in certificates if not one.pool}
         with self._lock:
             self._level = self._asked.monitor.level / max(len(monitored), 1)
@@ -202,13 +193,13 @@ class CertificateMonitors:
             self._known = {**self._known, **again}
 
     def count(self, certificate: Certificate, missed: bool, critical: float | None, group: str) -> Outcome:
-        """Let the monitor and the online threshold of a certificate learn of a miss, or of none.
+        """Update the monitor and the online threshold of a certificate with an audit.
 
         Args:
-            certificate: one that is in service.
+            certificate: a certificate in service.
             missed: whether the question was missed as it was served.
-            critical: as of `CertificateMonitor.after`.
-            group: what the question hangs together with; its first audit counts for the monitor, and no other.
+            critical: as for `CertificateMonitor.after`.
+            group: the question's group; only its first audit counts for the monitor.
         """
         name = certificate.calibration_id
         with self._lock:
@@ -219,7 +210,7 @@ class CertificateMonitors:
             if known.monitor is None and known.online is None:
                 return Outcome(missed, counted=False, reason=UNWATCHED)
             if known.alarm is not None:
-                return Outcome(missed, counted=False, reason="its certificate was withdrawn meanwhile")
+                return Outcome(missed, counted=False, reason="its certificate was withdrawn in the meantime")
             heard = self._heard.setdefault(name, set())
             again = group in heard
             heard.add(group)
@@ -234,10 +225,10 @@ class CertificateMonitors:
         return Outcome(missed, counted=True, reason="missed" if missed else "not missed")
 
     def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
-        """Let the evidence against a certificate's share of odd steps learn of one more certified answer.
+        """Update the evidence that odd steps have become more frequent with one more certified answer.
 
         Args:
-            certificate: one that is in service.
+            certificate: a certificate in service.
             odd: whether a step of the answer is odd.
             before: how many calibration questions had an odd step, at most; a certified share is no larger than that.
             n: how many there were.
@@ -259,34 +250,34 @@ class CertificateMonitors:
             self._known = {**self._known, name: now}
         if now.odder and not known.odder:
             logger.error(
-                "certificate %s: a step of %d in %d answers lacks an answer or a signal, and of %d in %d calibration "
-                "questions; from now on such answers have no certificate",
+                "certificate %s: %d of %d answers have a step without an answer or a signal; at calibration %d of "
+                "%d had one; from now on such answers have no certificate",
                 *(name, now.odd.misses if now.odd else 0, now.odd.audits if now.odd else 0, before, n),
             )
 
     def _new_monitor(self, certificate: Certificate) -> Monitor | None:
         """Return a monitor at its share of the level.
 
-        A pool has none: its audits mix small segments in other shares than its calibration questions do, so they are
-        not exchangeable with those. The promise is about one question beside the calibration's.
+        A pool has none: its audits mix small segments in other proportions than its calibration questions do, so the
+        two are not exchangeable.
         """
         if certificate.pool:
             return None
         from cascade.conformal.monitor import Monitor
 
         return Monitor.start(
-            alpha=certificate.alpha or 0.0,  # a promise on questions has one
+            alpha=certificate.alpha or 0.0,  # a promise on single questions has an alpha
             n=certificate.n,
             k=certificate.k,
             delta=certificate.delta,
             level=self._level,
-            null="risk" if certificate.k is None else None,  # cross-calibration: the rate itself is watched
+            null="risk" if certificate.k is None else None,  # cross-calibration: monitor the rate itself
         )
 
     def _new_online(self, certificate: Certificate) -> OnlineThreshold | None:
         """Return a threshold that starts at the certified one and never rises above it.
 
-        So every answer that is kept at the certified threshold is kept, and the certificate holds on.
+        So every answer that the certified threshold keeps is kept, and the certificate still holds.
         """
         asked = self._asked.online
         kappa, alpha = certificate.kappa, certificate.alpha

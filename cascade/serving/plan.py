@@ -1,6 +1,6 @@
-"""How one question is to be run: by which strategy and policy, under which certificate; and its calls.
+"""The run plan of a question (its strategy, policy and certificate), and the calls of a question.
 
-`unpromised` plans where nothing is promised, `certified` under a certificate.
+`unpromised` makes the plan if nothing is promised; `certified` makes plans under a certificate.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class RunPlan(NamedTuple):
-    """How one question is to be run.
+    """The run plan of a question.
 
-    `scope` is what the certificate speaks of; `hedge` says when the reference's call is begun early.
-    `walk` is its name on record where it is not run by the strategy configured; `level` that of the policy's levels.
+    `scope` is the scope of the certificate; `hedge` has the rules for starting the reference's call early. `walk` is
+    its name in the traces if another strategy than the configured one runs; `level` is the name of the policy's level.
     """
 
     strategy: Strategy
@@ -42,7 +42,7 @@ class RunPlan(NamedTuple):
 
 
 class Guards(Protocol):
-    """Finds who makes a call: for a key of the server, and beside another call that is made at the same moment."""
+    """Finds the guard that makes a call, for a key of the server, and for an early call together with another one."""
 
     def __call__(
         self, request: Request, key: str | None = None, beside: Beside | None = None
@@ -52,12 +52,12 @@ class Guards(Protocol):
 
 
 class Calls:
-    """The calls of one question, each made by its model's guard.
+    """Makes the calls of one question, each by its model's guard.
 
     Args:
-        guards: find the guard of each call.
-        deadline: of the question.
-        halt: stops its calls.
+        guards: finds the guard of each call.
+        deadline: the question's deadline.
+        halt: the switch that stops its calls.
         key: the name of the server's key whose budget counts.
     """
 
@@ -66,7 +66,7 @@ class Calls:
     def __init__(self, guards: Guards, deadline: Deadline, halt: Halt, key: str | None = None) -> None:
         self.guards, self.deadline, self.halt, self.key = guards, deadline, halt, key
         self.shows: Callable[[Request], bool] | None = None
-        """Whether a reply may be shown as it is written, where a caller asks for whole replies and for pieces."""
+        """Whether a reply may be streamed, if a caller asks for whole replies and for pieces."""
 
     def complete(self, request: Request) -> Completion:
         """Make a call, blocking."""
@@ -86,24 +86,24 @@ class Calls:
 
 
 def unpromised(strategy: Strategy, policy: Policy, stays: bool) -> RunPlan:
-    """Return how a question is run where nothing is promised: by the policy, or by the reference alone if it stays."""
+    """Return the run plan without a promise: by the policy, or by the reference alone if it stays."""
     if stays:
         return outright(strategy.only(Takes(reference=True)), reference_walk(strategy))
     return RunPlan(strategy, policy)
 
 
 def outright(strategy: Strategy, walk: str) -> RunPlan:
-    """Return how one model answers without any policy.
+    """Return the run plan of one model without a policy.
 
     Args:
-        strategy: asks that model alone.
-        walk: what a log calls it.
+        strategy: the strategy that asks only that model.
+        walk: its name in a log.
     """
-    from cascade.policies.fixed import FixedPolicy  # of use for a model alone; most questions have a policy
+    from cascade.policies.fixed import FixedPolicy  # needed only for a single model; most questions have a policy
 
     return RunPlan(strategy, FixedPolicy(), walk=walk)
 
 
 def reference_walk(strategy: Strategy) -> str:
-    """Return what a log calls the reference alone: a ladder's last model, or the guide asked outright."""
+    """Return a log's name for the reference alone: a ladder's last model, or the guide asked outright."""
     return LAST_ONLY if strategy.ends_with_reference else GUIDE_ONLY

@@ -1,9 +1,9 @@
-"""What providers hold in their prompt caches of a conversation, and whether staying with its model is the cheapest.
+"""Tracks which prompts of a conversation the providers have cached, to decide whether staying with a model is cheapest.
 
-A provider reads a prompt that it has read before at a lower price. So the next turn of a conversation costs a dear
-model little where it answered the turn before, while a cheap model would have to read the whole of it. What a model has
-read is known here from its replies; a cached prefix counts only where the provider told of its cache for this
-conversation.
+Providers charge less for a prompt that they have read before. So the next turn of a conversation is cheap for an
+expensive model that answered the turn before, while a cheap model would have to read the whole conversation. This
+module records what each model has read from its replies. A cached prefix counts only if the provider has reported
+cached tokens for this conversation.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from cascade.strategies.base import Strategy
 from cascade.types import Answer, Question
 
 MOST_KEPT = 10_000
-"""Prompts that are remembered; the oldest are forgotten first, and are then not counted as cached."""
+"""The maximum number of recorded prompts; the oldest are dropped first and then do not count as cached."""
 
 
 class _Read(NamedTuple):
     """A prompt that a model has read.
 
     Attributes:
-        tokens: of the prompt.
+        tokens: tokens of the prompt.
         written: tokens of the reply.
-        cached: whether the provider told of its cache, here or at an earlier turn.
-        at_s: when, by the clock.
+        cached: whether the provider reported cached tokens, here or at an earlier turn.
+        at_s: the time, by the clock.
     """
 
     tokens: int
@@ -44,12 +44,12 @@ class _Read(NamedTuple):
 
 
 class PromptCaches:
-    """The prompts that models have read of late. Threads may share it.
+    """The prompts that models have read recently. Thread-safe.
 
     Args:
         keeps_s: how long a provider keeps a prompt, in seconds.
-        prices: of the models.
-        clock: in seconds.
+        prices: the prices of the models.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PromptCaches:
     def stays(self, question: Question, strategy: Strategy) -> bool:
         """Whether the answer of a ladder's last model is expected to cost no more than that of the first one.
 
-        Both are taken to write as much as the last model did at an earlier turn.
+        It assumes that both write as many tokens as the last model did at an earlier turn.
         """
         request, models = question.chat, strategy.models
         if request is None or not strategy.ends_with_reference or len(models) == 1:
@@ -75,12 +75,12 @@ class PromptCaches:
         return own is not None and other is not None and other <= own
 
     def expected_nano_usd(self, request: ChatRequest, model: str, before: _Read) -> int | None:
-        """Return what a model's answer is expected to cost, its cached prompt counted; None without a price.
+        """Return the expected cost of a model's answer, with its cached prompt; None without a price.
 
         Args:
             request: the next turn of a conversation.
             model: the model.
-            before: what tells how long the conversation was at an earlier turn, and how long a reply is.
+            before: the record of an earlier turn, for the length of the conversation and of a reply.
         """
         price, known = self._prices.get(model), self._longest(request, model)
         if price is None:
@@ -90,13 +90,13 @@ class PromptCaches:
         return price.cost_nano_usd(Usage(whole, before.written, min(cached, whole)))
 
     def followed(self, walk: Run) -> Run:
-        """Return the same walk; what its models read is remembered at its end."""
+        """Return the same walk; at its end, the prompts that its models read are recorded."""
         answer = yield from walk
         self.note(answer)
         return answer
 
     def note(self, answer: Answer) -> None:
-        """Remember what the models that were asked have read."""
+        """Record the prompts that the asked models have read."""
         request = answer.question.chat
         if request is None:
             return
@@ -115,7 +115,7 @@ class PromptCaches:
                     self._read.popitem(last=False)
 
     def _longest(self, request: ChatRequest, model: str) -> _Read | None:
-        """Return the longest part of a request, from its start, that a model has read and the provider still keeps."""
+        """Return the longest prefix of a request that a model has read and the provider still caches."""
         since = self._clock() - self._keeps_s
         with self._lock:
             for key in reversed(_digests(request)):
@@ -126,7 +126,7 @@ class PromptCaches:
 
 
 def _digests(request: ChatRequest) -> list[bytes]:
-    """Return a digest of each beginning of a request: tools and schema, then one message after the other."""
+    """Return a digest of each prefix of a request: tools and schema, then each message."""
     whole = blake2b(digest_size=16)
     whole.update(_text({name: request.options.get(name) for name in ("tools", "response_format")}).encode())
     found = []

@@ -1,7 +1,7 @@
-"""Caps on what many requests spend together: each call is held on the ledger before it is made, and booked after it.
+"""Caps shared by many requests: each call's highest cost is held on the ledger before the call and settled after it.
 
-`SpendingGuard` stands where a `Guard` does. A call that does not fit waits while others hold money that they may not
-need, and is then refused. Ledgers in a database are asked in a thread, so that no event loop stands still.
+`SpendingGuard` takes the place of a `Guard`. A call that does not fit waits while others hold money that they may not
+need, and is then refused. Ledgers in a database are called in a thread, so that they do not block an event loop.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
-from cascade.errors import BudgetExceededError, CascadeError, ProviderError, quote
+from cascade.errors import BudgetExceededError, CascadeError, ProviderError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Halt
 from cascade.resilience.retry import Deadline
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cascade")
 _SLACK_S = 60.0
-"""A hold is taken for lost so long after its call must have ended."""
+"""Seconds after the latest end of a call at which its hold counts as lost."""
 _POLL_S = 0.02
 
 
 class Beside(NamedTuple):
-    """What a call that is begun early runs beside (`begun`).
+    """The call that an early call runs together with (`early_calls`).
 
     Attributes:
-        request: the call that is made at the same moment.
-        held: is called once there is money for the early call, or it is refused; the other call waits for that.
+        request: the call that is made at the same time.
+        held: is called once the early call's money is held or refused; the other call waits for this.
     """
 
     request: Request
@@ -52,11 +52,11 @@ class Spending:
 
     Args:
         ledger: the accounts.
-        caps: what each may spend at most.
-        prices: of the models, None where unknown: a call at an unknown price is refused.
-        wait_s: how long a call waits for money that others hold.
-        call_s: how long a call may take.
-        owner: whose holds they are.
+        caps: the cap of each account.
+        prices: the prices of the models; a call at an unknown price (None) is refused.
+        wait_s: how long a call waits for money held by others.
+        call_s: the time limit of a call.
+        owner: the owner of the holds.
     """
 
     ledger: Ledger
@@ -68,7 +68,7 @@ class Spending:
 
     @classmethod
     def of(cls, config: CascadeConfig) -> Spending:
-        """Return what a configuration says. Raises ConfigError for a wrong store."""
+        """Return the caps of a configuration. Raises ConfigError for a wrong store."""
         from cascade.config import ledger_url
 
         budget = config.budget
@@ -79,11 +79,11 @@ class Spending:
         return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
 
     def over(self, guard: Guard | TracedGuard, key: str | None, beside: Beside | None = None) -> SpendingGuard:
-        """Return a guard whose calls are counted for a key of the server; `beside` of one that is begun early."""
+        """Return a guard whose calls count for a key of the server; `beside` is given for an early call."""
         return SpendingGuard(self, guard, key) if beside is None else _EarlyGuard(self, guard, key, beside)
 
     def reserve_both(self, request: Request, other: Request, key: str | None) -> Hold | Refused:
-        """Hold the most that a call can cost, if there is room for another call besides. Raises as `reserve`."""
+        """Hold the highest cost of a call if another call also fits. Raises as `reserve`."""
         room = self.reserve(other, key)
         if isinstance(room, Refused):
             return room
@@ -93,10 +93,10 @@ class Spending:
             self.give_back(room)
 
     def reserve(self, request: Request, key: str | None) -> Hold | Refused:
-        """Hold the most that a call can cost.
+        """Hold the highest cost of a call.
 
         Raises:
-            BudgetExceededError: its price is not known.
+            BudgetExceededError: its price is unknown.
             StoreError: the ledger cannot be reached, so that no call can be kept under its caps.
         """
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
@@ -114,7 +114,7 @@ class Spending:
         return found
 
     def refuse(self, found: Refused, request: Request, *, waits: bool) -> None:
-        """Raise BudgetExceededError, unless the call is to wait for money that others hold."""
+        """Raise BudgetExceededError, unless the call should wait for money held by others."""
         if found.may_fit_later and waits:
             return
         stands, most = found.stands, most_nano_usd(request, self.prices[request.model]).nano_usd
@@ -130,106 +130,105 @@ class Spending:
         raise error
 
     def settle(self, hold: Hold, outcome: Call | None) -> None:
-        """Book a call at its cost; at its bound, if that is more, where it is not known; in full where nothing is."""
+        """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold."""
         cost = None if outcome is None else outcome.cost_nano_usd
         if cost is None and outcome is not None and outcome.cost_bound_nano_usd is not None:
             cost = max(hold.amount, outcome.cost_bound_nano_usd)
         self._end(hold, cost)
 
     def give_back(self, hold: Hold) -> None:
-        """End a hold whose call was never made."""
+        """Release the hold of a call that was not made."""
         self._end(hold, 0)
 
     def _end(self, hold: Hold, cost: int | None) -> None:
-        """Settle a hold. Where the ledger cannot be reached it is booked in full later, and the answer is served."""
+        """Settle a hold. If the ledger cannot be reached, it is booked in full later; the answer is still served."""
         try:
             self.ledger.settle(hold, cost)
         except LedgerDownError as error:
             logger.warning("budget.store cannot be reached (%s): a call will be booked at the most it can cost.", error)
 
-    def failed(self, request: Request, error: BaseException) -> Call | None:
-        """Return what a call that failed may have cost; None where nothing is known of it."""
-        if not isinstance(error, ProviderError):
-            return None
-        call = failed_call(request, error, self.prices.get(request.model))
-        return None if call.billed == "maybe" else call
-
-    def paid(self, request: Request, completion: Completion) -> Call:
-        """Return what a call cost."""
-        return paid_call(request, completion, self.prices.get(request.model))
+    def outcome(self, request: Request, replies: Sequence[Completion], error: BaseException | None) -> Call | None:
+        """Return the cost of a call, or its bound if it failed; None if neither is known."""
+        price = self.prices.get(request.model)
+        if replies:
+            return paid_call(request, replies[-1], price)
+        call = failed_call(request, error, price) if isinstance(error, ProviderError) else None
+        return None if call is None or call.billed == "maybe" else call
 
     @property
     def blocks(self) -> bool:
-        """Whether the ledger has to be asked in a thread."""
+        """Whether the ledger must be called in a thread."""
         return not isinstance(self.ledger, MemoryLedger)
 
 
 class SpendingGuard:
-    """A guard whose calls are held and booked. It is used as a `Guard` is, and raises BudgetExceededError besides."""
+    """A guard that holds and books its calls. It is used like a `Guard`, and also raises BudgetExceededError."""
 
     def __init__(self, spending: Spending, guard: Guard | TracedGuard, key: str | None) -> None:
         self._spending, self._guard, self._key = spending, guard, key
 
     def complete(self, request: Request, deadline: Deadline, halt: Halt) -> Completion:
         """Answer a request, as `Guard.complete` does."""
-        hold = self._held(request, deadline, halt)
-        outcome = None
-        try:
-            completion = self._guard.complete(request._replace(at_most_once=True), deadline, halt)
-            outcome = self._spending.paid(request, completion)
-        except BaseException as error:
-            outcome = self._spending.failed(request, error)
-            raise
-        finally:
-            self._spending.settle(hold, outcome)
-        return completion
+        with self._booked(request, deadline, halt) as replies:
+            replies.append(self._guard.complete(request._replace(at_most_once=True), deadline, halt))
+        return replies[0]
 
     async def acomplete(self, request: Request, deadline: Deadline, halt: Halt) -> Completion:
         """Answer a request, as `Guard.acomplete` does."""
-        hold = await self._aheld(request, deadline)
-        outcome = None
-        try:
-            completion = await self._guard.acomplete(request._replace(at_most_once=True), deadline, halt)
-            outcome = self._spending.paid(request, completion)
-        except BaseException as error:
-            outcome = self._spending.failed(request, error)
-            raise
-        finally:
-            await self._settled(hold, outcome)
-        return completion
+        async with self._abooked(request, deadline) as replies:
+            replies.append(await self._guard.acomplete(request._replace(at_most_once=True), deadline, halt))
+        return replies[0]
 
     def stream(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[TextDelta | Completion]:
         """Answer a request in pieces, as `Guard.stream` does."""
-        hold = self._held(request, deadline, halt)
-        outcome = None
-        try:
+        with self._booked(request, deadline, halt) as replies:
             for event in self._guard.stream(request._replace(at_most_once=True), deadline, halt):
                 if isinstance(event, Completion):
-                    outcome = self._spending.paid(request, event)
+                    replies.append(event)
                 yield event
-        except BaseException as error:
-            outcome = outcome or self._spending.failed(request, error)
-            raise
-        finally:
-            self._spending.settle(hold, outcome)
 
     async def astream(
         self, request: Request, deadline: Deadline, halt: Halt
     ) -> AsyncGenerator[TextDelta | Completion, None]:
         """Answer a request in pieces, as `Guard.astream` does."""
-        hold = await self._aheld(request, deadline)
-        outcome = None
+        once = request._replace(at_most_once=True)
+        async with (
+            self._abooked(request, deadline) as replies,
+            aclosing(self._guard.astream(once, deadline, halt)) as events,
+        ):
+            async for event in events:
+                if isinstance(event, Completion):
+                    replies.append(event)
+                yield event
+
+    @contextmanager
+    def _booked(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[list[Completion]]:
+        """Hold the money for a call that the block makes, and book it by the replies that the block lists."""
+        hold, replies, outcome = self._held(request, deadline, halt), list[Completion](), None
         try:
-            async with aclosing(self._guard.astream(request._replace(at_most_once=True), deadline, halt)) as events:
-                async for event in events:
-                    if isinstance(event, Completion):
-                        outcome = self._spending.paid(request, event)
-                    yield event
+            yield replies
+            outcome = self._spending.outcome(request, replies, None)
         except BaseException as error:
-            outcome = outcome or self._spending.failed(request, error)
+            outcome = self._spending.outcome(request, replies, error)
             raise
         finally:
-            await self._settled(hold, outcome)
+            self._spending.settle(hold, outcome)
+
+    @asynccontextmanager
+    async def _abooked(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:
+        """Like `_booked`. If the ledger is called in a thread, a cancelled caller does not undo the booking."""
+        hold, replies, outcome = await self._aheld(request, deadline), list[Completion](), None
+        try:
+            yield replies
+            outcome = self._spending.outcome(request, replies, None)
+        except BaseException as error:
+            outcome = self._spending.outcome(request, replies, error)
+            raise
+        finally:
+            if self._spending.blocks:
+                await asyncio.shield(asyncio.to_thread(self._spending.settle, hold, outcome))
+            else:
+                self._spending.settle(hold, outcome)
 
     def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
@@ -249,7 +248,7 @@ class SpendingGuard:
         return found
 
     async def _reserved(self, request: Request, deadline: Deadline) -> Hold | Refused:
-        """Ask the ledger for a hold. Where the caller leaves before it has answered, the hold is given back."""
+        """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""
         if not self._spending.blocks:
             return self._reserve(request)
         asking = asyncio.ensure_future(asyncio.to_thread(self._reserve, request))
@@ -271,16 +270,9 @@ class SpendingGuard:
         if isinstance(found, Hold):
             asked.get_loop().run_in_executor(None, self._spending.give_back, found)
 
-    async def _settled(self, hold: Hold, outcome: Call | None) -> None:
-        """Settle; where the ledger is asked in a thread, a cancelled caller does not undo it."""
-        if self._spending.blocks:
-            await asyncio.shield(asyncio.to_thread(self._spending.settle, hold, outcome))
-        else:
-            self._spending.settle(hold, outcome)
-
 
 class _EarlyGuard(SpendingGuard):
-    """A guard of a call that is begun early: it waits for no money, and leaves room for the call beside it."""
+    """The guard of an early call: it does not wait for money, and leaves room for the call made together with it."""
 
     def __init__(self, spending: Spending, guard: Guard | TracedGuard, key: str | None, beside: Beside) -> None:
         super().__init__(spending, guard, key)
@@ -303,7 +295,7 @@ class _EarlyGuard(SpendingGuard):
 
     def _or_refused(self, found: Hold | Refused, request: Request) -> Hold:
         if isinstance(found, Refused):
-            raise BudgetExceededError(f"the caps that requests share have no room for {request.model} besides.")
+            raise BudgetExceededError(f"the shared caps have no room for an additional call to {request.model}.")
         return found
 
 
@@ -320,18 +312,7 @@ _WORDS = {"key": "per_key", "user": "per_user", "day": "per_day", "month": "per_
 def _opened(url: str | None) -> Ledger:
     if url is None:
         return MemoryLedger()
-    from cascade.budget.sql_ledger import SqlLedger
-    from cascade.episodes.store import StoreError, parse
-    from cascade.episodes.store.address import made_ready
+    from cascade.budget.sql_ledger import TABLES, SqlLedger
+    from cascade.episodes.store.address import database_at
 
-    address = parse(url)
-    try:
-        if address.path is None:
-            return SqlLedger.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1))
-        made_ready(address)
-        return SqlLedger.sqlite(address.path)
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
-            raise
-        said = quote(str(error)).rstrip(".")
-        raise StoreError(f"budget.store: {address.shown} cannot be used: {said}.", retryable=True) from None
+    return SqlLedger(database_at(url, TABLES, "budget.store"))

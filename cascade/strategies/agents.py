@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cascade.errors import BadRequestError, ProviderError, quote
-from cascade.policies.base import Policy, Takes
-from cascade.registry import Registry, callable_alone
+from cascade.policies.base import Takes
+from cascade.registry import Registry, callable_alone, passes_on
 from cascade.strategies.base import Conclusion, Plan, Strategy
-from cascade.strategies.prompts import Prompts
 from cascade.types import ACT, Completion, Question, Request, Step, Usage
 
 Loop: TypeAlias = Generator[Request, Completion, Completion]
@@ -32,14 +31,10 @@ ANSWERING = frozenset({"answer", "direct", "sample", "outright"})
 """The purposes of calls that an agent answers; judging and deciding are left to the model itself."""
 
 
+@passes_on("strategy", "prompts", "step_names", "ends_with_reference", "guide_policy")
 @dataclass(frozen=True, slots=True)
 class WithAgents(Strategy):
-    """A strategy some of whose models answer through agents.
-
-    Args:
-        strategy: the strategy that plans.
-        agents: the agent of each such model, by the model's name.
-    """
+    """A strategy some of whose models answer through agents."""
 
     strategy: Strategy
     agents: Mapping[str, Agent]
@@ -53,26 +48,6 @@ class WithAgents(Strategy):
     def models(self) -> tuple[str, ...]:
         """The models of the strategy."""
         return self.strategy.models
-
-    @property
-    def prompts(self) -> Prompts | None:
-        """The prompts of the strategy."""
-        return self.strategy.prompts
-
-    @property
-    def step_names(self) -> tuple[str, ...]:
-        """The strategy's own."""
-        return self.strategy.step_names
-
-    @property
-    def ends_with_reference(self) -> bool:
-        """Whether the strategy's last step is the reference alone."""
-        return self.strategy.ends_with_reference
-
-    @property
-    def guide_policy(self) -> Policy:
-        """The strategy's own."""
-        return self.strategy.guide_policy
 
     def only(self, takes: Takes) -> Strategy:
         """Return a part of the strategy, with the same agents."""

@@ -12,7 +12,7 @@ from cascade.errors import UsageError
 from cascade.policies.base import Policy, Takes
 from cascade.registry import default
 from cascade.strategies.prompts import Prompts
-from cascade.types import Completion, Question, Request, Step
+from cascade.types import Completion, Message, Question, Request, Step
 
 
 class Conclusion(NamedTuple):
@@ -35,11 +35,8 @@ NOTHING_BOUGHT = Step(0, (), {})
 def following(told: object, number: int, horizon: int, *, calls: bool) -> int:
     """Return the number of the next step, above the horizon if there is none.
 
-    Args:
-        told: the value that the plan was resumed with; without an offer, the reference (the last) is bought.
-        number: the number of the step before; 0 before the first.
-        horizon: the number of steps.
-        calls: whether the policy decides before each call.
+    `told` is the value that the plan was resumed with: without an offer, the reference (the last) is bought. `number`
+    is that of the step before, 0 before the first; `calls` says that the policy decides before each call.
 
     >>> following(None, 1, 4, calls=False), following(3, 1, 4, calls=True), following(None, 1, 4, calls=True)
     (2, 3, 4)
@@ -55,7 +52,7 @@ MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """A model, how it is asked, and what it accepts: None if unknown.
+    """A model, its request settings, and its abilities: None if unknown.
 
     Args:
         name: the model.
@@ -74,8 +71,21 @@ class ModelUse:
     tools: bool | None = None
     chat_max_tokens: int = CHAT_MAX_TOKENS
 
+    def request(
+        self,
+        messages: tuple[Message, ...],
+        role: str,
+        purpose: str,
+        step: int,
+        question: Question,
+        logprobs: int | None = None,
+    ) -> Request:
+        """Return the call that asks it with these messages."""
+        most, heat = self.max_tokens, self.temperature
+        return Request(self.name, messages, role, purpose, step, question, most, heat, logprobs, self.seed)
+
     def lacks(self, request: Request) -> str | None:
-        """Return what a chat request needs and the model is known to lack, in words; None if it lacks nothing."""
+        """Return a phrase for the abilities that a chat request needs and the model lacks; None if it lacks none."""
         chat = request.chat
         if chat is None:
             return None
@@ -94,9 +104,8 @@ class ModelUse:
 class Standins(NamedTuple):
     """The models that are asked in place of others.
 
-    Attributes:
-        down: for each model's name, the models that are asked in turn while it is down.
-        poor: the model that is asked if the budget has no room for another model's call; None for no model.
+    `down` has, by model, those that are asked in turn while it is down; `poor` is asked if the budget has no room for
+    another model's call.
     """
 
     down: Mapping[str, tuple[ModelUse, ...]] = {}
@@ -139,7 +148,7 @@ class Strategy(Protocol):
 
     @default
     def step_names(self) -> tuple[str, ...]:
-        """What each step is called, such as the model or the offer; empty where steps have numbers alone."""
+        """The names of the steps, such as the model or the offer; empty if steps have only numbers."""
         return ()
 
     @default
@@ -150,7 +159,7 @@ class Strategy(Protocol):
         return FixedPolicy()
 
     def ahead(self, question: Question) -> tuple[Request | None, ...]:  # noqa: ARG002 - for those that know some
-        """Return the request of each step that is the same whatever earlier steps bring; None for the others.
+        """Return the request of each step that does not depend on the results of earlier steps; None for the others.
 
         The purpose is `SKIP` where the model is not asked. Empty where the strategy cannot say. A call of such a step
         may be begun before its step is reached (`serving.hedging`).

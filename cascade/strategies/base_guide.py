@@ -39,8 +39,6 @@ from cascade.types import SKIP, Candidate, Completion, Forced, Message, Question
 OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
 VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled", "structured"]
 
-_VERDICT_ALTERNATIVES = 20
-"""The most that hosted APIs allow: enough to find Yes and No at any rank."""
 _SAMPLE_TEMPERATURE = 1.0
 _SCHEMA = {
     "type": "object",
@@ -157,11 +155,7 @@ class BaseGuide(Strategy):
         return FixedPolicy("guide")
 
     def only(self, takes: Takes) -> Ladder:
-        """Return the guide asked outright, as in the walk "guide only"; there is no other part.
-
-        Raises:
-            UsageError: single rounds are asked for, but each round reads those before it.
-        """
+        """Return the guide asked outright, as in the walk "guide only"; there is no other part."""
         if not takes.reference:
             raise UsageError("Rounds of base and guide cannot be left out: each round reads those before it.")
         return Ladder((self.guide,), self.prompts)
@@ -276,7 +270,7 @@ class BaseGuide(Strategy):
         self, question: Question, current: _Round, messages: tuple[Message, ...], done: list[_Round]
     ) -> Generator[Request, Completion, None]:
         """Ask the base. If its reply has no answer, the step notes that, and nothing is judged or offered."""
-        request = self._request(self.base, "base", "answer", question, current.number, messages, logprobs=1)
+        request = self.base.request(messages, "base", "answer", current.number, question, 1)
         completion = yield request
         reasoning, answer = reply.split_reply(completion.text)
         current.signals |= logprob_signals(completion, answer)
@@ -334,8 +328,7 @@ class BaseGuide(Strategy):
         """Ask for a verdict the way the configuration and the model allow."""
         if question.chat is not None:
             return (yield from self._judgement_of_message(question, question.chat, current))
-        fields = {"question": question.text, "reasoning": current.reasoning, "answer": current.answer or ""}
-        block = data_block({"text": question.context, **fields} if question.context else fields)
+        block = verdicts.judged_block(question, current.answer or "", current.reasoning)
         if self.verdict == "structured":
             return (yield from self._sampled(question, current, self.prompts.judge_schema.fill(block), []))
         return (yield from self._asked(question, current, self.prompts.judge.fill(block)))
@@ -343,7 +336,7 @@ class BaseGuide(Strategy):
     def _judgement_of_message(self, question: Question, chat: ChatRequest, current: _Round) -> _Ask:
         """Ask for a verdict on a whole message: a yes or a no, no correction, since only whole messages are served."""
         seen = judged_fields(chat, current.candidates[0])
-        if hidden := sum(_left_out(message.get("content")) for message in chat.messages):
+        if hidden := sum(text is None for message in chat.messages for text in part_texts(message.get("content"))):
             current.notes.append(f"the guide does not see {counted(hidden, 'part')} of the messages: not text")
         verdict = yield from self._asked(question, current, self.prompts.judge_chat.fill(data_block(seen)))
         return verdict._replace(correction=None)
@@ -352,9 +345,7 @@ class BaseGuide(Strategy):
         """Ask for log-probs, or for samples if there are none."""
         if self.verdict in {"sampled", "structured"}:
             return (yield from self._sampled(question, current, messages, []))
-        first = yield self._request(
-            self.guide, "guide", "judge", question, current.number, messages, logprobs=_VERDICT_ALTERNATIVES
-        )
+        first = yield self.guide.request(messages, "guide", "judge", current.number, question, verdicts.ALTERNATIVES)
         if self.verdict == "auto" and verdicts.without_alternatives(first):
             return (yield from self._sampled(question, current, messages, [first]))
         verdict = verdicts.read(first, current.answer)
@@ -368,7 +359,7 @@ class BaseGuide(Strategy):
         """Ask until there are `samples` verdicts to count."""
         schema = _SCHEMA if self.verdict == "structured" and question.chat is None else None
         for sample in range(len(got), self.samples):
-            completion = yield self._request(self.guide, "guide", "judge", question, current.number, messages)._replace(
+            completion = yield self.guide.request(messages, "guide", "judge", current.number, question)._replace(
                 temperature=_SAMPLE_TEMPERATURE if self.samples > 1 else self.guide.temperature,
                 seed=None if self.guide.seed is None else self.guide.seed + sample,
                 schema=schema,
@@ -388,7 +379,7 @@ class BaseGuide(Strategy):
             return
         use = self.base if decider == "base" else self.guide
         block = data_block(_what_a_decider_sees(question, current))
-        request = self._request(use, decider, "decide", question, current.number, self.prompts.decide.fill(block))
+        request = use.request(self.prompts.decide.fill(block), decider, "decide", current.number, question)
         try:
             decision = yield request._replace(max_tokens=_DECISION_TOKENS)
         except ProviderError as error:
@@ -399,7 +390,7 @@ class BaseGuide(Strategy):
     def _guide_answers(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:
         """Let the guide answer by itself, as the last resort."""
         messages = self.prompts.answer.fill(question_text(question))
-        request = self._request(self.guide, "guide", "direct", question, current.number, messages)
+        request = self.guide.request(messages, "guide", "direct", current.number, question)
         completion = yield request
         _, answer = reply.split_reply(completion.text)
         unread = reply.unread(completion, answer, request)
@@ -411,7 +402,7 @@ class BaseGuide(Strategy):
         current.candidates.append(Candidate(answer, "guide", self.guide.name))
 
     def _again(self, answer: str, verdict: Verdict) -> tuple[Message, ...]:
-        """Return what the base is told of its round before the next one: the guide's answer, not its yes or no.
+        """Return the report on its round that the base gets before the next: the guide's answer, not its yes or no.
 
         A small base repeats the word it is told as its next answer: told "yes", it answers "yes".
         """
@@ -419,23 +410,9 @@ class BaseGuide(Strategy):
         fields = {"opinion": "doubtful"} if suggested is None else {"suggested_answer": suggested}
         return self.prompts.again.fill(data_block(fields))
 
-    @staticmethod
-    def _request(
-        use: ModelUse,
-        role: str,
-        purpose: str,
-        question: Question,
-        step: int,
-        messages: tuple[Message, ...],
-        logprobs: int | None = None,
-    ) -> Request:
-        return Request(
-            use.name, messages, role, purpose, step, question, use.max_tokens, use.temperature, logprobs, use.seed
-        )
-
 
 def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
-    """Return what a judge reads of a chat request and of a message that answers it, each as JSON text."""
+    """Return a chat request and the message that answers it as a judge reads them, each as JSON text."""
     message = {"content": candidate.text} if candidate.message is None else candidate.message
     shown = {
         "conversation": [{**one, "content": _shown(one.get("content"))} for one in chat.messages],
@@ -452,10 +429,6 @@ def _shown(content: Any) -> Any:
     if not isinstance(content, list | tuple):
         return content
     return [part if text is not None else _MARK for part, text in zip(content, part_texts(content), strict=True)]
-
-
-def _left_out(content: Any) -> int:
-    return sum(text is None for text in part_texts(content))
 
 
 _MARK = {"type": "left out", "text": "a part that is no text"}

@@ -38,7 +38,7 @@ class StrategyConfig(KindSection):
         has_parts: whether a policy can take some of its steps and leave out others (`Takes.steps`).
         has_calls: whether a policy can decide before each call which one is bought next (`Takes.calls`).
         answers_chat: whether it answers chat requests; the model in its last place is then the guide.
-        baselines: the names of other ways to answer that `collect` can log beside its steps (`baseline`).
+        baselines: the names of other methods that `collect` can log beside its steps (`baseline`).
     """
 
     prompts: str | None = None

@@ -1,4 +1,4 @@
-"""An optional local sentence model: what a question is about, as 384 numbers.
+"""An optional local sentence model: a question's meaning as 384 numbers.
 
 all-MiniLM-L6-v2 with int8 weights, run by onnxruntime (extra `embed`); its weights come with `cascade models pull
 minilm`, pinned by hash as those of the other local models. One question takes about 7 ms of one core; its first 256

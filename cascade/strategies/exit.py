@@ -43,11 +43,7 @@ def read_exit(text: str) -> bool | None:
 class Exit(Strategy):
     """The exit strategy.
 
-    Args:
-        use: the model, and how it is asked.
-        role: its name in a log.
-        rounds: T, the most answers that it may give.
-        prompts: the prompts; `answer`, `again` and `exit` are used.
+    `role` is the model's name in a log, and `rounds` T. Of the prompts, `answer`, `again` and `exit` are used.
     """
 
     use: ModelUse
@@ -73,7 +69,7 @@ class Exit(Strategy):
         again = self.prompts.again.fill(data_block({"opinion": "doubtful"}))
         answers: list[str] = []
         for number in range(1, self.rounds + 1):
-            request = self._request(question, number, "answer", messages)
+            request = self.use.request(messages, self.role, "answer", number, question, 1)
             completion = yield request
             assert completion is not None  # noqa: S101 - a request is answered by a completion
             _, answer = reply.split_reply(completion.text)
@@ -95,7 +91,7 @@ class Exit(Strategy):
     ) -> Generator[Request, Completion, float | None]:
         """Ask whether to stop. If that call fails, the answer is still kept, since it is paid for."""
         block = data_block({"question": question.text, "answers": "\n".join(answers)})
-        request = self._request(question, number, "exit", self.prompts.exit.fill(block))
+        request = self.use.request(self.prompts.exit.fill(block), self.role, "exit", number, question)
         try:
             decision = yield request._replace(max_tokens=_DECISION_TOKENS)
         except ProviderError as error:
@@ -103,12 +99,6 @@ class Exit(Strategy):
             return None
         says = read_exit(decision.text)
         return None if says is None else float(says)
-
-    def _request(self, question: Question, step: int, purpose: str, messages: tuple[Message, ...]) -> Request:
-        use, logprobs = self.use, 1 if purpose == "answer" else None
-        return Request(
-            use.name, messages, self.role, purpose, step, question, use.max_tokens, use.temperature, logprobs, use.seed
-        )
 
 
 class ExitConfig(StrategyConfig):

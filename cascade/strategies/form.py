@@ -17,7 +17,7 @@ from cascade.types import Candidate, Completion, Question, Request
 
 
 class Reading(NamedTuple):
-    """What was read from a reply: its answer as a candidate, or None and a warning that says why; and its signals."""
+    """The result of reading a reply: its answer as a candidate, or None with a warning; and its signals."""
 
     candidate: Candidate | None
     signals: dict[str, float | None]
@@ -50,18 +50,7 @@ class TextForm:
 
     def request(self, use: ModelUse, role: str, step: int) -> Request:
         """Ask with the prompt."""
-        return Request(
-            use.name,
-            self._messages,
-            role,
-            "answer",
-            step,
-            self._question,
-            use.max_tokens,
-            use.temperature,
-            1,
-            use.seed,
-        )
+        return use.request(self._messages, role, "answer", step, self._question, 1)
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:  # noqa: ARG002 - the Protocol's
         """Read the answer of a reply. An answer that cannot be read is not a candidate, even at the last step."""

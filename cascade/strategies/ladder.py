@@ -26,11 +26,8 @@ from cascade.types import SKIP, Completion, Question, Request, Step
 class Ladder(Strategy):
     """The ladder strategy.
 
-    Args:
-        rungs: the models in the order in which they are asked.
-        prompts: the prompts; only `answer` is used.
-        logprobs: whether log-probs are requested even if the application did not ask for them: policies read them.
-        calls: whether a policy decides before each call which model is asked next.
+    Of the prompts only `answer` is used. With `logprobs` these are requested even if the application did not ask for
+    them: policies read them. With `calls` a policy decides before each call which model is asked next.
     """
 
     rungs: tuple[ModelUse, ...]

@@ -35,8 +35,6 @@ Purpose: TypeAlias = Literal["answer", "sample", "judge", "verify", "outright"]
 JUDGING = frozenset({"judge", "verify"})
 _OF_JUDGES = frozenset({"p_yes", "verdict_mass", "judge_share"})
 """The signals of an offer that judges."""
-VERDICT_ALTERNATIVES = 20
-"""The most that hosted APIs allow: enough to find Yes and No at any rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,8 @@ _Making: TypeAlias = Generator[Request, Completion, Step]
 class Offers(Strategy):
     """The strategy of a list of offers.
 
-    Args:
-        offers: in the order in which they are bought; the last is the reference.
-        prompts: the prompts; `answer`, `again` and `judge` are used.
-        calls: whether a policy decides before each call which offer is bought next.
+    They are in the order in which they are bought, and the last is the reference. Of the prompts, `answer`, `again` and
+    `judge` are used. With `calls` a policy decides before each call which offer is bought next.
     """
 
     offers: tuple[Offer, ...]
@@ -108,11 +104,7 @@ class Offers(Strategy):
         return True
 
     def only(self, takes: Takes) -> Strategy:
-        """Return some of the offers, or the model of the last one alone.
-
-        Raises:
-            UsageError: there are fewer offers, or a chosen offer reads one that is left out.
-        """
+        """Return some of the offers, or the model of the last one alone."""
         if takes.calls:
             return replace(self, calls=True)
         if takes.reference:
@@ -230,22 +222,8 @@ class Offers(Strategy):
         answer = judged.said if judged.candidate is None else judged.candidate.text
         if answer is None:
             return Step(number, (), {"p_yes": None}, (f"{offer.name} has no answer to judge",))
-        fields = {"question": question.text, "reasoning": judged.reasoning, "answer": answer}
-        block = data_block({"text": question.context, **fields} if question.context else fields)
-        use = offer.use
-        request = Request(
-            use.name,
-            self.prompts.judge.fill(block),
-            offer.name,
-            "judge",
-            number,
-            question,
-            use.max_tokens,
-            use.temperature,
-            VERDICT_ALTERNATIVES,
-            use.seed,
-        )
-        completion = yield request
+        messages = self.prompts.judge.fill(verdicts.judged_block(question, answer, judged.reasoning))
+        completion = yield offer.use.request(messages, offer.name, "judge", number, question, verdicts.ALTERNATIVES)
         found = verdicts.read(completion, answer)
         if verdicts.without_alternatives(completion):
             found = verdicts.combine([completion], answer)
@@ -330,7 +308,7 @@ class OffersConfig(StrategyConfig):
 
     @property
     def given(self) -> frozenset[str]:
-        """What the offers give: a verdict if one of them judges, the share of equal samples if one is a sample."""
+        """The signals of the offers: a verdict if one of them judges, the share of equal samples if one is a sample."""
         of_purpose = {"sample": {"answer_share"}} | dict.fromkeys(JUDGING, _OF_JUDGES)
         of_none = self.signals - _OF_JUDGES - {"answer_share"}
         return of_none.union(*[of_purpose.get(one.purpose, set()) for one in self.offers])
@@ -386,7 +364,6 @@ class OffersConfig(StrategyConfig):
 
 
 def _problems(offers: Sequence[OfferConfig]) -> Iterator[str]:
-    """Yield the reasons why offers cannot be bought in their order."""
     names, earlier = [one.name for one in offers], dict[str, OfferConfig]()
     for one in offers:
         if one.name in earlier:
@@ -407,7 +384,6 @@ def _problems(offers: Sequence[OfferConfig]) -> Iterator[str]:
 
 
 def _unreadable(parent: str, one: OfferConfig, names: Sequence[str], earlier: Iterable[str]) -> str:
-    """Return why an offer cannot read another."""
     if parent == one.name:
         return "it reads itself"
     if parent in names:

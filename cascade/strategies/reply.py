@@ -24,6 +24,7 @@ _OPENERS = re.compile(
     r"^\W*(?:thought process|reasoning|answer|solution|let'?s (?:think|solve).*|step by step|n/?a|none|unknown)?\W*$",
     re.IGNORECASE,
 )
+_SAYS_NONE = re.compile(r"\W*(n/?a|none|unknown)\W*", re.IGNORECASE)
 _LONGEST_OPENER_CHARS = 200
 _BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
 _ALNUM = re.compile(r"[^\W_]")
@@ -130,15 +131,22 @@ def is_answer(text: str) -> bool:
     return len(text) > _LONGEST_OPENER_CHARS or _OPENERS.match(text) is None
 
 
+def is_offered(text: str, question: str) -> bool:
+    """Return whether a text is "none", "unknown" or "n/a", and the question has that word: then it is an answer.
+
+    >>> is_offered("None.", "Sort this into one of: refund, shipping, none."), is_offered("None", "Which river?")
+    (True, False)
+    """
+    found = _SAYS_NONE.fullmatch(text)
+    return found is not None and re.search(rf"(?<!\w){re.escape(found[1])}(?!\w)", question, re.IGNORECASE) is not None
+
+
 def unread(completion: Completion, answer: str, request: Request) -> str | None:
     """Return a warning, with the start of the reply, if a reply has no complete answer; None if it has one.
 
-    Args:
-        completion: the reply.
-        answer: the answer that `split_reply` found.
-        request: the request that it replies to.
+    `answer` is what `split_reply` found.
     """
-    if not completion.truncated and is_answer(answer):
+    if not completion.truncated and (is_answer(answer) or is_offered(answer, request.question.text)):
         return None
     limit = f"was cut at its limit of {request.max_tokens} tokens; raise max_tokens of this model"
     why = limit if completion.truncated else "cannot be read as an answer"

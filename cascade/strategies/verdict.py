@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascade.text import normalize_answer
-from cascade.types import Completion, Token
+from cascade.text import data_block, normalize_answer
+from cascade.types import Completion, Question, Token
 
 MIN_MASS = 0.5
 """If Yes and No together have less probability than this, the guide did not answer yes or no."""
@@ -51,6 +51,15 @@ _LEAD_IN = re.compile(
     r"^(?:(?:the|a)\s+)?(?:correct|right|actual)?\s*answer\s*(?:is|should be|would be|:)\s*:?\s*|^it(?:'s| is)\s+",
     re.IGNORECASE,
 )
+
+ALTERNATIVES = 20
+"""The log-probs asked for: the most that hosted APIs allow, enough to find Yes and No at any rank."""
+
+
+def judged_block(question: Question, answer: str, reasoning: str = "") -> str:
+    """Return what a judge of an answer reads, as data."""
+    fields = {"question": question.text, "reasoning": reasoning, "answer": answer}
+    return data_block({"text": question.context, **fields} if question.context else fields)
 
 
 class Verdict(NamedTuple):

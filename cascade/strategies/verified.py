@@ -36,7 +36,6 @@ from cascade.types import SKIP, Candidate, Completion, Message, Question, Reques
 ROLE = "verifier"
 """The verifier's name in a log."""
 _PURPOSE = "verify"
-_VERDICT_ALTERNATIVES = 20
 _MOST_SCHEMA_BYTES = 1_000_000
 
 
@@ -79,24 +78,10 @@ class Judge:
     def request(self, question: Question, candidate: Candidate, step: int) -> Request:
         """Ask with the prompts of a guide that judges."""
         if question.chat is None:
-            fields = {"question": question.text, "reasoning": "", "answer": candidate.text}
-            asked = self.prompts.judge
-            fields = {"text": question.context, **fields} if question.context else fields
+            messages = self.prompts.judge.fill(verdicts.judged_block(question, candidate.text))
         else:
-            fields, asked = judged_fields(question.chat, candidate), self.prompts.judge_chat
-        use, messages = self.use, asked.fill(data_block(fields))
-        return Request(
-            use.name,
-            messages,
-            ROLE,
-            _PURPOSE,
-            step,
-            question,
-            use.max_tokens,
-            use.temperature,
-            _VERDICT_ALTERNATIVES,
-            use.seed,
-        )
+            messages = self.prompts.judge_chat.fill(data_block(judged_fields(question.chat, candidate)))
+        return self.use.request(messages, ROLE, _PURPOSE, step, question, verdicts.ALTERNATIVES)
 
     def read(self, completion: Completion, candidate: Candidate) -> dict[str, float | None]:
         """Return P(yes), and 1 or 0 for what the text says."""
@@ -235,11 +220,8 @@ VerifierSection = Annotated[
 class Verified(Strategy):
     """The strategy `verified`.
 
-    Args:
-        ladder: the models.
-        checks: asks for a verdict and reads it.
-        checker: the model that gives it, or the name of another verifier.
-        checked: for each model, whether its answer is checked.
+    `checks` asks for a verdict and reads it; `checker` is the model that gives it, or the name of another verifier.
+    `checked` says of each model whether its answer is checked.
     """
 
     ladder: Ladder
@@ -274,11 +256,7 @@ class Verified(Strategy):
         return True
 
     def only(self, takes: Takes) -> Strategy:
-        """Return some of the models and checks; a ladder if no check is left.
-
-        Raises:
-            UsageError: there are fewer steps, or a check is taken without its answer.
-        """
+        """Return some of the models and checks; a ladder if no check is left."""
         if takes.reference:
             return self.ladder.only(takes)
         if takes.calls:
@@ -412,8 +390,3 @@ class VerifiedConfig(RungsConfig):
     def _roles(self, roles: Sequence[str]) -> list[str]:
         named = dict(zip(self.places, roles, strict=True))
         return [named[model] for model in self.models]
-
-    @classmethod
-    def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:  # noqa: ARG003
-        """Return None: a log does not record the verifier's settings."""
-        return None

@@ -1,1 +1,1 @@
-"""Fit policies on logs with numpy. scikit-learn is optional: only `trees.py` uses it."""
+"""Fit policies on logs with numpy. scikit-learn is optional: only the boosted trees use it."""

@@ -4,8 +4,8 @@ A low error can almost always be promised by answering few questions. So the goa
 about as many questions as the last model alone. One cheap model is asked first. Its answer is served if its mean
 log-prob reaches the bar. Otherwise the last model is asked, and its answer is served if it reaches the bar. Otherwise
 nothing is served. A lower bar answers more questions, costs less and errs more. The bars are tested from the strictest
-on, so no question is needed to order them: a first part of the log picks the cheap model, or none, and all others
-certify.
+to the most lenient, so no question is needed to order them: a first part of the log picks the cheap model, or none, and
+all other questions certify.
 """
 
 from __future__ import annotations
@@ -52,11 +52,9 @@ def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
 
 
 def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
-    """Return a policy that asks the last model alone, or a cheap model before it if that surely saves.
+    """Return a policy that asks the last model alone, or a cheap model before it if that saves significantly.
 
-    Args:
-        training: questions that pick the models; `has_one_bar` holds.
-        guarantee: what will be promised.
+    `training` picks the models; `has_one_bar` must be true for it.
     """
     last = training.arrays.horizon
     alpha = allowed_loss(guarantee, round(training.n * CERTIFIES / (1 - CERTIFIES))) or 0.0
@@ -73,12 +71,7 @@ def bars(policy: LearnedPolicy, table: EpisodeTable, guarantee: Guarantee) -> tu
     """Return the points of a policy with one bar, the strictest first; None for other policies.
 
     The bars are the log-probs of the questions, thinned evenly to at most 1,000. The function reads no answer and no
-    outcome.
-
-    Args:
-        policy: the policy.
-        table: the questions that will certify it.
-        guarantee: the promise to make.
+    outcome. `table` has the questions that will certify the policy.
     """
     takes = policy.takes
     if policy.method != "threshold" or takes is None or len(takes.steps) > 2 or not has_one_bar(table, guarantee):
@@ -106,7 +99,7 @@ class _Totals(NamedTuple):
 
 
 def _cheapest(table: EpisodeTable, alpha: float) -> tuple[int, ...]:
-    """Return the steps that cost least: the last alone, or a cheap model before it if that surely saves."""
+    """Return the steps that cost least: the last alone, or a cheap model before it if that saves significantly."""
     last = table.arrays.horizon
     once, drawn = np.ones((1, table.n)), _resampled(table.n)
     alone = _at_bars(table, (last,))

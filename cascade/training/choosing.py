@@ -1,13 +1,13 @@
 """The choice: candidates are compared on questions that they have not seen, all at the same loss.
 
 Each question is scored by a model that was fitted without it and without its group (cross-fitting). A candidate's
-figure is its cost at exactly the allowed loss, matched within each fold: each fold is scored by one model, as one model
-will be served. One threshold on the scores of five models would charge learned candidates for the differences between
-their scales, which candidates that learn nothing do not have. Single answers are matched on all folds at once, since
-their loss may not come down to the allowed one in a small fold.
+figure is its cost at exactly the allowed loss, matched within each fold, because one model scores a fold and one model
+will be served. One threshold on the scores of five models would penalise learned candidates, whose scores differ in
+scale between folds, but not candidates that learn nothing. Single answers are matched on all folds at once, since no
+threshold may reach the allowed loss in a small fold.
 
 The differences to the best are bootstrapped over groups, all candidates under the same weights. The rule chooses the
-simplest candidate that is neither surely worse than the best nor costs more than it by a small margin
+simplest candidate that is neither significantly worse than the best nor costs more than it by a small margin
 (`design/portfolio.md`).
 """
 
@@ -17,7 +17,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ from cascade.training.objective import (
 )
 
 # --- Cross-fitting: the scores of each question by a policy that was made without it and without its group ---
-# Fold by fold, and candidate by candidate in each: candidates fitted to the same table share their preparation of it.
+# The order is fold by fold, and candidate by candidate within a fold: candidates share the preparation of a table.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Candidate:
     Attributes:
         name: its name in the table.
         method: its method in `policies.learned`.
-        complexity: of equally good candidates the one with the lowest complexity is chosen.
+        complexity: the rank in simplicity: of equally good candidates the one with the lowest complexity is chosen.
         fit: makes the policy, as far as the choice needs it; the same questions give the same policy.
         finish: makes the complete policy, if `fit` leaves out a part; None: `fit` makes all of it.
         most_rows: the most questions of each fold that the choice fits it on; None = all. The winner is fitted on all.
@@ -74,7 +74,13 @@ class Candidate:
 
 
 class Held(NamedTuple):
-    """A candidate scored out of fold: questions with scores, coverage at its own threshold, and seconds of fitting."""
+    """A candidate scored out of fold.
+
+    Attributes:
+        sample: the questions with the candidate's scores.
+        coverage: the share of questions covered at the candidate's own threshold.
+        seconds: the time to fit it on all folds.
+    """
 
     sample: Sample
     coverage: float
@@ -89,7 +95,8 @@ def cross_fitted(
     Also return, by name, why a candidate could not be fitted.
     """
     blanks, failed = {one.name: _Blank(table) for one in candidates}, dict[str, str]()
-    for some in _folds(table, fold):
+    for number in range(int(fold.max()) + 1):
+        some = _Fold(table, fold, number)
         for one in candidates:
             if one.name not in failed:
                 try:
@@ -134,11 +141,6 @@ class _Fold:
         return self._tables[most]
 
 
-def _folds(table: EpisodeTable, fold: Ints) -> Iterator[_Fold]:
-    for number in range(int(fold.max()) + 1):
-        yield _Fold(table, fold, number)
-
-
 class _Blank:
     """A candidate's scores out of fold, filled in fold by fold."""
 
@@ -179,7 +181,7 @@ class _Blank:
 
 
 def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
-    """Return at most `most` rows, in whole groups; if every group is larger than that, return one group.
+    """Return at most `most` rows, in complete groups; if every group is larger than that, return one group.
 
     Groups are taken in the order of a hash of their names. A group that is too large for the room left is skipped.
     """
@@ -207,9 +209,8 @@ def _hash(name: str) -> bytes:
 class Rule(NamedTuple):
     """The rule that says when a candidate is as good as the best.
 
-    Attributes:
-        level: a candidate is rejected if it is no worse than the best in at most this share of bootstrap replicates.
-        margin: a simpler candidate may cost this much more than the best, as a share of the best's cost.
+    A candidate is rejected if it is worse than the best in at least a share 1 − `level` of the bootstrap replicates. A
+    simpler candidate may cost more than the best by a share of at most `margin`.
     """
 
     level: float = 0.05
@@ -303,9 +304,7 @@ class Choice:
     def figures(self, training: int, calibration: int) -> Mapping[str, Any]:
         """Return how the policy was chosen, as plain JSON values, without durations: the same log gives the same bytes.
 
-        Args:
-            training: the questions that it was made from.
-            calibration: the questions that certify it.
+        `training` and `calibration` are numbers of questions.
         """
         return {
             "chosen": self.chosen.name,
@@ -339,16 +338,8 @@ def choose(
 ) -> Choice:
     """Choose the simplest candidate within noise of the best.
 
-    Args:
-        table: training questions, each once; none of them will calibrate.
-        candidates: the candidates.
-        objective: the figure that compares them.
-        fold: the fold of each question, whole groups (`folds.folds`).
-        seed: the seed of the bootstrap.
-        rule: when a candidate is as good as the best.
-
-    Raises:
-        UsageError: no candidate can be fitted.
+    `table` has each training question once, and none of them will calibrate; `fold` is the fold of each
+    (`calibration.samples.folds`), and `seed` draws the bootstrap.
     """
     held, failed = cross_fitted(table, candidates, fold)
     if objective.guarantee.single:
@@ -390,7 +381,7 @@ def _costs_alone(samples: Mapping[str, Sample], objective: Objective, fold: Ints
 def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
     """Return why the served answers of some candidates are unknown: votes decide them, and the log has no texts.
 
-    A candidate that is always surest of one answer needs no votes.
+    A candidate whose highest confidence always belongs to one answer needs no votes.
     """
     failed: dict[str, str] = {}
     for name, found in held.items():
@@ -463,13 +454,10 @@ def _bouts(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> d
 
 
 def _bout(sample: Sample, objective: Objective, rows: Sequence[Ints]) -> _Bout:
-    return _Bout(tuple([_part(sample, objective, some) for some in rows]))
-
-
-def _part(sample: Sample, objective: Objective, rows: Ints) -> _Part:
     guarantee, alpha, prices, _ = objective
-    part = sample.take(rows)
-    return _Part(rows, curve_of(part, guarantee, prices), allowed_of(part.table, guarantee, alpha))
+    each = [(some, sample.take(some)) for some in rows]
+    parts = [_Part(of, curve_of(one, guarantee, prices), allowed_of(one.table, guarantee, alpha)) for of, one in each]
+    return _Bout(tuple(parts))
 
 
 def _gaps(bouts: dict[str, _Bout], best: str, table: EpisodeTable, seed: int) -> dict[str, Floats]:
@@ -507,7 +495,6 @@ class _Findings(NamedTuple):
 
 
 def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
-    """Return the figures of one candidate."""
     bare = Judged(one.name, one.method, one.complexity, None, None, None, 0.0, chosen=False, why="")
     if held is None or one.name in found.failed:
         return replace(bare, why=f"not fitted: {found.failed[one.name]}")
@@ -529,7 +516,7 @@ def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
 
 
 def _more(share: float) -> str:
-    """Return by how much a figure is larger, in two digits.
+    """Return a relative difference as text, with two digits.
 
     >>> _more(0.0312), _more(1.24), _more(22.4)
     ('3.1 % more', '120 % more', '2,200 % more')
@@ -539,7 +526,7 @@ def _more(share: float) -> str:
 
 
 def _why(one: Candidate, found: _Findings) -> str:
-    """Return, in words, why a candidate was chosen, or not."""
+    """Return the reason why a candidate was chosen, or not."""
     best, chosen = found.best, found.chosen
     if one is chosen:
         return "the least" if one is best else f"as good as {best.name} within noise, and simpler"

@@ -1,6 +1,6 @@
-"""From a log to a certified policy with no question set aside: cross-calibration, for a weaker bound.
+"""Cross-calibration: fit and certify a policy on all questions of a log, with a weaker bound.
 
-1. The questions are dealt into folds, whole groups (`calibration.samples.folds`).
+1. The questions are divided into folds; each group is in one fold (`calibration.samples.folds`).
 2. For each fold a member is chosen and fitted on all other folds, with the whole choice of `fitting`.
 3. A member's scores are ranked among its fold's critical values; the mean of the members' ranks decides.
 
@@ -49,7 +49,7 @@ class Crossed:
         artifact: for `policies.artifact.write`: settings, numbers, certificate.
         calibrated: the certificate; its figures are those of each question under the one member that has not seen it.
         choices: the candidates compared for each member, and why its policy was chosen.
-        alpha: the alpha asked for, which is the threshold. The certificate's alpha is twice that.
+        alpha: the requested alpha, which is the threshold. The certificate's alpha is twice that.
         training: the questions.
         notes: notes for the user, in words.
     """
@@ -81,15 +81,8 @@ def fit_crossed(
 ) -> Crossed:
     """Fit each member on all folds but one, and certify the mean of their ranks.
 
-    Args:
-        tables: the log; several data sets of one cascade are taken as one.
-        guarantee: coverage or solvable, on average over calibrations; its alpha is the threshold.
-        method: as of `fitting.fit_policy`.
-        config: the cascade that will serve, for `Certificate.made_for`.
-        seed: the seed of the folds, the members' own folds and the bootstrap. The same log and seed give the same
-            bytes.
-        expires_days: how long the certificate holds; by default it does not expire.
-        today: the day of the certificate, UTC.
+    The promise is coverage or solvable, on average over calibrations, and its alpha is the threshold. The other
+    arguments are those of `fitting.fit_policy`; the same log and seed give the same bytes.
 
     Guarantee: a fresh question is missed with probability at most twice alpha, if it and the log's are exchangeable.
 
@@ -127,15 +120,7 @@ def fit_crossed(
 
 
 def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
-    """Raise UsageError if cross-calibration has no bound for this guarantee.
-
-    Args:
-        guarantee: the promise asked for.
-        besides: the given options that conflict with it.
-
-    Raises:
-        UsageError: lists everything that conflicts.
-    """
+    """Raise UsageError if a promise cannot be cross-calibrated; `besides` has conflicting options that were given."""
     crossable = kinds_that(lambda kind: kind.crossable)
     problems = [] if guarantee.rules.crossable else [f"promises {crossable} alone, not {guarantee.kind}"]
     problems += ["holds on average over calibrations, and has no delta"] if guarantee.delta is not None else []
@@ -166,7 +151,6 @@ def _members(
 
 
 def _notes(choices: Sequence[Choice]) -> Iterator[str]:
-    """Yield the notes printed with a cross-calibrated policy."""
     if not choices[0].objective.prices.in_money:
         yield "the log does not say what every step cost: policies were compared by their steps"
     if any(one.n < LEAST_TRAINING for one in choices):

@@ -1,9 +1,9 @@
 """Divide a log into questions that certify and questions that make the policy, and say whether they are enough.
 
-The questions that certify must not be used for anything else. So whole groups are set aside by a hash of their names,
-and the rest is divided further for the choice alone (`folds`). In each group that is set aside one question certifies,
-drawn at random (`samples.one_a_group`); the others of its group are left out. `notes` has what is printed of that
-with a fitted policy, and, after a failed fit, how many questions would be enough.
+The questions that certify must not be used for anything else. So a hash of their names sets whole groups aside, and the
+remaining groups are divided into folds for the choice (`folds`). In each group that is set aside, one question drawn at
+random certifies (`samples.one_a_group`); the others of the group are left out. `notes` are printed with a fitted
+policy; `in_logged` says after a failed fit how many questions would be enough.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.calibrating import left_out, left_out_said, looked_at
-from cascade.calibration.samples import among, as_promised, drawn, joined, once, one_a_group, rows_a_group, why_no_doubt
+from cascade.calibration.calibrating import Questions, left_out_said, questions_in
+from cascade.calibration.samples import among, as_promised, drawn, joined, one_a_group, rows_a_group, why_no_doubt
 from cascade.calibration.scores import history_of, lacking_cost
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.split import needed_n
@@ -39,7 +39,7 @@ SHARE = 0.3
 """The default share of the questions that certify (`design/portfolio.md`)."""
 
 _SPARE = 1.25
-"""A group with so many times the questions that its own threshold needs gets one: a fifth is left to learn from."""
+"""A segment gets its own threshold if it has this many times the questions needed; a fifth then trains."""
 
 
 class Divided(NamedTuple):
@@ -68,7 +68,7 @@ class Divided(NamedTuple):
 
     @property
     def questions(self) -> int:
-        """Questions of the log: in both parts, and those left out of either."""
+        """The number of questions of the log: those in the two parts and those left out."""
         return self.training.n + self.calibration.n + self.beside + self.unpriced
 
 
@@ -82,17 +82,16 @@ def divided(
 ) -> Divided:
     """Divide a log.
 
-    Each group falls whole into one part. With a promise for each segment, every segment is divided, and groups stay
-    whole. The calibration part has at least as many counting groups as the guarantee needs, if the log has them. It has
-    no group tied by shared questions to a group that an earlier policy has seen. If all groups are needed to have that
-    many, nothing is left to learn from.
+    Each group is in one part. With a promise for each segment, every segment is divided. The calibration part has at
+    least as many counting groups as the guarantee needs, if the log has them; if that takes all groups, none is left to
+    learn from. The calibration part has no group that shares a question with a group that an earlier policy has seen.
 
     Args:
         tables: the log.
-        guarantee: what will be promised.
-        share: the share of the questions that are to certify.
-        seed: the seed of the draw.
-        seen: questions that made the policy that this one starts from.
+        guarantee: the promise.
+        share: the share of the questions that should certify.
+        seed: the seed of the hash.
+        seen: the questions that made the policy that the new one starts from.
 
     Raises:
         UsageError: there is no question, the tables are of different cascades, or the share lies outside (0, 1).
@@ -100,7 +99,7 @@ def divided(
     if not 0 < share < 1:
         raise UsageError(f"The share of questions that certify must lie between 0 and 1, not {share:g}.")
     whole = _whole(tables, guarantee)
-    table, repeated, _ = _questions(whole, guarantee)
+    table, repeated, unknown = _questions(whole, guarantee)
     barred = {name for name, was in zip(whole.groups, among(whole, seen), strict=True) if was}
     free = np.flatnonzero([name not in barred for name in table.groups])
     part, needed, separate = table.take(free), needed_of(guarantee, len(set(table.segments))), guarantee.separate
@@ -114,29 +113,13 @@ def divided(
         aside[free] = _some(part.groups, counts, _Enough(round(share * table.n), needed), seed)
     calibration = one_a_group(table.take(aside), separate=separate, seed=seed)
     beside = int(np.count_nonzero(aside)) - calibration.n
-    unknown = left_out(whole, guarantee)
     others = table.take(~aside)
     training = others.costed()
     return Divided(training, calibration, repeated, beside, unknown, others.n - training.n)
 
 
-class Questions(NamedTuple):
-    """The questions of a log, one row each, in an order that does not depend on the log's, and the episodes left out.
-
-    Groups that share a question are one. `unknown` questions are left out because the log lacks the reference's answer.
-    """
-
-    table: EpisodeTable
-    repeated: int
-    unknown: int = 0
-
-
 def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questions:
-    """Return the questions of a log that a promise could be about.
-
-    Raises:
-        UsageError: there are none, or the tables are of different cascades.
-    """
+    """Return the questions of a log that a promise could be about, in an order that does not depend on the log's."""
     return _questions(_whole(tables, guarantee), guarantee)
 
 
@@ -146,11 +129,10 @@ def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable
 
 
 def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
-    table = looked_at(whole, guarantee)
-    rows = once(table, separate=guarantee.separate)
-    if not rows.size:
-        raise UsageError("This log has no question that the promise could be about.")
-    return Questions(_in_order(table.take(rows)), table.n - rows.size, left_out(whole, guarantee))
+    found = questions_in(whole, guarantee)
+    if not found.table.n:
+        raise UsageError("This log has no question that the promise could cover.")
+    return found._replace(table=_in_order(found.table))
 
 
 def _in_order(table: EpisodeTable) -> EpisodeTable:
@@ -203,9 +185,7 @@ def _some(names: Sequence[str], counts: Bools, enough: _Enough, seed: int) -> Bo
 def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
     """Return the least number of questions that can certify a threshold; 1 for a promise without alpha.
 
-    Args:
-        guarantee: what will be promised.
-        segments: the number of segments, if the promises must hold for all together.
+    `segments` is the number of segments, for promises that must hold for all of them together.
     """
     return (
         1
@@ -354,12 +334,7 @@ def notes(
 ) -> Iterator[str]:
     """Yield the notes that are printed with a fitted policy.
 
-    Args:
-        parts: the questions.
-        objective: the objective of the comparison.
-        lambda_set: the option as given; `objective` may not charge it.
-        policy: the fitted policy.
-        init: the policy that it started from.
+    `lambda_set` is the option as given: `objective` may not charge it.
     """
     table, needed = parts.training, needed_of(objective.guarantee)
     if table.n and not objective.prices.in_money:
@@ -399,7 +374,8 @@ def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy
     elif table.n < LEAST_TRAINING:
         bare = "the policy reads nothing but the step"
         taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, because it was asked for"
-        yield f"{_few(table.n)} too few to choose by: {taken}"
+        be = "is" if table.n == 1 else "are"
+        yield f"{counted(table.n, 'training question')} {be} too few to choose by: {taken}"
 
 
 def ended_early(learning: Training | None) -> Iterator[str]:
@@ -420,10 +396,6 @@ def about_training(learning: Training | None) -> Iterator[str]:
 
 def _all(many: int) -> str:
     return "the one question certifies" if many == 1 else f"all {many:,} questions certify"
-
-
-def _few(many: int) -> str:
-    return f"{counted(many, 'training question')} {'is' if many == 1 else 'are'}"
 
 
 def starts_from(init: Init, policy: LearnedPolicy) -> bool:
@@ -469,12 +441,7 @@ def in_logged(
 ) -> NotCertifiedError:
     """Return the error with the number of logged questions needed, instead of the number of certifying questions.
 
-    Args:
-        error: the error of the calibration; `needed_n` counts the certifying questions that the promise covers.
-        parts: the divided log.
-        guarantee: the promise asked for.
-        share: of the questions that certify.
-        logged: questions in the log, each once.
+    `logged` counts the log's questions, each once; `share` of them certifies.
     """
     if error.needed_n is None or error.why is None:
         return error
@@ -486,19 +453,17 @@ def in_logged(
     from cascade.conformal.ltt import would_do
 
     said = f"About {needed:,} logged questions{where} {would_do(error.chance)}, if they are like these."
-    return NotCertifiedError(f"{error.why} {said}", needed_n=needed, chance=error.chance, why=error.why)
+    advice = "" if error.advice is None else f" {error.advice}"
+    about = {"why": error.why, "advice": error.advice}
+    return NotCertifiedError(f"{error.why} {said}{advice}", needed_n=needed, chance=error.chance, **about)
 
 
 def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: float = 1.0) -> int:
     """Return how large a log must be to have `certifying` certifying questions, and enough others to choose on.
 
     `dividing.divided` sets aside the least number that the promise needs from any log, and more only up to `share`.
-
-    Args:
-        certifying: questions that the promise covers.
-        guarantee: the promise asked for.
-        share: the share of the questions that certify.
-        spoken: the share of the logged questions that the promise covers, above 0.
+    `share` of the questions certifies, and the promise must cover `certifying` of these. `spoken`, above 0, is the
+    share of all questions that the promise covers.
 
     >>> logged_for(22, Guarantee("regret", 0.1, 0.1), 0.3), logged_for(45, Guarantee("regret", 0.1, 0.1), 0.3)
     (42, 150)

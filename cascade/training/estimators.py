@@ -1,14 +1,14 @@
-"""Estimators fitted to plain arrays: designs, ridge, logistic regression, calibration. They know nothing of logs.
+"""Estimators fitted to plain arrays: designs, ridge, logistic regression, calibration. They read no logs.
 
-A design says how raw features are clipped, scaled, marked as missing and multiplied. A ridge regression is factorised
-once and solved for many targets: backward induction asks for dozens of them.
+A design defines how raw features are clipped, scaled, marked as missing and multiplied. A ridge regression is
+factorised once and solved for many targets: backward induction needs dozens of solutions.
 
     minimise over b, β   Σ_i w_i (y_i − b − x_iᵀβ)² + Σ_j λ_j (β_j − prior_j)²
 
 The intercept b is not penalised. λ is not scaled by n: the meaning of a penalty does not depend on the number of rows.
 
-A BLAS or OpenMP library cuts a sum into as many parts as it has threads, and this changes the last bits. On one thread
-(`one_thread`) the same data give the same bytes on 1 core and on 16.
+A BLAS or OpenMP library divides a sum into as many parts as it has threads, and this changes the last bits. On one
+thread (`one_thread`) the same data give the same bytes on 1 core and on 16.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _libraries(_modules: int) -> ThreadpoolController:
-    """Look for the libraries of this process again where a module was imported since: a fit asks dozens of times."""
+    """Return the libraries of this process; cached until a module is imported, since a fit calls it dozens of times."""
     return ThreadpoolController()
 
 
@@ -69,9 +69,6 @@ def make_design(raw: Floats, *, products: bool) -> Design:
     1)/2 columns, each with a weight to learn: with some 1,000 rows products help up to about 15 features and harm
     beyond. The caller decides which features to use, and whether to add products.
 
-    Raises:
-        UsageError: there is no row.
-
     >>> design = make_design(np.array([[0.0, 5.0], [1.0, 5.0], [0.0, np.nan], [1.0, np.nan]]), products=True)
     >>> design.rows(np.array([[1.0, 5.0], [0.0, np.nan]])).round(6)
     array([[ 1.,  0.,  0.,  0.],
@@ -89,7 +86,7 @@ def make_design(raw: Floats, *, products: bool) -> Design:
 
 
 def with_products(plain: Design, raw: Floats) -> Design:
-    """Return a design with the products that are worth a column on raw features, float64 (n, d), added."""
+    """Return a design with the useful products of its columns on raw features, float64 (n, d), added."""
     return Design(plain.centre, plain.scale, plain.low, plain.high, plain.indicators, _pairs(plain, raw))
 
 
@@ -117,7 +114,7 @@ def _column(values: Floats) -> _Column:
 
 
 def _pairs(plain: Design, raw: Floats) -> Ints:
-    """Return the products worth a column, int64 (p, 2): not constant, and not equal to an earlier column."""
+    """Return the useful products, int64 (p, 2): those that are not constant and not equal to an earlier column."""
     some = np.unique(np.linspace(0, len(raw) - 1, min(len(raw), _LOOKED_AT)).round().astype(np.int64))
     columns = plain.rows(raw[some])
     first, second = np.triu_indices(columns.shape[1])
@@ -217,12 +214,6 @@ def _by_eigenvalues(matrix: Floats) -> Floats:
     return np.asarray((vectors[:, kept] / np.sqrt(values[kept])).T)
 
 
-def plus_diagonal(matrix: Floats, penalty: Floats) -> Floats:
-    """Add penalties to a matrix's diagonal, in place, and return it."""
-    matrix.flat[:: len(matrix) + 1] += penalty
-    return matrix
-
-
 def centred_gram(rows: Floats, centre: Floats, weights: Floats | None = None) -> Floats:
     """Return Σ_i w_i (x_i − c)(x_i − c)ᵀ, float64 (D, D), computed in blocks, so that the rows are not copied.
 
@@ -243,11 +234,7 @@ def centred_gram(rows: Floats, centre: Floats, weights: Floats | None = None) ->
 
 
 def checked_rows(rows: Floats) -> Floats:
-    """Return design rows unchanged, after checking them.
-
-    Raises:
-        UsageError: there are none, or a number in them is not finite.
-    """
+    """Return design rows unchanged, after checking them."""
     if rows.ndim != 2 or not len(rows):
         raise UsageError(f"There is nothing to fit on: rows of shape {rows.shape}.")
     if not np.isfinite(rows).all():
@@ -256,11 +243,7 @@ def checked_rows(rows: Floats) -> Floats:
 
 
 def checked_column(name: str, values: Floats | float, many: int, *, least: float = -np.inf) -> Floats:
-    """Return one number for each of `many`, float64 (many,); a single number is repeated.
-
-    Raises:
-        UsageError: there are more or fewer numbers, or one is not finite or below `least`.
-    """
+    """Return one number for each of `many`, float64 (many,); a single number is repeated."""
     column = np.asarray(values, dtype=np.float64)
     if column.ndim == 0:
         column = np.full(many, float(column))
@@ -269,6 +252,19 @@ def checked_column(name: str, values: Floats | float, many: int, *, least: float
     if not np.isfinite(column).all() or (column < least).any():
         raise UsageError(f"{name}: every number must be finite" + (f" and ≥ {least:g}." if least > -np.inf else "."))
     return column
+
+
+def _checked(
+    rows: Floats, penalty: Floats | float, prior: Floats | None, weights: Floats | None
+) -> tuple[Floats, Floats, Floats | None]:
+    """Return penalty and prior of each column, and the rows' weights."""
+    many, columns = checked_rows(rows).shape
+    penalties = checked_column("penalty", penalty, columns, least=0.0)
+    aim = checked_column("prior", 0.0 if prior is None else prior, columns)
+    counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
+    if counted is not None and not counted.sum() > 0:
+        raise UsageError("weights: they are all 0, so there is nothing to fit on.")
+    return penalties, aim, counted
 
 
 # --- linear ---
@@ -332,16 +328,8 @@ class Ridge:
             penalty: λ ≥ 0, one for all columns or one each, (D,).
             prior: float64 (D,), the weights to shrink towards; by default 0.
             weights: float64 (n,) ≥ 0, the weight of each row.
-
-        Raises:
-            UsageError: there is no row, a number is not finite or is negative where it must not be, or shapes differ.
         """
-        many, columns = checked_rows(rows).shape
-        penalties = checked_column("penalty", penalty, columns, least=0.0)
-        aim = checked_column("prior", 0.0 if prior is None else prior, columns)
-        counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
-        if counted is not None and not counted.sum() > 0:
-            raise UsageError("weights: they are all 0, so there is nothing to fit on.")
+        penalties, aim, counted = _checked(rows, penalty, prior, weights)
         centre = mean_of(rows, counted)
         gram = centred_gram(rows, centre, counted)
         return cls(rows, penalties, aim, counted, centre, gram, factored(gram + np.diag(penalties)))
@@ -350,9 +338,6 @@ class Ridge:
         """Return the minimiser for targets y, float64 (n,).
 
         With row `weights` other than those prepared for, everything is factorised again, at the cost of preparing.
-
-        Raises:
-            UsageError: y or weights are not finite, or do not have one number for each row.
         """
         if weights is not None:
             return Ridge.prepare(self.rows, self.penalty, self.prior, weights).solve(y)
@@ -426,9 +411,6 @@ def logistic(
         prior: float64 (D,), the weights to shrink towards and to start from.
         weights: float64 (n,) ≥ 0, the weight of each row.
 
-    Raises:
-        UsageError: there is no row, a number is not finite or out of its range, or shapes differ.
-
     >>> fit = logistic(np.array([[-1.0], [-1.0], [1.0], [1.0]]), np.array([0.0, 1.0, 1.0, 1.0]), penalty=1.0)
     >>> round(fit.intercept, 6), fit.weights.round(6)
     (1.184198, array([0.583377]))
@@ -467,15 +449,10 @@ class _Task:
 
 
 def _task(rows: Floats, y: Floats, penalty: Floats | float, prior: Floats | None, weights: Floats | None) -> _Task:
-    many, columns = checked_rows(rows).shape
-    target = checked_column("y", y, many, least=0.0)
+    target = checked_column("y", y, len(checked_rows(rows)), least=0.0)
     if target.max() > 1.0:
         raise UsageError("y: every number must lie in 0..1.")
-    counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
-    if counted is not None and not counted.sum() > 0:
-        raise UsageError("weights: they are all 0, so there is nothing to fit on.")
-    penalties = checked_column("penalty", penalty, columns, least=0.0)
-    aim = checked_column("prior", 0.0 if prior is None else prior, columns)
+    penalties, aim, counted = _checked(rows, penalty, prior, weights)
     return _Task(rows, target, penalties, aim, counted, mean_of(rows, counted))
 
 
@@ -536,7 +513,8 @@ def _step(task: _Task, at: Weights, z: Floats) -> tuple[Weights, float]:
     uphill = residual @ task.rows - level * centre - task.penalty * (at.weights - task.prior)
     gram = centred_gram(task.rows, centre, curvature)
     uphill[gram.diagonal() == 0.0] = 0.0  # for a constant column this is rounding
-    slopes = factored(plus_diagonal(gram, task.penalty)).solve(uphill)
+    gram.flat[:: len(gram) + 1] += task.penalty
+    slopes = factored(gram).solve(uphill)
     rise = level / stiffness
     return Weights(rise - float(centre @ slopes), slopes), level * rise + float(uphill @ slopes)
 
@@ -575,9 +553,6 @@ def platt(logit: Floats, y: Floats, weights: Floats | None = None) -> Slope:
         logit: float64 (n,), from models that did not see the row's group (`folds`).
         y: float64 (n,), 0 or 1; a share counts as a part of each.
         weights: float64 (n,) ≥ 0, the weight of each row.
-
-    Raises:
-        UsageError: there is no row, a number is not finite, y is out of 0..1, or shapes differ.
 
     Reference: Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng, A note on Platt's
     probabilistic outputs (Machine Learning 68, 2007).

@@ -1,15 +1,15 @@
 """Make a certified policy from a log: divide, choose, fit, calibrate.
 
-1. A share of the questions is set aside, whole groups, for the certificate alone (`dividing`).
-2. On the rest the candidates are compared, each question scored by a model that has not seen it (`choosing`).
-3. The chosen candidate is fitted on all of the rest.
+1. Whole groups with a share of the questions are set aside for the certificate alone (`dividing`).
+2. The candidates are compared on the training questions, each scored by a model that has not seen it (`choosing`).
+3. The chosen candidate is fitted on all training questions.
 4. For a promise on the single answer, the scores of step 2 order the path of thresholds.
 5. The threshold is set on the questions of step 1 (`calibration.calibrating`), which nothing has used before.
 
 So the certificate holds regardless of how the policy was chosen and how good it is.
 
-If a score was named before the log was read, all questions certify a threshold on it. A learned policy is also tested,
-on a part of the questions, at the part of delta that the first exact test leaves; the cheaper of the two is taken.
+If a score was named before the log was read, all questions certify a threshold on it. A learned policy is also tested
+on a part of the questions, at the part of delta that the first exact test does not use. The cheaper policy is served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cascade.calibration.calibrating import Calibrated, Draw, calibrate_policy, order_terms
-from cascade.calibration.fingerprint import differences, made_for
+from cascade.calibration.fingerprint import log_differences
 from cascade.calibration.samples import FOLDS, folds, one_a_group
 from cascade.calibration.scores import play_found, realised, reference_cost, sample_of
 from cascade.checks import refuse
@@ -89,7 +89,7 @@ class Fitted:
         artifact: for `policies.artifact.write`: settings, numbers, certificate.
         calibrated: the certificate and the policy's figures on the calibration questions.
         choice: the compared candidates, and why this one was chosen.
-        sizes: how many questions were used for what.
+        sizes: how many questions were used for each purpose.
         training: the questions that it was chosen and fitted on.
         notes: notes for the user, in words.
         learning: how a policy network was trained; None for other policies.
@@ -149,7 +149,7 @@ def fit_policy(
     Args:
         tables: the log; several data sets of one cascade are taken as one.
         guarantee: the promise to make.
-        method: "auto" compares all candidates, and one of `policies.learned.METHODS` those of that method.
+        method: "auto" compares all candidates; one of `policies.learned.METHODS` compares those of that method.
         config: the cascade that will serve, for `Certificate.made_for`; without it only the log's facts are known.
         seed: the seed of the parts, the folds and the bootstrap. The same log and seed give the same bytes, in any
             order of the log.
@@ -159,8 +159,8 @@ def fit_policy(
         lambda_set: the charge for each further answer in the set, as a share of a step's mean cost.
         init: an earlier policy from which the chosen one starts; the choice is made without it. Its questions, and
             those of their groups, do not certify.
-        embedding: offers where each question's sentence embedding lies, along directions of the training questions. A
-            policy that reads them needs the sentence model to serve.
+        embedding: offers features from sentence embeddings: each question's coordinates along directions of the
+            training questions. A policy that reads them needs the sentence model to serve.
         expires_days: how long the certificates hold; by default they do not expire.
         allow_everything: if the questions are too few for a threshold, keep every answer instead of refusing.
         today: the day of the certificates, UTC.
@@ -182,12 +182,16 @@ def fit_policy(
 
 
 class _Plan(NamedTuple):
-    """A divided log, its certifying share, the promise, and the candidate to take without a comparison, if any."""
+    """A divided log, its certifying share, the promise, and what is already decided.
+
+    `taken` is a candidate to take without a comparison, `choice` the result of one on these training questions.
+    """
 
     parts: Divided
     share: float
     guarantee: Guarantee
     taken: Candidate | None = None
+    choice: Choice | None = None
 
 
 def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitted:
@@ -197,7 +201,7 @@ def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitte
         return in_logged(error, plan.parts, plan.guarantee, plan.share, logged_in(tables))
 
     try:
-        fitted = fit_parts(plan.parts, plan.guarantee, how, taken=plan.taken)
+        fitted = fit_parts(plan.parts, plan.guarantee, how, taken=plan.taken, choice=plan.choice)
     except NotCertifiedError as error:
         raise told(error) from None
     if fitted.refused is None:
@@ -209,7 +213,7 @@ def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitte
 def _cheapest(plans: Sequence[_Plan], found: Sequence[Fitted]) -> Fitted:
     """Return the cheapest policy on the questions that certify the last plan; note what the others would have cost.
 
-    All certificates hold at once with probability 1 − delta, so this choice may look at any question.
+    All certificates hold at once with probability 1 − delta, so this choice may use any question.
     """
     if len(found) == 1:
         return found[0]
@@ -259,7 +263,9 @@ def _plans(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share
         if has_one_bar(questions_of(tables, guarantee).table, guarantee):
             parts = part(CERTIFIES)
             return [_Plan(parts, CERTIFIES, guarantee, one_bar(parts.training, guarantee))]
-    share = share or (_cheapest_share(part, guarantee, how) if guarantee.reference_keeps_it else SHARE)
+    if share is None and guarantee.reference_keeps_it:
+        return [_of_cheapest_share(part, guarantee, how)]
+    share = share or SHARE
     return [_Plan(part(share), share, guarantee)]
 
 
@@ -268,11 +274,8 @@ def _beside(
 ) -> Iterator[_Plan]:
     """Yield the plan of the policy that is tested beside a named score, if it can learn and certify anything.
 
-    Args:
-        certify: the questions on which the named score is tested.
-        guarantee: the promise of that test; the other test gets the rest of delta.
-        how: the options.
-        part: divides the log.
+    `certify` has the questions on which the named score is tested for `guarantee`; the other test gets the rest of
+    delta.
     """
     from cascade.guarantees.served_answer import tested_alpha
     from cascade.training.shares import SHARES
@@ -290,24 +293,29 @@ def _beside(
 
 
 def _unasked(how: How) -> bool:
-    """Return whether the options leave room for a policy that needs no learning."""
+    """Return whether the options allow a policy that needs no learning."""
     if how.method not in {AUTO, "threshold"} or how.init is not None or how.embedding is not None:
         return False
     return how.networks is None or not how.networks.offered
 
 
-def _cheapest_share(part: Callable[[float], Divided], guarantee: Guarantee, how: How) -> float:
-    """Return the share of the questions that should certify a promise of regret, as a first part that trains shows."""
+def _of_cheapest_share(part: Callable[[float], Divided], guarantee: Guarantee, how: How) -> _Plan:
+    """Return the plan with the share that should certify a promise of regret, as a first part that trains shows."""
     from cascade.training.shares import SHARES, share_that_certifies
 
-    parts = part(SHARES[-1])
-    if parts.training.n < LEAST_TRAINING or not parts.calibration.n:
-        return SHARES[-1]
-    objective = objective_of(parts, guarantee, how.lambda_set)
+    plan = _Plan(part(SHARES[-1]), SHARES[-1], guarantee)
+    training = plan.parts.training
+    if training.n < LEAST_TRAINING or not plan.parts.calibration.n:
+        return plan
+    objective = objective_of(plan.parts, guarantee, how.lambda_set)
     # Trained as the served one will be. "auto" compares no networks here: 14 would be trained for a share.
     networks = None if how.networks is None else type(how.networks)(how.networks.config)
-    choice = choice_on(parts.training, objective, how.method, how.seed, networks)
-    return share_that_certifies(parts, choice, guarantee, how.seed)
+    choice = choice_on(training, objective, how.method, how.seed, networks)
+    share = share_that_certifies(plan.parts, choice, guarantee, how.seed)
+    if share != SHARES[-1]:
+        return _Plan(part(share), share, guarantee)
+    plain = how.networks is None and how.embedding is None and how.method not in CERTIFIABLE
+    return plan._replace(choice=choice) if plain else plan  # networks and embeddings would offer other candidates
 
 
 def logged_in(tables: Sequence[EpisodeTable]) -> int:
@@ -316,14 +324,14 @@ def logged_in(tables: Sequence[EpisodeTable]) -> int:
 
 
 @one_thread()
-def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidate | None = None) -> Fitted:
+def fit_parts(
+    parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidate | None = None, choice: Choice | None = None
+) -> Fitted:
     """Fit and certify as `fit_policy` does, on a log that has been divided.
 
-    Args:
-        parts: as `dividing.divided` makes them; for this guarantee, or for one that takes more questions.
-        guarantee: the promise to make.
-        how: the options.
-        taken: a candidate to take without a comparison, instead of those of `how.method`.
+    `parts` were divided for this guarantee, or for one that takes more questions. `taken` is a candidate to take
+    without a comparison, instead of those of `how.method`; `choice` is the result of one, `choice_on` of these training
+    questions and options.
 
     Raises:
         UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
@@ -336,7 +344,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     ready = prepared(parts, guarantee, how)
     parts, objective = ready.parts, ready.objective
     if taken is None:
-        choice = choice_on(parts.training, objective, how.method, how.seed, networks)
+        choice = choice or choice_on(parts.training, objective, how.method, how.seed, networks)
         policy = _made(parts.training, objective, choice, how, networks)
     else:
         choice = unchosen(parts.training, taken, [taken], objective)
@@ -373,9 +381,6 @@ def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Ce
 
     The reference has no regret by definition, so it may replace a policy even after a look at the calibration
     questions.
-
-    Raises:
-        NotCertifiedError: the policy cannot be certified, and the promise is not one that the reference keeps.
     """
     if not guarantee.reference_keeps_it:
         return _Certified(*made, _calibrated(made, parts, guarantee, how))
@@ -417,8 +422,7 @@ def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, s
 
 def _calibrated(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> Calibrated:
     """Certify a policy on the questions that were set aside for it. Raises as `calibrate_policy`."""
-    seen = Seen() if how.init is None else how.init.seen
-    held = _held(made.policy, made.choice, parts, guarantee, seen, how.seed)
+    held = _held(made, parts, guarantee, how)
     return calibrate_policy(
         [parts.calibration],
         made.policy,
@@ -438,11 +442,7 @@ def _calibrated(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> 
 class Prepared:
     """The inputs of a fit: divided questions, objective and embeddings.
 
-    Attributes:
-        parts: the questions; with embeddings their directions are features.
-        objective: the figure by which candidates are compared.
-        embedding, directions: the sentence model with the embeddings, and their directions; None without embeddings.
-        notes: notes on the embeddings, to be printed.
+    With embeddings their directions are features of the questions.
     """
 
     parts: Divided
@@ -461,13 +461,7 @@ class Prepared:
 def prepared(parts: Divided, guarantee: Guarantee, how: How) -> Prepared:
     """Check a divided log, and embed its questions if that was asked for.
 
-    Args:
-        parts: as `dividing.divided` makes them.
-        guarantee: the promise to make, or the aim.
-        how: the options; an earlier policy's directions are used if it has any.
-
-    Raises:
-        UsageError: lists every problem that prevents a fit.
+    An earlier policy's directions are used if it has any.
     """
     check_parts(parts, guarantee, how.config, how.lambda_set)
     embedding = how.embedding
@@ -475,14 +469,14 @@ def prepared(parts: Divided, guarantee: Guarantee, how: How) -> Prepared:
         return Prepared(parts, objective_of(parts, guarantee, how.lambda_set))
     found = embedding.directions(parts.training, None if how.init is None else how.init.policy)
     if found is None:
-        few = f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record"
+        few = f"embeddings are not offered: the log has the text of fewer than {ROWS_EACH} training questions"
         return Prepared(parts, objective_of(parts, guarantee, how.lambda_set), notes=(few,))
     parts = parts.of(lambda table: embedded(table, embedding.vectors, found))
     return Prepared(parts, objective_of(parts, guarantee, how.lambda_set), embedding, found)
 
 
 def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
-    """Refuse a fit that cannot work, before any time is spent on it.
+    """Raise UsageError for a fit that cannot work, before any time is spent on it.
 
     Raises:
         UsageError: lists every problem.
@@ -490,7 +484,7 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
     table = parts.training if parts.training.n else parts.calibration
     problems = [] if lambda_set >= 0 else [f"lambda is the charge for an answer, 0 or more, not {lambda_set:g}"]
     if guarantee.budget_nano_usd is not None and not (table.cost_known and parts.calibration.cost_known):
-        problems.append(f"a budget needs the cost of every step, and in {table.dataset} some are unknown")
+        problems.append(f"a budget needs the cost of every step, but in {table.dataset} some are unknown")
     if not parts.calibration.n:
         problems.append(
             f"all {parts.questions} questions belong to groups that the policy to start from has seen, and none "
@@ -498,14 +492,13 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
         )
     if guarantee.separate and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
         problems.append(
-            f"a promise for each segment was asked for, and each of the {parts.questions:,} segments has one question: "
+            f"a promise for each segment was asked for, but each of the {parts.questions:,} segments has one question: "
             "ask for one promise for all, without --by-segment, or log in the column segment what questions belong to"
         )
-    if config is not None:
-        said = [one.replace("the certificate", "the log") for one in differences(made_for(table), made_for(config))]
-        problems += [
-            f"{table.dataset} was made by another cascade than the configuration describes: {one}" for one in said
-        ]
+    problems += [
+        f"{table.dataset} was made by another cascade than the configuration describes: {one}"
+        for one in log_differences(table, config)
+    ]
     refuse(problems)
 
 
@@ -523,11 +516,8 @@ def choice_on(
 
     No candidate starts from an earlier policy here. An earlier policy may have seen these questions, so its candidates
     would be scored on questions that they know, and the others on questions that they do not know.
-
-    Raises:
-        UsageError: the method does not exist, or the log has no feature that it could read.
     """
-    candidates = _candidates(training, objective, method, seed, networks=networks)
+    candidates = portfolio(training, objective, method, seed=seed, networks=networks)
     if len(candidates) == 1 or training.n < LEAST_TRAINING or len(set(training.groups)) < 2:
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
         return unchosen(training, taken, candidates, objective)
@@ -552,35 +542,23 @@ def _on_fewer_steps(table: EpisodeTable, objective: Objective, method: str, seed
     return [one for one in on_steps(table, objective, steps, method, seed=seed) if one.method != "depth"]
 
 
-def _candidates(
-    training: EpisodeTable,
-    objective: Objective,
-    method: str,
-    seed: int,
-    init: LearnedPolicy | None = None,
-    networks: Networks | None = None,
-) -> list[Candidate]:
-    # Without a question, only policies that read no signal can be fitted.
-    return portfolio(training, objective, method if training.n else "depth", seed=seed, init=init, networks=networks)
-
-
 def _made(
     training: EpisodeTable, objective: Objective, choice: Choice, how: How, networks: Networks | None
 ) -> LearnedPolicy:
     """Fit the chosen candidate on all training questions, starting from the earlier policy if there is one."""
     chosen = choice.chosen
     if how.init is not None:
-        again = _candidates(training, objective, how.method, how.seed, how.init.policy, networks)
+        init = how.init.policy
+        again = portfolio(training, objective, how.method, seed=how.seed, init=init, networks=networks)
         chosen = next((one for one in again if one.name == chosen.name), chosen)
     return chosen.whole(training)
 
 
-def _held(
-    policy: LearnedPolicy, choice: Choice, parts: Divided, guarantee: Guarantee, seen: Seen, seed: int
-) -> PolicyArtifact:
+def _held(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> PolicyArtifact:
     """Return the policy with the questions that it has seen, before it is certified."""
+    policy, choice = made
     numbers = model_file.dumps(policy)
-    training = tuple(sorted({*parts.training.questions, *seen.all}))
+    training = tuple(sorted({*parts.training.questions, *how.seen}))
     told = choice.figures(parts.training.n, parts.calibration.n)
     settings = model_file.settings(policy, numbers, told)
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
@@ -595,5 +573,5 @@ def _held(
     return replace(
         bare,
         path=path or rules.order(choice.sample, guarantee),
-        ordered_for=order_terms(guarantee, Draw(None, seed)),
+        ordered_for=order_terms(guarantee, Draw(None, how.seed)),
     )

@@ -1,16 +1,17 @@
-"""When to begin the reference's call early: backward regressions over the steps of a policy's walk.
+"""Fit a hedge (when to start the reference's call early) by backward regressions over the steps of a policy's walk.
 
-A walk at the served threshold takes steps c_1 < … < c_m and ends, or comes to the reference. Before each call c_k of an
-earlier step the reference can be begun. That is worth, in nano-USD,
+A walk at the served threshold takes steps c_1 < … < c_m and ends, or reaches the reference. Before each call c_k of an
+earlier step the reference's call can be started. The value of this is, in nano-USD,
 
-    v_k = λ · min(t, w_k) where the walk comes to the reference, and −c where it does not,
+    v_k = λ · min(t, w_k) if the walk reaches the reference, and −c if it does not,
 
-with λ the price of a second, t and c the seconds and the cost of the reference's call, and w_k the seconds of the calls
-from c_k on. From the last step back, v_k less what the later rules are worth is regressed on the features of the steps
-so far (before the first call, numbers of the request alone), and the reference is begun where that is above 0. So to
-begin now is compared with to begin later and never. A call that is cancelled counts in full: it may be billed.
+where λ is the price of a second, t and c are the seconds and the cost of the reference's call, and w_k the seconds of
+the calls from c_k on. From the last step back, v_k minus the value of the later rules is regressed on the features of
+the steps so far (before the first call, numbers of the request alone). The reference's call starts where the prediction
+is above 0. So starting now is compared with starting later and with never. A cancelled call counts in full, because it
+may be billed.
 
-The policy, its threshold and its answers are given and do not change.
+The policy, its threshold and its answers do not change.
 
 Reference: Longstaff & Schwartz (2001), as `purchases`; Dean & Barroso, The tail at scale (2013), for hedged requests.
 """
@@ -39,10 +40,10 @@ from cascade.training.purchases import State, features_in, offers_of
 from cascade.training.stopping import PENALTY
 
 NEVER = -1
-"""The column beside which the reference is begun, where it is not begun early."""
+"""The value for walks whose reference is not started early, instead of a column."""
 _NANO = 1_000_000_000
 _LEAST_ROWS = 30
-"""Walks with which a regression is fitted; of fewer the mean is taken."""
+"""The minimum number of walks for a regression; with fewer, the mean is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,11 @@ class Walks:
     """A policy's walks over logged questions, at the threshold that is served.
 
     Attributes:
-        history: what the policy sees.
+        history: the logged steps, as features read them.
         paid: bool (n, T), the steps that the walk takes; the last one is the reference.
-        seconds: float64 (n, T), how long each step takes.
-        money: int64 (n, T), what each step costs, in nano-USD.
-        rows: int64 (n,), the questions by their place in the table that they were made of.
+        seconds: float64 (n, T), the duration of each step's call.
+        money: int64 (n, T), the cost of each step, nano-USD.
+        rows: int64 (n,), the rows of the questions in the table that they come from.
     """
 
     history: History
@@ -73,7 +74,7 @@ class Walks:
         return Walks(self.history.take(some), self.paid[some], self.seconds[some], self.money[some], self.rows[some])
 
     def states(self) -> Mapping[State, Ints]:
-        """Return the questions that come to each state from which a call before the reference is made, by rows."""
+        """Return, for each state before a call other than the reference's, the rows of the questions that reach it."""
         found: defaultdict[State, list[int]] = defaultdict(list)
         for row, taken in enumerate(self.paid[:, :-1]):
             steps = (np.flatnonzero(taken) + 1).tolist()
@@ -91,13 +92,10 @@ class Walks:
 def walks_of(
     table: EpisodeTable, clock: EpisodeTable, policy: Policy, segments: Mapping[str | None, float]
 ) -> Walks | None:
-    """Return a policy's walks; None where the reference's call cannot be begun early.
+    """Return a policy's walks; None if the reference's call cannot be started early.
 
-    Args:
-        table: the questions, with costs in money.
-        clock: the same, with nanoseconds for costs (`episodes.seconds.clocked`).
-        policy: the policy that is served.
-        segments: the threshold of each segment, and that of the others under None.
+    `clock` is the table with nanoseconds for costs (`episodes.seconds.clocked`); `segments` has the threshold of each
+    segment, and that of all others under None.
     """
     parents = offers_of(table) if ends_in_reference(table) else None
     reference_alone = policy.takes is not None and policy.takes.reference
@@ -107,7 +105,7 @@ def walks_of(
     timed, _ = scored(policy, clock)
     names = list(segments)
     place = places(names, judged)
-    kappa = np.array([*segments.values(), -math.inf])[place]  # of a segment without a promise everything is kept
+    kappa = np.array([*segments.values(), -math.inf])[place]  # a segment without a promise keeps everything
     paid = passed(levels(judged.arrays, scores).reach, kappa)
     paid = paid if judged.bought is None else paid & judged.bought
     whole = judged.arrays.complete & (judged.arrays.steps == judged.arrays.horizon) & ~np.isnan(judged.paid).any(axis=1)
@@ -119,7 +117,7 @@ def walks_of(
 
 
 class Played(NamedTuple):
-    """What each question takes, (n,): seconds, float64, and money, int64 nano-USD; and whether the call was early."""
+    """For each question, (n,): the seconds, float64; the cost, int64 nano-USD; and whether the call was early."""
 
     seconds: Floats
     money: Ints
@@ -127,9 +125,9 @@ class Played(NamedTuple):
 
 
 def played(walks: Walks, beside: Ints) -> Played:
-    """Return what walks take where the reference is begun beside the call of a column, int64 (n,), or `NEVER`.
+    """Return time and cost of walks whose reference starts together with the call of a column, int64 (n,), or `NEVER`.
 
-    A call that is not used counts with its whole cost.
+    An unused call counts at its full cost.
     """
     early = beside != NEVER
     reached = walks.paid[:, -1]
@@ -139,7 +137,7 @@ def played(walks: Walks, beside: Ints) -> Played:
 
 
 def _saved(walks: Walks, beside: Ints) -> Floats:
-    """Return the seconds that are saved where the walk comes to the reference, (n,)."""
+    """Return the seconds saved if the walk reaches the reference, (n,)."""
     since = np.arange(walks.paid.shape[1]) >= beside[:, None]
     waited = np.where(walks.paid & since, walks.seconds, 0.0)[:, :-1].sum(axis=1)
     return np.asarray(np.minimum(waited, walks.seconds[:, -1]))
@@ -152,7 +150,7 @@ def always(walks: Walks) -> Ints:
 
 
 def decided(hedge: Hedge, walks: Walks) -> Ints:
-    """Return beside which column's call a hedge begins the reference, int64 (n,); `NEVER` where it does not."""
+    """Return the column of the call with which a hedge starts the reference's, int64 (n,); `NEVER` if it does not."""
     found = np.full(walks.n, NEVER, dtype=np.int64)
     rules = {rule.bought: rule for rule in hedge.rules}
     for state, rows in walks.states().items():
@@ -175,12 +173,9 @@ def _begins(worth: Scorer, raw: Floats) -> Bools:
 
 @one_thread()
 def fit_hedge(walks: Walks, usd_a_second: float, *, penalty: float = PENALTY) -> Hedge:
-    """Fit when the reference's call is begun early.
+    """Fit the rules for starting the reference's call early.
 
-    Args:
-        walks: the policy's walks (`walks_of`).
-        usd_a_second: the price of a second of waiting, in USD.
-        penalty: of the ridge regressions, for each column and column.
+    The penalty of the ridge regressions is for each column and column.
     """
     price = usd_a_second * _NANO
     later = np.zeros(walks.n)
@@ -197,7 +192,7 @@ def fit_hedge(walks: Walks, usd_a_second: float, *, penalty: float = PENALTY) ->
 
 
 def _regression(history: History, state: State, y: Floats, penalty: float) -> tuple[FeatureSet, Scorer]:
-    """Return the regression of y on the features of a state; the mean where there is nothing to learn from."""
+    """Return the regression of y on the features of a state; the mean if there are too few questions or features."""
     nothing = FeatureSet((), history.sources), Constant(float(y.mean()))
     if len(y) < _LEAST_ROWS:
         return nothing
@@ -211,11 +206,11 @@ def _regression(history: History, state: State, y: Floats, penalty: float) -> tu
     return features, Linear(design, found.weights, found.intercept)
 
 
-# --- what it brings, on questions that did not fit it ---
+# --- its figures on held-out questions ---
 
 
 class Way(NamedTuple):
-    """What one way to ask takes, over questions: mean cost in USD, mean and 95th percentile of seconds."""
+    """The figures of one way to ask: mean cost in USD, mean and 95th percentile of seconds."""
 
     cost_usd: float
     seconds: float
@@ -232,16 +227,16 @@ class Way(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What hedging brings on questions that did not fit it.
+    """The effect of hedging on questions that did not fit it.
 
     Attributes:
-        questions: how many.
-        sequential: without a hedge.
-        hedged: with it.
-        always: the reference is begun beside the first call of every question.
-        reference: the reference alone is asked.
-        begun: the share of questions whose reference is begun early.
-        unused: the share whose reference is begun early and not used.
+        questions: the number of questions.
+        sequential: the policy without a hedge.
+        hedged: the policy with the fitted hedge.
+        always: the reference's call starts with the first call of every question.
+        reference: the reference alone.
+        begun: the share of questions whose reference's call starts early.
+        unused: the share of questions whose reference's call starts early and is not needed.
     """
 
     questions: int
@@ -254,13 +249,9 @@ class HeldOut(NamedTuple):
 
 
 def held_out(walks: Walks, fold: Ints, usd_a_second: float, shown: Bools) -> HeldOut:
-    """Cross-fit hedges, and return what they bring.
+    """Cross-fit hedges, and return their effect.
 
-    Args:
-        walks: the policy's walks.
-        fold: int64 (n,), the fold of each question: a hedge that was fitted on the others decides on it.
-        usd_a_second: the price of a second of waiting, in USD.
-        shown: bool (n,), the questions that the figures are of.
+    For each question, a hedge fitted on the other folds decides. The figures are of the questions in `shown`.
     """
     beside = np.full(walks.n, NEVER, dtype=np.int64)
     for one in np.unique(fold):
@@ -271,7 +262,7 @@ def held_out(walks: Walks, fold: Ints, usd_a_second: float, shown: Bools) -> Hel
 
 
 def figures(walks: Walks, beside: Ints) -> HeldOut:
-    """Return the figures of walks whose reference is begun beside these columns' calls."""
+    """Return the figures of walks whose reference's call starts together with these columns' calls."""
 
     def way(columns: Ints) -> Way:
         found = played(walks, columns)

@@ -18,6 +18,7 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
+from cascade.text import percent
 from cascade.training.choosing import Candidate
 from cascade.training.dividing import SHARE, Divided, Embedding, Init, divided, in_logged, needed_of
 from cascade.training.estimators import one_thread
@@ -58,7 +59,7 @@ def fit_levels(
         tables: the log; several data sets of one cascade are taken as one.
         guarantee: the promise to make, without its alpha.
         alphas: two levels or more by name, each with the share of questions that may be missed.
-        method: as of `fitting.fit_policy`; the choice is made for each level by itself.
+        method: as for `fitting.fit_policy`; the choice is made separately for each level.
         make: trains one policy for all levels at once, which is taken at each without a comparison. It is called once,
             with the training questions and the objective of each level (`alpha` is the loss to aim at), and returns
             each level's policy by its name. If no question is left to train on, it is not called, and each level is
@@ -68,7 +69,7 @@ def fit_levels(
         calibration_share: the share of the questions set aside to certify; never fewer than the strictest level needs.
         lambda_set: the charge for a further answer in the set, as a share of a step's mean cost.
         init: an earlier policy that each level starts from; not with `make`.
-        embedding: offers where each question's sentence embedding lies; not with `make`.
+        embedding: offers features from sentence embeddings; not with `make`.
         expires_days: how long the certificates hold; by default they do not expire.
         allow_everything: if the questions are too few for a threshold, let a level keep everything.
         today: the day of the certificates, UTC.
@@ -114,15 +115,7 @@ def conditioned(networks: Networks, method: str, seed: int) -> Conditioned:
 
 
 def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Guarantee]:
-    """Return the promise of each level, the cheapest first.
-
-    Args:
-        guarantee: the promise to make, without its alpha.
-        alphas: the alpha of each level.
-
-    Raises:
-        UsageError: they cannot be levels; lists every problem.
-    """
+    """Return the promise of each level, the cheapest first; raise UsageError with all that is wrong with them."""
     problems = list(level_problems(alphas))
     if guarantee.alpha is None:
         problems.append(f"{guarantee.kind} does not promise a share of questions, and levels differ in that")
@@ -172,20 +165,30 @@ def _taken(policy: LearnedPolicy) -> Candidate:
 
 
 def _of_level(error: NotCertifiedError, name: str, asked: Guarantee) -> NotCertifiedError:
-    """Return the error with the level that could not be certified."""
     head = f"Level {name!r} (alpha {asked.alpha:g}): "
     why = None if error.why is None else f"{head}{error.why}"
-    return NotCertifiedError(f"{head}{error}", needed_n=error.needed_n, chance=error.chance, why=why)
+    about = {"why": why, "advice": error.advice}
+    return NotCertifiedError(f"{head}{error}", needed_n=error.needed_n, chance=error.chance, **about)
+
+
+LOOSE, STRICT = 0.1, "low=0.1,medium=0.05,high=0.02"
+"""A level above this alpha promises little if the reference alone keeps the promise; levels that promise more."""
 
 
 def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
-    """Yield notes on levels that are not worth using: another promises more and costs no more on the same questions.
+    """Yield a note on each level that is not useful.
 
-    Args:
-        fitted: the levels, the cheapest first.
+    Such a level promises little beyond the reference, or another level promises more and costs no more on the same
+    questions.
     """
     names = list(fitted)
     for place, name in enumerate(names):
+        asked = fitted[name].calibrated.guarantee
+        if asked.reference_keeps_it and asked.alpha is not None and asked.alpha > LOOSE:
+            yield (
+                f"level {name} promises little: it may break the promise of {asked.kind} on {percent(asked.alpha)} of "
+                f"the questions, and the reference breaks it on none. Stricter levels: {STRICT}"
+            )
         better = [other for other in names[place + 1 :] if _cost(fitted[other]) <= _cost(fitted[name])]
         if better:
             yield (

@@ -1,11 +1,11 @@
-"""The index: the expected loss avoided per cost of the next k steps, for the best k. It needs no price of a loss.
+"""The method index2: the expected loss avoided per cost of the next k steps, for the best k.
 
-After step t, let p = P(stopping here loses), q_k = P(k more steps mend it | it loses) and, if a right answer can be
-lost, r_k = P(k more steps break it | it does not lose). The score of going on is the maximum over k of
-(p q_k − (1 − p) r_k) / c_k. c_k is the expected cost of k more steps, a ridge regression on the step's features, since
-the same probability is worth less if the next step is expensive. No decision in between is modelled ("open loop"), and
-no price is needed: the threshold is its inverse. p is fitted on all questions, q_k on those where stopping loses, and
-r_k on the others.
+After step t, let p = P(stopping here loses), q_k = P(k more steps avoid the loss | stopping here loses) and, if a right
+answer can be lost, r_k = P(k more steps cause a loss | stopping here does not lose). The score of going on is the
+maximum over k of (p q_k − (1 − p) r_k) / c_k. c_k is the expected cost of k more steps, a ridge regression on the
+step's features, because the same probability is worth less if the next step is expensive. Decisions in between are not
+modelled ("open loop"), and no price is needed: the threshold is its inverse. p is fitted on all questions, q_k on those
+where stopping loses, and r_k on the others.
 
 References: `stopping`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
 """
@@ -31,7 +31,7 @@ from cascade.training.stopping import (
 )
 
 _PRICE_PENALTY = 1.0
-"""For each column and column: of features that explain half of what steps cost (`stopping.PENALTY`)."""
+"""The penalty per column: best if the features explain half of the variance of costs (`stopping.PENALTY`)."""
 _LEAST_SHARE = 0.1
 """The least predicted cost of later steps, as a share of the mean: a linear prediction may cross 0."""
 _LEAST_ROWS = 10
@@ -41,10 +41,8 @@ _LEAST_ROWS = 10
 def fit_lookahead(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
     """Fit optimal stopping by the index.
 
-    Args:
-        problem: the training questions, and what the policy is for (`stopping.build`). Probabilities are shrunk towards
-            those of an earlier policy where it was one of this method.
-        penalty: of the logistic regressions, for each column and column.
+    Probabilities are shrunk towards those of an earlier policy of this method; the penalty is for each column and
+    column.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
     """
@@ -52,10 +50,10 @@ def fit_lookahead(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
     include = None if problem.inclusion is None else per_price(problem.inclusion)
     scores = _scores(problem, gains)
 
-    def brings(price: float) -> Outcome:
+    def outcome_at(price: float) -> Outcome:
         return backward(problem.loss, problem.cost.values, lambda t, _: scores[:, t] >= 1.0 / price)
 
-    price = price_of_loss(problem, brings)
+    price = price_of_loss(problem, outcome_at)
     return policy_of(problem, "index2", gains, include, kappa=1.0 / price)
 
 
@@ -108,7 +106,6 @@ def _gain(problem: Problem, stage: Stage, penalty: float) -> Gain | None:
 
 
 def _prices(shown: _Shown, paid: Sequence[Floats]) -> tuple[Linear, ...]:
-    """Fit the cost of the next steps, for each number of them."""
     ridge = Ridge.prepare(shown.columns, shown.stage.penalty(_PRICE_PENALTY))
     found = [ridge.solve(one) for one in paid]
     return tuple([Linear(shown.stage.design, one.weights, one.intercept) for one in found])

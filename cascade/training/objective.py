@@ -4,7 +4,7 @@
 |---|---|---|
 | `coverage` | the question is missed | cost |
 | `solvable` | the same; a question that no step answers rightly loses nothing and does not count | cost |
-| `f1` | the best F1 on record minus the best F1 kept | cost |
+| `f1` | the best logged F1 minus the best F1 kept | cost |
 | `error`, `regret` | the one answer served is wrong; for regret, and the reference right | cost |
 | `agreement` | the one answer served differs from the reference's | cost |
 | `preference` | people prefer the reference's output to the one served | cost |
@@ -113,12 +113,8 @@ class CostLossCurve:
 def cost_loss_curve(loss: StepFunctions, value: StepFunctions) -> CostLossCurve:
     """Return the curve of loss and compared value over n questions, as kappa falls.
 
-    Args:
-        loss: the figure that falls as kappa falls, one function for each question; under a budget minus the cost.
-        value: the figure to minimise, one function for each question; under a budget the loss.
-
-    Raises:
-        UsageError: they are of different questions, or of none.
+    `loss` falls as kappa falls (under a budget minus the cost), and `value` is to be minimised (under a budget the
+    loss).
 
     >>> loss = StepFunctions(np.array([1, 1]), np.array([[0.7], [0.3]]), np.array([[-1], [-1]]))
     >>> cost = StepFunctions(np.array([10, 10]), np.array([[0.7], [0.3]]), np.array([[20], [40]]))
@@ -181,12 +177,7 @@ def cost_at_loss(walk: CostLossCurve, allowed: float, *, coin: float = 1.0) -> f
 def bootstrap(walk: CostLossCurve, allowed: float, drawn: Units, weights: Weights, *, coin: float = 1.0) -> Floats:
     """Return `cost_at_loss` in each bootstrap replicate, float64 (replicates,).
 
-    Args:
-        walk: a policy on n questions.
-        allowed: as for `cost_at_loss`.
-        drawn: the groups of the questions.
-        weights: by `draws`; the same for all policies that are compared.
-        coin: as for `cost_at_loss`.
+    `drawn` has the groups of the questions, and `weights` (`draws`) are the same for all policies that are compared.
     """
     run = _Run(walk, allowed, drawn, coin)
     values = np.empty(len(weights))
@@ -296,10 +287,8 @@ class Prices:
     """The price of a step, and the charge for each further answer in the set.
 
     Attributes:
-        in_money: whether costs are nano-USD. If not, the log does not say what every step costs, each counts the same,
-            and costs are numbers of steps.
-        answer: the charge for each further distinct answer in the set (lambda); 0 if the set's size is free.
-        unit: how many make one of what is shown: one nano-USD, or one step.
+        in_money: whether costs are nano-USD; otherwise they are numbers of steps, because the log lacks some costs.
+        answer: the charge for each further distinct answer in the set (lambda): nano-USD, or in units of a step.
     """
 
     in_money: bool
@@ -329,10 +318,10 @@ class Objective(NamedTuple):
     """The objective by which policies are compared.
 
     Attributes:
-        guarantee: the promise to make.
-        alpha: the loss that the calibration will allow; None under a budget.
+        guarantee: the promise.
+        alpha: the mean loss that the calibration will allow; None under a budget.
         prices: the prices of steps and answers.
-        lambda_set: the charge for an answer, as a share of a mean step.
+        lambda_set: the charge for each further answer in the set, in mean steps.
     """
 
     guarantee: Guarantee
@@ -362,13 +351,7 @@ class Objective(NamedTuple):
 def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCurve:
     """Return a policy's losses and costs on n questions as its threshold falls; `cost_at_loss` compares such curves.
 
-    Args:
-        sample: the questions with the policy's scores; for regret only those with the reference on record.
-        guarantee: the promise to make.
-        prices: the prices of steps and answers.
-
-    Raises:
-        UsageError: the log lacks what the guarantee needs.
+    For regret, `sample` has only questions for which the log has the reference.
     """
     loss, cost = guarantee.rules.losses(sample), _costs(sample, prices)
     if guarantee.rules.on_cost:
@@ -379,10 +362,7 @@ def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCu
 def allowed_of(table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -> float:
     """Return the mean that a curve must come down to, over all of a table's questions.
 
-    Args:
-        table: the questions.
-        guarantee: the promise to make.
-        alpha: the loss that the calibration questions will allow, at most that of the guarantee; None under a budget.
+    `alpha` is the loss that the calibration questions will allow; None under a budget.
     """
     if alpha is None:
         assert guarantee.budget_nano_usd is not None  # noqa: S101 - `Guarantee` has checked it

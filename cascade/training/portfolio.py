@@ -30,7 +30,6 @@ from cascade.checks import did_you_mean
 from cascade.conformal.arrays import Ints, Parents
 from cascade.episodes.table import EpisodeTable, without_embeddings
 from cascade.errors import UsageError
-from cascade.guarantees.base import Kind
 from cascade.guarantees.questions import has_reference
 from cascade.policies import learned
 from cascade.policies.base import Takes
@@ -97,12 +96,7 @@ def on_steps(
 ) -> list[Candidate]:
     """Return the candidates that take only some steps of a ladder, always including the last.
 
-    Args:
-        table: training questions, with all steps.
-        objective: what will be promised, and what steps cost.
-        steps: the numbers of the steps, from 1, rising.
-        method: as in `portfolio`.
-        seed: as in `portfolio`.
+    `table` has all steps; `steps` are numbers from 1, rising. `method` and `seed` are as in `portfolio`.
     """
     part = _OnSteps(steps)
     found = portfolio(part.of(table), objective, method, seed=seed)
@@ -120,16 +114,8 @@ def portfolio(
 ) -> list[Candidate]:
     """Return the candidates that a log has the numbers for, simple ones first.
 
-    Args:
-        table: training questions; candidates read only numbers that are known and vary in them.
-        objective: what will be promised, and what steps cost.
-        method: "auto", or one of `policies.learned.METHODS`: the candidates of that method alone.
-        seed: draws what the learned ones draw.
-        init: an earlier policy that they start from; networks start afresh.
-        networks: how networks are trained, and whether "auto" tries them; None: it does not.
-
-    Raises:
-        UsageError: there is no such method, or none of its candidates can be tried on this log.
+    `method` is "auto" for all candidates, or one of `policies.learned.METHODS` for those of that method. The candidates
+    read only numbers that are known and vary in the table. They start from `init`, except networks, which start anew.
     """
     if method not in {AUTO, *learned.METHODS}:
         raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *learned.METHODS))}.")
@@ -138,6 +124,8 @@ def portfolio(
             f"The network {method} cannot have a certificate, so there is nothing to compare or to promise: cascade "
             f"fit --policy {method.replace('_', '-')} writes it without one. cpo-batch calibrates the network of cpo."
         )
+    if not table.n:  # only policies that read no signal can be fitted
+        method = "depth"
     offers = networks is not None and networks.offered
     tried = _tried(table, objective, networks=offers) if method == AUTO else {method}
     if method in CERTIFIABLE or (method == AUTO and offers):
@@ -158,8 +146,7 @@ def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[
 
     If the first step has numbers but none of a known kind, as with tool calls without log-probs, one policy with trees
     replaces all others: on a few hundred questions a choice costs more than it gains, and if nothing can be certified
-        the
-    reference is taken anyway (`design/purchases.md`). With many questions it is compared.
+    the reference is taken anyway (`design/purchases.md`). With many questions it is compared.
     """
     trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
     if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):
@@ -177,11 +164,14 @@ def _all(
     networks: Networks | None,
     tried: set[str],
 ) -> Iterator[Candidate]:
-    """Yield the candidates of the methods that are tried, and cheap ones of other methods."""
+    """Yield the candidates of the methods in `tried`, and cheap ones of other methods."""
     kind = objective.guarantee.rules
-    yield Candidate(DEPTH, "depth", 0, partial(_depth, kind=kind))
-    if kind.reference_keeps_it and not objective.guarantee.abstain and has_reference(table):
-        yield Candidate(REFERENCE, "reference", 0, _reference)
+    if tried & {"depth", "reference"}:
+        from cascade.training.simple import fixed_depth, reference_alone  # here and below: loaded if they are tried
+
+        yield Candidate(DEPTH, "depth", 0, partial(fixed_depth, kind=kind))
+        if kind.reference_keeps_it and not objective.guarantee.abstain and has_reference(table):
+            yield Candidate(REFERENCE, "reference", 0, reference_alone)
     if table.n and table.arrays.horizon > 1:
         if "threshold" in tried:
             yield from _thresholds(table, objective)
@@ -200,18 +190,6 @@ def _without_embeddings(one: Candidate) -> Candidate:
     return replace(
         one, fit=lambda table: fit(without_embeddings(table)), finish=lambda table: finish(without_embeddings(table))
     )
-
-
-def _depth(table: EpisodeTable, kind: Kind) -> LearnedPolicy:
-    from cascade.training.simple import fixed_depth  # here and below: loaded when one is fitted
-
-    return fixed_depth(table, kind)
-
-
-def _reference(table: EpisodeTable) -> LearnedPolicy:
-    from cascade.training.simple import reference_alone
-
-    return reference_alone(table)
 
 
 def _thresholds(table: EpisodeTable, objective: Objective) -> Iterator[Candidate]:
@@ -324,7 +302,7 @@ def asked_of(objective: Objective) -> FitTarget:
     return FitTarget(objective.guarantee.kind, objective.alpha, budget, objective.lambda_set)
 
 
-# --- Decide which models of a ladder are worth asking, and leave out those that cost more than they save ---
+# --- Decide which models of a ladder to ask, and leave out those that cost more than they save ---
 # A ladder of five models need not ask all five: a question that only the last model can answer pays for every model
 # before it. The steps of a ladder do not depend on each other, so a log of all of them shows exactly what any subset of
 # them would have cost.
@@ -342,16 +320,10 @@ def may_leave_out(table: EpisodeTable, objective: Objective) -> bool:
 def best_steps(
     table: EpisodeTable, fold: Ints, objective: Objective, candidate_on: Callable[[tuple[int, ...]], Candidate | None]
 ) -> tuple[int, ...]:
-    """Return the steps that are worth their price, found by leaving out one step after another.
+    """Return the steps that save more than they cost, found by leaving out one step after another.
 
-    Args:
-        table: training questions with all steps.
-        fold: int64 (n,), the fold of each question, which is scored by a policy fitted on the other folds.
-        objective: what will be promised, and what steps cost.
-        candidate_on: makes a policy for some steps; returns None if these steps have nothing to learn from.
-
-    Returns:
-        Their numbers, from 1, in ascending order: the last step and at least one other.
+    `candidate_on` makes a policy for some steps, or returns None if these steps have nothing to learn from. The numbers
+    rise from 1: the last step and at least one other.
     """
 
     def cost(steps: tuple[int, ...]) -> float:
@@ -395,7 +367,7 @@ def method_named(said: str | None) -> str | None:
 
 
 def check_method(method: str) -> None:
-    """Refuse a method that does not exist."""
+    """Raise UsageError for a method that does not exist."""
     if method not in METHODS:
         meant = did_you_mean(method_written(method), map(method_written, METHODS))
         raise UsageError(f"There is no policy {method_written(method)!r} to fit{meant}.")

@@ -1,14 +1,15 @@
-"""Decide which call to buy next, or to stop: backward regressions over the sets of bought offers.
+"""Fit which call to buy next, or when to stop, by backward regressions over the sets of bought offers.
 
 A state is the set of offers bought so far, in the order of the list; the reference, the last offer, ends the walk. In
 each state, from the largest back to the empty one, the value of buying an offer j that may follow is
 
     y_j = μ · (loss of stopping now − loss of where the later rules stop) − price of j − cost of what they buy then.
 
-Its regression on the features of the state is what j is worth: the rule buys the best offer where that is above 0. It
-is net benefit (`stopping`) with several ways to go on. Which offer is the best does not depend on the threshold. So
-a policy's walks are nested as the threshold falls, and every promise is certified as for a ladder. The score is worth
-per cost: worth is divided by the whole cost of going on, so that a threshold acts as another price on the loss would.
+Its regression on the features of the state predicts the value of j: the rule buys the offer with the highest prediction
+if that is above 0. This is net benefit (`stopping`) with several ways to go on. Which offer is the best does not depend
+on the threshold. So a policy's walks are nested as the threshold falls, and every promise is certified as for a ladder.
+The score is value per cost: the value is divided by the whole cost of going on, so that a threshold acts like another
+price of the loss.
 
 A log of all offers gives the result of each set, since an offer depends only on its parents. With up to `ALL_SETS`
 offers all sets are states; with more, an offer is followed by the next one or by the reference.
@@ -38,7 +39,7 @@ from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.trees import Trees
 from cascade.training.estimators import Ridge, Weights, make_design
 from cascade.training.stages import FitTarget
-from cascade.training.stopping import PENALTY, Outcome, Problem, price_of_loss
+from cascade.training.stopping import PENALTY, Outcome, Problem, Walked, price_of_loss
 
 State: TypeAlias = tuple[int, ...]
 ALL_SETS, MOST_OFFERS = 6, 12
@@ -46,7 +47,7 @@ ALL_SETS, MOST_OFFERS = 6, 12
 _COMPARING = frozenset({AGREEMENT, "answer_share", "judge_share"})
 """Signals that depend on which offers were bought before. The features `votes` and `equals` replace them."""
 _LEAST_COST = 0.01
-"""The least cost of going on that worth is divided by, in mean steps."""
+"""The least cost of going on by which the value is divided, in mean steps."""
 
 
 def offers_of(table: EpisodeTable) -> Parents | None:
@@ -86,7 +87,16 @@ def states_of(parents: Parents) -> tuple[State, ...]:
 
 
 class _Stage(NamedTuple):
-    """The data for a state's rule: its features, raw and as columns, and the offers that may follow."""
+    """The data for the rule of a state, on n questions.
+
+    Attributes:
+        features: the features of the state.
+        raw: float64 (n, d), their values, NaN = missing.
+        design: the design that makes columns of them.
+        columns: float64 (n, D), the columns.
+        ridge: the factorised regression; None if no column varies.
+        ahead: the numbers of the offers that may follow.
+    """
 
     features: FeatureSet
     raw: Floats
@@ -97,7 +107,7 @@ class _Stage(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """The rules of one price, by state: each offer's worth as weights of columns, its targets, and its cost."""
+    """The rules of one price, by state: the weights that predict each offer's value, the targets, and the costs."""
 
     weights: Mapping[State, Sequence[Weights]]
     targets: Mapping[State, Sequence[Floats]]
@@ -106,18 +116,11 @@ class _Rules(NamedTuple):
 
 
 def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PENALTY) -> LearnedPolicy:
-    """Fit which offer to buy next, and when to stop; an earlier policy is not used.
+    """Fit which offer to buy next and when to stop; an earlier policy is not used.
 
-    Args:
-        problem: the training questions, and what the policy is for (`stopping.build`). Questions that lack an offer are
-            left out.
-        trees: whether the mean of a ridge regression and of boosted trees says what an offer is worth, where there are
-            requests enough for a cut; the price of a loss and the later decisions are those of the ridge regressions.
-        penalty: of the ridge regressions, for each column and column.
-
-    Raises:
-        MissingExtraError: trees were asked for, and scikit-learn is not installed.
-        UsageError: there is no question with all offers.
+    Questions that lack an offer are left out. With `trees`, the mean of a ridge regression and of boosted trees
+    predicts an offer's value if there are enough requests for a cut; the price of a loss and the later decisions are
+    those of the ridge regressions. The penalty of a column is `penalty` times the number of columns.
     """
     table = problem.table
     parents = offers_of(table)
@@ -125,7 +128,7 @@ def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PEN
         raise UsageError(f"{table.dataset} is not a log of 2 to {MOST_OFFERS} offers that are single calls.")
     whole = np.flatnonzero(table.arrays.steps == table.arrays.horizon)
     if not whole.size:
-        raise UsageError(f"No question of {table.dataset} has all offers on record.")
+        raise UsageError(f"No question of {table.dataset} has all offers in the log.")
     part, cost = table.take(whole), problem.cost.values[whole]
     states = states_of(parents)
     sure = _sure(part)
@@ -137,7 +140,7 @@ def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PEN
 
 
 def _sure(table: EpisodeTable) -> Floats:
-    """Return how often each offer is right, (T,), and 1 for the last; bought answers are ranked by this.
+    """Return the share of right answers of each offer, (T,), and 1 for the last; it ranks bought answers.
 
     Equal answers count as one, with the highest of their shares.
     """
@@ -150,15 +153,9 @@ def _lost(table: EpisodeTable, asked: FitTarget, state: State, sure: Floats) -> 
     if not state:
         return np.zeros(table.n)
     columns = np.array(state) - 1
-    part = _chain_of(table, state)
+    part = replace(table, parents=None, arrays=replace(table.arrays, parents=None)).only(state)
     ranked = np.where(part.arrays.present, sure[columns][None, :, None], np.nan)
     return np.asarray(asked.rules.loss(part, ranked)[:, -1])
-
-
-def _chain_of(table: EpisodeTable, state: State) -> EpisodeTable:
-    """Return the questions with only these offers."""
-    arrays = replace(table.arrays, parents=None)
-    return replace(table, parents=None, arrays=arrays).only(state)
 
 
 def features_in(history: History, state: State) -> FeatureSet:
@@ -171,7 +168,6 @@ def features_in(history: History, state: State) -> FeatureSet:
 
 
 def _stage(history: History, state: State, parents: Parents, penalty: float) -> _Stage:
-    """Return the data for a state's rule."""
     features = features_in(history, state)
     raw = features.table(history.only(state) if state else history, max(1, len(state)))
     design = make_design(raw, products=False)
@@ -184,33 +180,22 @@ def _at(stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floa
     """Fit the rules of one price, from the largest sets back."""
     n, last = cost.shape
     ahead: dict[State, tuple[Floats, Floats]] = {(last,): (np.zeros(n), np.zeros(n))}
-    rules = _Rules({}, {}, {}, Outcome(0.0, 0.0))
-    held: tuple[dict[State, Any], ...] = ({}, {}, {})
+    weights, targets, costs = dict[State, list[Weights]](), dict[State, list[Floats]](), dict[State, list[float]]()
     for state, stage in reversed([*stages.items()]):
         after = [ahead[(last,) if j == last else (*state, j)] for j in stage.ahead]
-        later = [_Later(loss, rest + cost[:, j - 1]) for j, (loss, rest) in zip(stage.ahead, after, strict=True)]
-        targets = [price * (lost[state] - one.loss) - one.cost for one in later]
-        weights = [_solved(stage, y) for y in targets]
-        told = np.stack([one.of(stage.columns) for one in weights], axis=1)
+        later = [Walked(loss, rest + cost[:, j - 1]) for j, (loss, rest) in zip(stage.ahead, after, strict=True)]
+        targets[state] = [price * (lost[state] - one.loss) - one.cost for one in later]
+        weights[state] = [_solved(stage, y) for y in targets[state]]
+        costs[state] = [float(one.cost.mean()) for one in later]
+        told = np.stack([one.of(stage.columns) for one in weights[state]], axis=1)
         best = told.argmax(axis=1)
         onward = np.ones(n, dtype=np.bool_) if not state else told.max(axis=1) > 0
         ahead[state] = (
             np.where(onward, _chosen([one.loss for one in later], best), lost[state]),
             np.where(onward, _chosen([one.cost for one in later], best), 0.0),
         )
-        for store, value in zip(held, (weights, targets, [float(one.cost.mean()) for one in later]), strict=True):
-            store[state] = value
     loss, spent = ahead[()]
-    return rules._replace(
-        weights=held[0], targets=held[1], costs=held[2], outcome=Outcome(float(loss.mean()), float(spent.mean()))
-    )
-
-
-class _Later(NamedTuple):
-    """Loss and cost of buying an offer and then following the later rules; the cost includes the offer's price."""
-
-    loss: Floats
-    cost: Floats
+    return _Rules(weights, targets, costs, Outcome(float(loss.mean()), float(spent.mean())))
 
 
 def _solved(stage: _Stage, y: Floats) -> Weights:

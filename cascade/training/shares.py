@@ -43,15 +43,13 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     Score, sign and order are named before the log is read: the first signal of `calibration.samples.KNOWN` that the log
     has, or the tokens of an answer if it has none. The function reads which signals the log has and how many questions;
     it reads no answer and no outcome.
-
-    Args:
-        table: the questions of a log, each once.
-        guarantee: the promise to make.
     """
     if not guarantee.plain or table.arrays.horizon < 2 or not guarantee.rules.last_is_safe(table):
         return None
     groups = len(set(table.groups))  # one question of each certifies
-    few = _losses_allowed(round(SHARES[-1] * groups), guarantee) < LEAST_LOSSES
+    assert guarantee.alpha is not None  # noqa: S101 - a promise of regret has both
+    assert guarantee.delta is not None  # noqa: S101 - the same
+    few = (most_losses(round(SHARES[-1] * groups), guarantee.alpha, guarantee.delta) or 0) < LEAST_LOSSES
     if not few and (table.arrays.horizon > 2 or groups >= LEARNS_FROM):
         return None
     if only_unknown(table):
@@ -68,22 +66,11 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     return Candidate(f"threshold on {name}", "threshold", 1, lambda _: policy)
 
 
-def _losses_allowed(n: int, guarantee: Guarantee) -> int:
-    """Return how many losses among n questions still certify the promise; −1 if not even 0 do."""
-    assert guarantee.alpha is not None  # noqa: S101 - a promise of regret has both
-    assert guarantee.delta is not None  # noqa: S101 - the same
-    most = most_losses(n, guarantee.alpha, guarantee.delta)
-    return -1 if most is None else most
-
-
 def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, seed: int) -> float:
     """Return the share of a log's questions that should certify.
 
-    Args:
-        parts: the log, divided by the largest of `SHARES`: its training questions train at every share.
-        choice: the choice on that part.
-        guarantee: a promise of regret.
-        seed: the seed of the folds.
+    `parts` is divided by the largest of `SHARES`: its training questions, on which `choice` was made, train at every
+    share. `seed` is the one of that choice.
     """
     chosen, first = choice.chosen, parts.training
     groups = len(set(first.groups)) + parts.calibration.n  # one question of each certifies
@@ -91,7 +78,8 @@ def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, s
         return SHARES[-1]
     shares = [one for one in SHARES if round(one * groups) >= needed_of(guarantee)] or [SHARES[-1]]
     sizes = [(many - 1) / many * first.n for many in (2, FOLDS)]
-    held = [out_of_fold(first, chosen, folds(first, many, seed)) for many in (2, FOLDS)]
+    small = out_of_fold(first, chosen, folds(first, 2, seed))
+    held = [small, choice.sample if choice.folds else out_of_fold(first, chosen, folds(first, FOLDS, seed))]
     allowed = {one: allowed_loss(guarantee, round(one * groups)) for one in shares}
     costs = {one: [cost_of(sample, choice.objective, allowed[one]) for sample in held] for one in shares}
     expected = {one: _at_size(sizes, costs[one], (1 - one) * parts.questions) for one in shares}

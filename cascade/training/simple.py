@@ -59,11 +59,6 @@ def one_threshold(table: EpisodeTable, signal: str, kind: Kind) -> LearnedPolicy
     the losses that later steps would mend, over all steps. The cost at one threshold would be a poor judge: it depends
     on the few questions near the threshold, and with 300 questions it has the wrong sign in two of ten draws of a log
     (`design/portfolio.md`).
-
-    Args:
-        table: the training questions.
-        signal: a feature's name.
-        kind: of the guarantee.
     """
     told, meant = _promising(table, signal, kind), _meant(signal)
     sign = meant if meant and told * meant > -_SURELY else math.copysign(1.0, told)
@@ -76,7 +71,7 @@ def plain_threshold(table: EpisodeTable, feature: str, sign: float, kind: Kind) 
 
 
 def _meant(signal: str) -> float:
-    """Return 1 if by its name a high number means doubt, −1 if a low one does, 0 if the name does not tell."""
+    """Return 1 if by its name a high number means doubt, −1 if a low one does, 0 if the name does not say."""
     name = f"_{signal}_"
     if CONFIDENCE.fullmatch(signal) or any(f"_{word}_" in name for word in _SURE):
         return -1.0
@@ -113,7 +108,7 @@ def _centred_ranks(values: Floats) -> Ints:
 def doubtful_verdict(table: EpisodeTable, kind: Kind | None = None) -> LearnedPolicy:
     """Return the policy that goes on while the verdict is near a coin flip: by −(p − ½)², falling in |p − ½|.
 
-    The same order as that of the verdict's uncertainty −ln max(p, 1 − p). A missing verdict is full doubt.
+    The order is that of the verdict's uncertainty −ln max(p, 1 − p). A missing verdict counts as full doubt.
     """
     square = Design(np.array([0.5]), np.ones(1), np.zeros(1), np.ones(1), np.array([]), np.array([[0, 0]]))
     return _threshold(table, Linear(square, np.array([0.0, -1.0]), 0.0), VERDICT, kind)
@@ -159,16 +154,15 @@ def policy_of(
     return LearnedPolicy(method, tuple(rules), kappa)
 
 
-# --- One threshold per rung: how sure a model has to be for the ladder to stop, for each model its own ---
-# The models of a ladder are sure on different scales, so that one threshold for all of them stops too early at some and
-# too late at others. Here the thresholds are tuned together on training questions, at the loss that will be allowed and
-# at a series of smaller and larger ones. Each vector of thresholds stops wherever the stricter ones do (they are
-# nested). So all of them are one policy: a step's score is the level at which its doubt is first low enough to stop,
-# piecewise linear between the tuned thresholds, and calibration sets the level.
+# --- One threshold per rung: for each model of a ladder, the confidence at which the ladder stops ---
+# The confidences of a ladder's models have different scales, so one threshold for all models stops too early at some
+# and too late at others. Here the thresholds are tuned together on training questions, for the allowed loss and for a
+# series of smaller and larger losses. Each vector of thresholds stops wherever the stricter ones do (they are nested).
+# So together they are one policy: a step's score is the level at which its doubt is first low enough to stop, piecewise
+# linear between the tuned thresholds, and calibration sets the level.
 #
-# The search is exhaustive over a grid of quantiles, and is repeated on finer grids around what it found. With two
-# thresholds to set the first grid is the finest. What all combinations of a grid lose and cost are running sums of a
-# histogram.
+# The search is exhaustive over a grid of quantiles, and is repeated on finer grids around the best point. With two
+# thresholds the first grid is the finest. Running sums of a histogram give the losses and costs of all combinations.
 
 QUANTILES = 100
 """How many thresholds are tried for each rung: quantiles of its doubt."""
@@ -186,14 +180,6 @@ def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> L
     """Return the policy that goes on while a step's doubt is above the threshold of that step.
 
     Its own threshold, `kappa`, is the level that was tuned for the requested loss or budget.
-
-    Args:
-        table: the training questions, of a ladder.
-        doubt: the doubt that the thresholds are set on.
-        asked: the promise, and the loss or the budget that the calibration will allow.
-
-    Raises:
-        UsageError: the log lacks what the promise needs.
     """
     problem = _problem(table, doubt, asked)
     path = tuned(problem, LEVELS)
@@ -253,11 +239,8 @@ def _grid(values: Floats) -> Floats:
 def tuned(problem: Problem, levels: Sequence[float]) -> list[Vector]:
     """Return nested thresholds for each level, strict ones first: each stops wherever the one before it does.
 
-    Those at level 1 are tuned first; the others are tuned outwards from them, each within its neighbour's bounds.
-
-    Args:
-        problem: the thresholds to tune.
-        levels: rising parts of the limit, 1 among them.
+    Those at level 1 are tuned first; the others are tuned outwards from them, each within its neighbour's bounds. The
+    levels are rising parts of the limit, 1 among them.
     """
     lowest, highest = (0,) * len(problem.grids), tuple([grid.size for grid in problem.grids])
     limits = [problem.free + level * (problem.limit - problem.free) for level in levels]
@@ -310,11 +293,8 @@ def _best(problem: Problem, limit: float, grids: Sequence[Ints]) -> Vector:
 def summed(cell: Ints, weights: Floats, shape: tuple[int, ...]) -> Floats:
     """Return, for all combinations of thresholds, the sum of the weights where the questions stop, float64 `shape`.
 
-    Args:
-        cell: int64 (n, R), the index of the first threshold of the rung's grid at which a question stops; the grid's
-            size if it never does.
-        weights: float64 (n, R + 1), the weight of stopping at a rung; the last: at none.
-        shape: the sizes of the R grids.
+    `cell`, int64 (n, R), is the first threshold of each rung's grid at which a question stops, the grid's size if it
+    never does; `weights`, float64 (n, R + 1), of stopping at a rung, and in the last column at none.
     """
     total = np.zeros(shape)
     for rung in range(len(shape) + 1):

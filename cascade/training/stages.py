@@ -39,9 +39,9 @@ from cascade.training.estimators import (
 )
 
 # --- The inputs of optimal stopping: the target, and the cost of each step. The kind of guarantee defines the loss
-# Everything here assumes that every answer of the steps taken is kept. A record that ends before its question does is
-# continued as if nothing changed: the same loss, and steps at their mean cost. This is for fitting only; a certificate
-# counts such questions conservatively (`conformal.rollout`).
+# Everything here assumes that every answer of the steps taken is kept. A record that ends early is continued with the
+# same loss and with steps at their mean cost. This is for fitting only; a certificate counts such questions
+# conservatively (`conformal.arrays`).
 
 WINSORISED_AT = 0.98
 """The quantile at which a step's costs are clipped for fitting: if their standard deviation is 3.6 times the mean, a
@@ -53,7 +53,7 @@ class FitTarget:
     """The promise that a policy is fitted for.
 
     Attributes:
-        kind: the kind of the guarantee, one of `guarantees.registry.names`.
+        kind: the kind of the guarantee, one of `guarantees.base.KINDS.names`.
         alpha: the mean loss that the calibration will allow, over the questions that the kind covers; None for
             "budget".
         budget_nano_usd: for "budget", the mean cost of a question that the calibration will allow, nano-USD.
@@ -115,7 +115,7 @@ class StepCost(NamedTuple):
 
 
 def on_record(table: EpisodeTable) -> Bools:
-    """Return which steps are on record, bool (n, T)."""
+    """Return which steps the log has, bool (n, T)."""
     return np.asarray(np.arange(table.arrays.horizon) < table.arrays.steps[:, None])
 
 
@@ -128,11 +128,7 @@ def decides(table: EpisodeTable) -> Bools:
 
 
 def step_cost(table: EpisodeTable) -> StepCost:
-    """Return the costs of steps. If any cost is unknown, or all are 0, each step costs 1.
-
-    Raises:
-        UsageError: there is no question.
-    """
+    """Return the costs of steps. If any cost is unknown, or all are 0, each step costs 1."""
     if not table.n:
         raise UsageError("There is no question to fit on.")
     held = on_record(table)
@@ -150,11 +146,7 @@ def step_cost(table: EpisodeTable) -> StepCost:
 
 
 def allowed(table: EpisodeTable, asked: FitTarget) -> float:
-    """Return the allowed mean loss over all questions of a table; `alpha` is over those that the kind covers.
-
-    Raises:
-        UsageError: the kind bounds a mean cost, or the log lacks what it needs.
-    """
+    """Return the allowed mean loss over all questions of a table; `alpha` is over those that the kind covers."""
     if asked.alpha is None:
         raise UsageError("A budget allows a cost, not a loss.")
     return asked.alpha * float(asked.rules.counted(table).mean())
@@ -173,16 +165,16 @@ _LEAST_PRIOR = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """The data for one step's rule.
+    """The data for the rule of one step.
 
     Attributes:
-        step: its number, from 1.
+        step: the step's number.
         features: the features that the rule reads.
         rows: int64 (k,), the questions that reached the step.
-        deciding: bool (k,), where the policy decides after it whether to go on (`stages.decides`).
-        raw: float64 (k, d), the features; NaN = missing.
-        design: converts them to columns.
-        columns: float64 (k, D).
+        deciding: bool (k,), whether the policy decides after the step (`stages.decides`).
+        raw: float64 (k, d), the features' values, NaN = missing.
+        design: the design that makes columns of them.
+        columns: float64 (k, D), the columns.
     """
 
     step: int
@@ -266,32 +258,32 @@ def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: 
 
 
 # --- How likely each answer is right at each step: which one is served, and which are kept ---
-# After each step two things are estimated by logistic regression on the step's features, calibrated by Platt's method
-# on questions that the model has not seen: how likely each new answer is right, and how likely the *incumbent* is, the
-# best answer of the steps before. The confidence of an earlier answer does not know the later steps, which may
-# contradict it. `policies.learned.beside` puts the new answers on the side of the incumbent where they belong, so that
-# `engine.rank` serves the one that is likelier now.
+# After each step, logistic regressions on the step's features estimate the probability that each new answer is right,
+# and that the *incumbent*, the best answer of the steps before, is right. Platt's method calibrates both on questions
+# that the model has not seen. The earlier confidence of the incumbent does not reflect the later steps, which may
+# contradict it. `policies.learned.beside` places the new confidences above or below the incumbent's, so that
+# `engine.rank` serves the answer that is likelier now.
 #
-# Any confidences are valid; what is promised of the answer served is certified by `conformal.ltt`. Where the strategy's
-# own confidences, or with a ladder its latest answer, serve the right answer more often out of fold, they are left.
+# Any confidences are valid; `conformal.ltt` certifies the promise on the answer served. If the strategy's own
+# confidences, or a ladder's latest answer, serve the right answer more often out of fold, they are used instead.
 
 PENALTY = 1.0
-"""Of a logistic regression, for each column and column: a logit's variance before any data is then about 1."""
+"""The penalty of a logistic regression, per column: the prior variance of a logit is then about 1."""
 LEAST_ROWS = 40
-"""Answers of a source at a step below which their rightness is not modelled."""
+"""The fewest answers of a source at a step for which a model of their rightness is fitted."""
 
 
 class Answers(NamedTuple):
-    """How likely answers are right, a fit for each step.
+    """Estimates of the probability that answers are right, fitted for each step.
 
     Attributes:
-        confidence: for each step, for each place, P(this answer is right); None = the strategy's own.
-        incumbent: for each step P(the best earlier answer is right); None at step 1.
-        out_of_fold: float64 (n, T, m), the confidences of the training questions, each by a regression that has not
-            seen the question, on the scale (two numbers, Platt's) that all of them gave; the strategy's own where
-            nothing was fitted. They rank as the policy's would.
-        right, own_right: how often the answer served is right, mean over the steps on record, by these confidences out
-            of fold and by the strategy's own; equal where nothing was fitted.
+        confidence: for each step and candidate, the model of P(this answer is right); None = the strategy's own.
+        incumbent: for each step, the model of P(the best earlier answer is right); None at step 1.
+        out_of_fold: float64 (n, T, m), the confidences of the training questions, each from a regression that has not
+            seen the question, with the slope and offset (Platt's) of all questions; the strategy's own if nothing was
+            fitted. They rank answers as the policy does.
+        right, own_right: the share of right answers among those served after each logged step, by these confidences
+            out of fold and by the strategy's own; equal if nothing was fitted.
     """
 
     confidence: tuple[tuple[Logistic | Constant | None, ...], ...]
@@ -315,7 +307,7 @@ def own_answers(table: EpisodeTable) -> Answers:
 
 
 def newest_answers(table: EpisodeTable) -> Answers:
-    """Return confidences that serve the newest answer: t / T at step t, so that the last step's is sure.
+    """Return confidences that serve the newest answer: t / T at step t, and so 1 at the last step.
 
     For a promise that the last step's answer never breaks (`guarantees.base.Kind.last_is_safe`).
     """
@@ -330,18 +322,14 @@ def newest_answers(table: EpisodeTable) -> Answers:
 def fit_answers(
     table: EpisodeTable, stages: Sequence[Stage], *, seed: int = 0, init: LearnedPolicy | None = None
 ) -> Answers:
-    """Fit how likely answers are right, step by step: which answer is the incumbent depends on the steps before.
+    """Fit the probabilities that answers are right, step by step: the incumbent depends on the steps before.
 
-    Args:
-        table: the training questions.
-        stages: their steps (`stages.staged`).
-        seed: draws the folds.
-        init: an earlier policy, whose logits are shrunk towards instead of towards 0.
+    With `init`, the logits are shrunk towards those of the earlier policy instead of towards 0.
     """
     own = own_answers(table)
     try:
         fold = folds(table, FOLDS, seed)
-    except UsageError:  # all questions are of one group, so that none can be left out of a fit
+    except UsageError:  # all questions are in one group, so none can be left out of a fit
         return own
     found = np.where(table.arrays.present, table.confidence, np.nan)
     confidence: list[tuple[Logistic | None, ...]] = []
@@ -400,9 +388,7 @@ def _prior(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: Ep
 class Chance(NamedTuple):
     """A calibrated probability of an event at a step.
 
-    Attributes:
-        model: of all rows.
-        out_of_fold: float64 (k,), what regressions said that had not seen the row, on the scale of all rows.
+    `out_of_fold`, float64 (k,), comes from regressions that had not seen the row, with the calibration of all rows.
     """
 
     model: Logistic
@@ -410,14 +396,9 @@ class Chance(NamedTuple):
 
 
 def chance(stage: Stage, event: Bools, counted: Bools, fold: Ints, prior: Floats | None = None) -> Chance | None:
-    """Fit the probability of an event on the rows that count; None where they are too few, or all of one fold.
+    """Fit the probability of an event on the rows that count; None if they are too few, or all in one fold.
 
-    Args:
-        stage: the step.
-        event: bool (k,), what happened, of the stage's rows.
-        counted: bool (k,), which rows count.
-        fold: int64 (k,), the fold of each row (`folds`).
-        prior: float64 (D,), the weights to shrink towards.
+    `counted`, bool (k,), marks the rows of the stage that count; the weights are shrunk towards `prior`, float64 (D,).
     """
     if np.count_nonzero(counted) < LEAST_ROWS or np.unique(fold[counted]).size < 2:
         return None
@@ -439,29 +420,30 @@ def logistic_of(design: Design, weights: Weights, slope: Slope | None = None) ->
 
 
 def _share(table: EpisodeTable, confidence: Floats) -> float:
-    """Return how often the answer served is right, mean over the steps on record."""
+    """Return the share of logged steps after which the answer served is right."""
     return float(served_right(table.arrays, confidence)[on_record(table)].mean())
 
 
-# --- Which answers are worth their place in the set, where one costs something (lambda) ---
-# An answer is a *find* where it is right and no other answer before it was. Keeping it is worth μ · P(find) and costs
-# lambda. As score: the log-odds of P(find) minus those of lambda / μ, times 1 − lambda / μ. That is 0 where the two are
-# equal, and near there μ · P(find) / lambda − 1, benefit per price as the score of going on (`stopping`).
+# --- Which answers to keep in the set if each answer has a charge (lambda) ---
+# An answer is a *find* if it is right and no earlier answer is. Keeping it has the expected benefit μ · P(find) and
+# costs lambda. Its score is the log-odds of P(find) minus those of lambda / μ, times 1 − lambda / μ. The score is 0 if
+# benefit and cost are equal, and near 0 it is about μ · P(find) / lambda − 1: benefit per price, as in the score of
+# going on (`stopping`).
 
 _EDGE = 1e-6
-"""lambda / μ is kept so far from 0 and 1, where log-odds are finite."""
+"""lambda / μ is kept at least this far from 0 and 1, so that log-odds are finite."""
 _CERTAIN = 700.0
 """A logit at which a served probability is 1 to the bit."""
 
 
 class Inclusion(NamedTuple):
-    """How likely each answer is a find.
+    """The probability that each answer is a find.
 
     Attributes:
-        models: for each step, for each place; None where there is too little to fit on: such answers are kept.
-        out_of_fold: float64 (n, T, m), by models that have not seen the question; +inf where the answer is kept anyway,
-            −inf where there is none.
-        lambda_set: what an answer costs, in mean steps.
+        models: for each step and candidate, the model of P(find); None if there is too little data: the answer is kept.
+        out_of_fold: float64 (n, T, m), the logits of P(find) out of fold; +inf if the answer is always kept, −inf if
+            there is none.
+        lambda_set: the charge for an answer, in mean steps.
     """
 
     models: tuple[tuple[Logistic | None, ...], ...]
@@ -469,17 +451,15 @@ class Inclusion(NamedTuple):
     lambda_set: float
 
     def kept(self, price: float) -> Bools:
-        """Return which answers are worth their place at a price of the loss: bool (n, T, m)."""
+        """Return the answers whose expected benefit is at least their charge at a price of the loss: bool (n, T, m)."""
         found: Bools = self.out_of_fold > self.lambda_set / price
         return found
 
 
 class Kept(NamedTuple):
-    """Loss and cost of stopping after each step where answers are left out: float64 (n, T) each.
+    """Loss and cost of stopping after each step if answers may be left out: float64 (n, T) each.
 
-    Attributes:
-        loss: of coverage.
-        cost: of each step, with what its newly kept answers are charged with.
+    The cost of a step includes the charge for its newly kept answers.
     """
 
     loss: Floats
@@ -487,7 +467,7 @@ class Kept(NamedTuple):
 
 
 def finds(table: EpisodeTable) -> Bools:
-    """Return which answers are finds: right, where no other answer before was. Bool (n, T, m)."""
+    """Return which answers are finds, bool (n, T, m): those that are right if no earlier answer is."""
     arrays = table.arrays
     n, flat = arrays.n, arrays.answer.reshape(arrays.n, -1)
     right = arrays.correct.reshape(n, -1)
@@ -497,7 +477,7 @@ def finds(table: EpisodeTable) -> Bools:
 
 
 def fit_inclusion(table: EpisodeTable, stages: Sequence[Stage], asked: FitTarget, *, seed: int = 0) -> Inclusion:
-    """Fit how likely each answer is a find, by logistic regressions as `answers.chance` does."""
+    """Fit the probability that each answer is a find, by logistic regressions (`chance`)."""
     event, present = finds(table), table.arrays.present
     out = np.where(present, np.inf, -np.inf)
     try:
@@ -519,9 +499,9 @@ def fit_inclusion(table: EpisodeTable, stages: Sequence[Stage], asked: FitTarget
 
 
 def with_inclusion(table: EpisodeTable, inclusion: Inclusion, cost: Floats, price: float) -> Kept:
-    """Return loss and cost of stopping where answers that are not worth their charge are left out.
+    """Return loss and cost of stopping if answers whose benefit is below their charge are left out.
 
-    Where the walk stops its last step's likeliest find is kept all the same: no set is empty (`policies.base.actions`).
+    The likeliest find of the step at which the walk stops is always kept: no set is empty (`policies.base.actions`).
     """
     arrays, kept = table.arrays, inclusion.kept(price)
     found = np.logical_or.accumulate((kept & arrays.correct).any(axis=2), axis=1)
@@ -540,7 +520,7 @@ def _new(answer: np.ndarray[tuple[int, ...], np.dtype[np.int64]], kept: Bools) -
 
 
 def at_price(inclusion: Inclusion, price: float) -> list[tuple[Linear | None, ...]]:
-    """Return the scores of the answers at a price of the loss: 0 where an answer is just worth its place."""
+    """Return the scores of the answers at a price of the loss: 0 if an answer's benefit equals its charge."""
     share = min(max(inclusion.lambda_set / price, _EDGE), 1.0 - _EDGE)
     shift = math.log(share) - math.log1p(-share)
     return [

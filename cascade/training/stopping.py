@@ -5,13 +5,14 @@ on the mean loss. With a price μ on the loss the best rule goes on if
 
     Q_t(h) = E[ μ · (loss of stopping now − loss of stopping later) − cost of going on | h ] > 0,
 
-later decisions being as good. The estimators differ in how they estimate that: net benefit (`fit_net_benefit`) by
-backward induction with a ridge regression after each step, `boosted` (`trees`) by trees, `index2` (`lookahead`) by
-probabilities of finding something for its price.
+if later decisions are optimal too. The estimators differ in how they estimate Q: net benefit (`fit_net_benefit`) by
+backward induction with a ridge regression after each step, `boosted` (`trees`) by trees, `index2` (`lookahead`) by the
+probability that further steps avoid the loss, per cost.
 
-All scores are benefit per price: divided, at each step, by the mean cost of the next. At kappa = 0 the division changes
-nothing. Elsewhere it makes a threshold on the score act like another price on the loss: near Q = 0 a change of μ by dμ
-moves Q by dμ · E[loss removed] = dμ/μ · E[cost], so Q / E[cost] shifts by the same amount at all steps.
+All scores are benefit per price: at each step, Q is divided by the mean cost of the next step. At kappa = 0 the
+division changes nothing. At other thresholds it makes the threshold act like another price of the loss: near Q = 0 a
+change of μ by dμ moves Q by dμ · E[loss removed] = dμ/μ · E[cost], so Q / E[cost] shifts by the same amount at all
+steps.
 
 Guarantee of every policy made here: none. Any scores are valid; `calibration` certifies the promise on questions that
 the fit has not seen.
@@ -67,18 +68,18 @@ their price."""
 
 
 class Problem(NamedTuple):
-    """The input of an estimator.
+    """The input of an estimator, on n questions of T steps.
 
     Attributes:
         table: the training questions.
-        asked: the target of the policy.
-        stages: their T steps.
-        loss: float64 (n, T), the loss of stopping after each step (`guarantees.base.Kind.loss`).
-        cost: the costs of the steps.
+        asked: the promise to fit for.
+        stages: the features of each step, T of them.
+        loss: float64 (n, T), the loss of stopping after each step (`Kind.loss`).
+        cost: the cost of each step, in mean steps.
         answers: the probabilities that answers are right.
         inclusion: the probabilities that answers are finds; None if every answer is kept.
         init: an earlier policy to start from.
-        seed: the seed of the estimator's draws.
+        seed: the seed of the folds and of trees.
     """
 
     table: EpisodeTable
@@ -114,18 +115,9 @@ def build(
 ) -> Problem:
     """Return a table's stopping problem.
 
-    Args:
-        table: the training questions; for regret only those with the reference on record.
-        asked: the target of the policy.
-        products: whether the designs for going on have products of features.
-        confidences: whether to fit the probabilities that answers are right. For the single answer they are always
-            fitted, since its loss depends on which answer is served.
-        init: an earlier policy to start from. Weights are shrunk towards its probabilities and towards its score,
-            scaled to fit the questions.
-        seed: the seed of the folds of the confidences, and of the estimator's draws.
-
-    Raises:
-        UsageError: there is no question, or the log lacks what the kind needs.
+    With `products` the designs for going on have products of features. Without `confidences` the probabilities that
+    answers are right are fitted only for the single answer, whose loss depends on which is served. Weights are shrunk
+    towards the probabilities and the score of `init`, scaled to fit the questions.
     """
     cost, stages = step_cost(table), tuple(staged(table))
     if asked.rules.last_is_safe(table):
@@ -145,7 +137,7 @@ ProblemBuilder: TypeAlias = Callable[..., Problem]
 
 
 class SharedProblem:
-    """`build` for several estimators in turn, which share one problem of a table.
+    """A `build` for several estimators in turn, which share the problem of a table.
 
     Only the problem of the last table is kept; a table is recognised by object identity.
     """
@@ -174,8 +166,8 @@ def policy_of(
     Args:
         problem: the problem that it was fitted on.
         method: one of `policies.learned.METHODS`.
-        onward: the scores of going on, T − 1; None if there was no question to fit one: go on.
-        include: the scores of the answers, T times m; None keeps them all.
+        onward: the scores of going on, T − 1 of them; None, if no question was left to fit one, always goes on.
+        include: the scores of the answers, T times m; None keeps all answers.
         kappa: the threshold if none is certified.
     """
     nothing = (None,) * len(problem.table.sources)
@@ -196,30 +188,26 @@ class Outcome(NamedTuple):
     cost: float
 
 
-def price_of_loss(problem: Problem, brings: Callable[[float], Outcome]) -> float:
+def price_of_loss(problem: Problem, outcome_at: Callable[[float], Outcome]) -> float:
     """Return the least price μ at which the rules lose at most the allowed loss, or the highest within the budget.
 
     By bisection in the logarithm along fixed points, so that a stricter target never gives a lower price. If no price
     reaches the allowed loss, return the least price that loses as little as the highest. The aim is a little below the
     allowed loss (`_AIM`), and below the loss of the first step alone, so that the scores are accurate near the future
-    threshold.
-
-    Args:
-        problem: the problem to fit.
-        brings: returns the mean loss and cost of the rules of a price, in mean steps.
+    threshold. `outcome_at` returns the mean loss and cost, in mean steps, of the rules of a price.
     """
-    enough = _enough(problem, brings)
+    enough = _enough(problem, outcome_at)
     low, high = LOW, HIGH
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if enough(brings(2.0**middle)):
+        if enough(outcome_at(2.0**middle)):
             high = middle
         else:
             low = middle
     return float(2.0 ** (low if problem.asked.rules.on_cost else high))
 
 
-def _enough(problem: Problem, brings: Callable[[float], Outcome]) -> Callable[[Outcome], bool]:
+def _enough(problem: Problem, outcome_at: Callable[[float], Outcome]) -> Callable[[Outcome], bool]:
     """Return the test whether a price is high enough."""
     asked, cost = problem.asked, problem.cost
     if asked.rules.on_cost:
@@ -230,16 +218,14 @@ def _enough(problem: Problem, brings: Callable[[float], Outcome]) -> Callable[[O
         affordable = max(asked.budget_nano_usd / unit, least + _LEAST_SHARE * (most - least))
         return lambda outcome: outcome.cost > affordable
     aim = _AIM * min(allowed(problem.table, asked), float(problem.loss[:, 0].mean()))
-    aim = max(aim, brings(2.0**HIGH).loss)
+    aim = max(aim, outcome_at(2.0**HIGH).loss)
     return lambda outcome: outcome.loss <= aim
 
 
 class Walked(NamedTuple):
     """Loss and cost of going on at a step and then following the later rules: float64 (n,) each.
 
-    Attributes:
-        loss: the loss where the walk then stops.
-        cost: the cost of the steps from the next one on.
+    The cost is that of the steps from the next one on.
     """
 
     loss: Floats
@@ -247,16 +233,10 @@ class Walked(NamedTuple):
 
 
 def backward(loss: Floats, cost: Floats, decide: Callable[[int, Walked], Bools]) -> Outcome:
-    """Walk back from the last step to the first.
+    """Walk back from the last step to the first; return the mean loss and cost of the decisions.
 
-    Args:
-        loss: float64 (n, T), the loss of stopping after each step.
-        cost: float64 (n, T), the cost of each step.
-        decide: called with t, from T − 2 down to 0, and with loss and cost of going on after step t + 1; returns
-            whether to go on: bool (n,).
-
-    Returns:
-        The mean loss and cost of the decisions, from the first step on.
+    `decide` is called with t, from T − 2 down to 0, and with loss and cost of going on after step t + 1; it says
+    whether to go on, bool (n,). Loss and cost are float64 (n, T).
     """
     horizon = loss.shape[1]
     ahead = Walked(loss[:, -1], cost[:, -1])
@@ -271,13 +251,13 @@ def backward(loss: Floats, cost: Floats, decide: Callable[[int, Walked], Bools])
 #
 #     y = μ · (loss of stopping now − loss of where the later rules stop) − cost until there.
 #
-# Its regression on the features of step t is the rule: go on where it is positive. μ is the least price at which the
-# rules lose, on the training questions, no more than will be allowed. As μ only changes y, each design is factorised
-# once.
+# Its regression on the features of step t is the rule: go on if the prediction is positive. μ is the least price at
+# which the rules keep the loss on the training questions within the allowed loss. As μ only changes y, each design is
+# factorised once.
 #
 # The penalty is proportional to the number of columns and does not depend on the number of rows. For k standardised
-# columns that together explain a share R² of y and about equally, the best is k (1 − R²) / R²; R² is small here, since
-# whether a later step finds an answer is mostly luck. `PENALTY` is that of R² = 0.1.
+# columns that together explain a share R² of y, in about equal parts, the best penalty is k (1 − R²) / R². R² is small
+# here, since whether a later step finds an answer is mostly luck. `PENALTY` is the best one for R² = 0.1.
 
 PENALTY = 9.0
 """The penalty per column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more
@@ -289,9 +269,9 @@ class Induced(NamedTuple):
 
     Attributes:
         price: μ, in mean steps.
-        weights: for each step but the last, in the columns of its stage; None if no question decides.
-        targets: their regression targets, float64 (number of deciding rows,) each.
-        outcome: their mean loss and cost on the training questions.
+        weights: for each step but the last, the weights of its rule; None if no question decides there.
+        targets: for each step but the last, the regression targets; None if no question decides there.
+        outcome: the mean loss and cost of the rules.
     """
 
     price: float
@@ -303,9 +283,7 @@ class Induced(NamedTuple):
 def fit_net_benefit(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
     """Fit optimal stopping by net benefit; kappa = 0 is the optimum at the price that was found.
 
-    Args:
-        problem: the training questions, and what the policy is for (`stopping.build`).
-        penalty: of the ridge regressions, for each column and column.
+    The penalty of a column in the ridge regressions is `penalty` times the number of columns.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions. The order of the rows
     changes only rounding. A stricter alpha never gives a lower price.

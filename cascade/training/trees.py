@@ -1,11 +1,11 @@
-"""Gradient-boosted regression trees, fitted by scikit-learn and handed on as plain arrays; and net benefit with them.
+"""Gradient-boosted regression trees, fitted by scikit-learn and exported as plain arrays; and net benefit with them.
 
-Serving needs numpy alone. scikit-learn is imported where it is used, and nowhere else. Why its histogram-based trees,
-and not its older ones or LightGBM: `design/estimators.md`.
+Serving needs numpy alone. scikit-learn is imported only where it is used. `design/estimators.md` says why its
+histogram-based trees were chosen, and not its older ones or LightGBM.
 
 `fit_boosted` fits trees to the targets of the ridge regressions, at their price. The later decisions behind the targets
-are those of the ridge rules. Trees that learned from their own would, in sample, overfit what stopping later brings,
-and out of fold know less than will be served (`design/osc.md`).
+are those of the ridge rules. With targets from their own later decisions, trees would overfit the value of stopping
+later in sample; out of fold, they would learn from fewer questions than the served policy (`design/osc.md`).
 """
 
 from __future__ import annotations
@@ -44,25 +44,16 @@ def boosted(
 
     The same rows and seed give the same trees, to the bit, whatever the number of cores. A missing value goes to the
     side that fits the training rows better; if a feature was never missing, the trees record that (`foreseen`). An
-    infinite value counts as the largest or least finite one.
-
-    Args:
-        raw: float64 (n, d), raw features, NaN where missing.
-        y: float64 (n,), finite.
-        seed: the seed of the sample of 200,000 rows that sets the bins, if there are more.
-        weights: float64 (n,) ≥ 0, the weight of each row.
-        trees: the number of trees.
-        leaves: the most leaves of a tree; at most 64 can be served.
-        learning_rate: the share of each tree that is added.
-        least_rows: the fewest rows of a leaf.
+    infinite value counts as the largest or least finite one. If there are more than 200,000 rows, `seed` draws those
+    that set the bins. At most 64 leaves of a tree can be served; `least_rows` is the fewest of a leaf, and
+    `learning_rate` the share of each tree that is added.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
         UsageError: there is no row, or y or weights are not finite or do not have one number for each row.
         CascadeError: the exported trees do not predict what scikit-learn does: its internals have changed.
 
-    Reference: Friedman, Greedy function approximation (2001); Ke et al., LightGBM (2017), whose method scikit-learn's
-    is.
+    Reference: Friedman, Greedy function approximation (2001); Ke et al., LightGBM (2017), the method in scikit-learn.
     """
     regressor = _sklearn()
     missing = np.isnan(raw)
@@ -160,7 +151,7 @@ _MANY = 10_000
 
 
 def _size(rows: int) -> _Size:
-    """Return the settings for so many rows: trees of three cuts while targets are mostly noise."""
+    """Return the settings for a number of rows: trees of three cuts while targets are mostly noise."""
     if rows < _MANY:
         return _Size(60, 4, 0.05, min(max(20, rows // 20), 200))
     return _Size(60, 8, 0.1, 200)
@@ -169,14 +160,9 @@ def _size(rows: int) -> _Size:
 def fit_boosted(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
     """Fit optimal stopping by net benefit with boosted trees; the trees ignore an earlier policy.
 
-    Args:
-        problem: the training questions, and what the policy is for (`stopping.build`).
-        penalty: the penalty of the ridge regressions that set the price and the later decisions.
+    The penalty is that of the ridge regressions that set the price and the later decisions.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
     """
     induced = induce(problem, penalty)
     scorers = [

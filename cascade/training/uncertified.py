@@ -38,10 +38,7 @@ DELTA = 0.05
 class ShareKept(NamedTuple):
     """The share of questions on which the promise was kept, with its 95 % interval.
 
-    Attributes:
-        n: the questions that the promise covers, which the policy has not seen.
-        share, low, high: the share of them; the interval is Clopper and Pearson's, for graded losses Hoeffding's.
-            Without a question the share is None, and the interval 0 to 1.
+    The interval is Clopper and Pearson's, or Hoeffding's for graded losses; without a question the share is None.
     """
 
     n: int
@@ -58,9 +55,9 @@ class Uncertified:
         policy: the trained policy, at its own threshold.
         artifact: for `policies.artifact.write`: settings and numbers, no certificate.
         learning: how it was trained.
-        wanted: the promise asked for, which it does not make.
-        sizes: how many questions were used for what; `calibration` counts those that it was evaluated on.
-        kept: how often the promise asked for was kept on them.
+        wanted: the requested promise, which it does not make.
+        sizes: how many questions were used for each purpose; `calibration` counts those that it was evaluated on.
+        kept: how often the requested promise was kept on them.
         realised: the policy's figures on them.
         reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model, on them, if known.
         training: the questions that it was trained on.
@@ -94,16 +91,9 @@ def fit_uncertified(
 ) -> Uncertified:
     """Train a policy network without a certificate, and evaluate it on questions that it has not seen.
 
-    Args:
-        tables: the log; several data sets of one cascade are taken as one.
-        guarantee: the target of the training; the policy does not promise it.
-        method: "cpo" or "cpo_online".
-        networks: how it is trained.
-        config: the cascade that will serve; the log must belong to it.
-        seed: the seed of the parts, the weights and the batches.
-        calibration_share: the share of the questions that it is evaluated on, which would certify another policy.
-        lambda_set: the charge for a further answer in the set, as a share of a step's mean cost.
-        embedding: offers where each question's sentence embedding lies.
+    The method is "cpo" or "cpo_online"; the policy does not promise `guarantee`, which is the target of its training. A
+    share of the questions, which would certify another policy, evaluates it. Other arguments are those of
+    `fitting.fit_policy`.
 
     Guarantee: none.
 
@@ -147,11 +137,7 @@ def fit_uncertified(
 
 
 def kept_at(sample: Sample, kind: Kind, kappa: float) -> ShareKept:
-    """Return how often a promise was kept at a threshold, on questions that the network has not seen.
-
-    Raises:
-        UsageError: the log lacks what the kind needs.
-    """
+    """Return how often a promise was kept at a threshold, on questions that the network has not seen."""
     some, losses = kind.counted(sample.table), kind.losses(sample)
     lost: Floats = (losses.at(kappa) / losses.units)[some]
     n = int(lost.size)

@@ -71,7 +71,7 @@ class Models:
 
 
 def play(task: Task, policy: Policy, models: Models, budget_nano_usd: int) -> Played:
-    """Serve one customer. The small model does what is too dear for the large one; too dear for both is the end."""
+    """Serve one customer. If the budget does not allow the large model, ask the small one; if neither, end the task."""
     shop, purse, turns = Shop(), QuestionBudget(budget_nano_usd), [Message("user", task.message)]
     calls, errors, large, stopped = list[str](), 0, 0, False
     for turn in range(1, MOST_TURNS + 1):

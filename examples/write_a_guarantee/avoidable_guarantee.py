@@ -12,7 +12,7 @@ class Avoidable(ServedAnswer):
     """Count a wrong answer if some step has a right one."""
 
     name = "avoidable"
-    event = "the answer served is right, or no step would have brought a right one"
+    event = "the answer served is right, or no step would have given a right one"
     kept = "the answer served is right, or no step is"
 
     def against(self, table: Questions) -> np.ndarray:

@@ -36,12 +36,15 @@ _ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
 async def listening(reply: bytes, *, tls: bool) -> AsyncIterator[tuple[int, list[int]]]:
     """Yield the port of a server with one reply, and a list with an entry for each request that it read."""
     read: list[int] = []
+    answers: list[asyncio.Task[None] | None] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers.append(asyncio.current_task())
         read.append(len(await reader.readuntil(b"\r\n\r\n")))
         writer.write(reply)
         await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
     security = None
     if tls:
@@ -50,6 +53,7 @@ async def listening(reply: bytes, *, tls: bool) -> AsyncIterator[tuple[int, list
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=security)
     async with server:
         yield server.sockets[0].getsockname()[1], read
+        await asyncio.gather(*filter(None, answers))  # TLS ends when the client agrees, which must be before the loop
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_named_and_not_retried(bench: Bench) -> None:

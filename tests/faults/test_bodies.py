@@ -196,7 +196,7 @@ def test_f07_a_flood_of_informational_responses_ends_on_time(odd: Callable[..., 
 
     orchestrator = odd(flood)
     orchestrator.config = orchestrator.config.model_copy(
-        update={"timeouts": orchestrator.config.timeouts.model_copy(update={"per_question_s": 0.5})}
+        update={"timeouts": orchestrator.config.timeouts.model_copy(update={"per_question_s": 0.2})}
     )
     with within(1.5):
         came, _ = asked(orchestrator, way)

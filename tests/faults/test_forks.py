@@ -81,7 +81,7 @@ def printed(code: str, folder: Path) -> str:
         [sys.executable, "-W", "ignore", "-c", code, url], capture_output=True, text=True, check=True, timeout=100
     )
     assert "ImportError" not in done.stderr
-    assert "not on record" not in done.stderr
+    assert "not recorded" not in done.stderr
     return done.stdout
 
 

@@ -138,7 +138,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Exchange]
         return exchange
 
     monkeypatch.setattr(openai_http, "Exchange", noted)
-    gc.collect()
     gc.disable()
     yield made
     gc.enable()

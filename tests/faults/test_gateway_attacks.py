@@ -115,6 +115,16 @@ def test_no_attack_gets_through_and_the_server_serves_on(url: str, data: bytes, 
     assert sent(url, request(chat(), BEARER, "Connection: close")).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/v1/chat/completions", "/v1/messages", "/ui"])
+async def test_a_line_end_behind_a_path_takes_no_scope_away(path: str) -> None:
+    """The router's patterns end with "$", which also matches before a last line end."""
+    keys = [{"name": "nobody", "sha256": KEY.sha256, "scopes": ("view",)}, {"name": "admin", "sha256": EXPIRED.sha256}]
+    async with orchestrator(SURE, server={"keys": keys}) as served, asgi(served) as client:
+        for method in ("GET", "POST"):
+            said = await client.request(method, f"{path}%0A", json=ASK, headers={"authorization": f"Bearer {KEY.key}"})
+            assert said.status_code == 404, said.text
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_model_writes_ends_neither_a_header_nor_an_event(url: str, path: str, stream: bool) -> None:

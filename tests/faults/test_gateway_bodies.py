@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from unit.server.served import asgi, orchestrator
 
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server.bodies import parsed_object
+from cascade.server.refusals import Refused
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOL = {"name": "f", "description": "It does.", "parameters": SCHEMA}
@@ -28,6 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
         "max_tokens": 10, "n": 1, "logprobs": True, "top_logprobs": 2, "user": "ann", "temperature": 0.5,
         "stop": ["x"], "stream": False, "stream_options": {"include_usage": True}, "parallel_tool_calls": True,
+        "modalities": ["text"],
     },
     "/v1/responses": {
         "input": [
@@ -39,6 +43,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "instructions": "Be brief.", "tools": [{"type": "function", **TOOL}],
         "tool_choice": {"type": "function", "name": "f"}, "max_output_tokens": 10, "stream": False,
         "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}, "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"],
     },
     "/v1/messages": {
         "system": [{"type": "text", "text": "Be brief."}], "max_tokens": 10,
@@ -72,10 +77,15 @@ def replaced(body: dict[str, Any], path: tuple[Any, ...], junk: Any) -> dict[str
     return made
 
 
+WRITTEN = reply('{"name": "f", "arguments": {"a": 1}}', logprobs=[-0.1] * 9)
+"""JSON where a request asks for it, and a tool call as text where it offers tools."""
+
+
+@pytest.mark.parametrize("answer", [reply("", tool_calls=[("f", {"a": 1})], logprobs=[-0.1] * 9), WRITTEN])
 @pytest.mark.parametrize("path", BODIES)
-async def test_no_body_makes_the_server_fail(path: str) -> None:
-    provider = FakeProvider(lambda _: reply("", tool_calls=[("f", {"a": 1})], logprobs=[-0.1] * 9))
-    async with orchestrator(provider) as served, asgi(served) as client:
+async def test_no_body_makes_the_server_fail(path: str, answer: Any) -> None:
+    provider = FakeProvider(lambda _: answer)
+    async with orchestrator(provider, budget={"total": 1e6}) as served, asgi(served) as client:
         whole = {"model": "cascade", **BODIES[path]}
         found = await client.post(path, json=whole)
         assert found.status_code == 200, found.text
@@ -86,6 +96,24 @@ async def test_no_body_makes_the_server_fail(path: str) -> None:
                 if said.status_code not in {200, 400, 404, 502}:
                     failed.append((way, junk, said.text))
     assert not failed
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("18446744073709551615", True), ("-9223372036854775808", True), ('"123456789012345678901"', True),
+        ("0.1234567890123456789", True), ("18446744073709551616", False), ("-9223372036854775809", False),
+        ("9" * 300, False),
+    ],
+)  # fmt: skip
+def test_a_whole_number_is_kept_to_the_digit_or_refused(written: str, kept: bool) -> None:
+    """The reader of JSON makes 18446744073709551616 a float: the models would read another number than was sent."""
+    body = f'{{"tools": [{written}]}}'.encode()
+    if kept:
+        assert parsed_object(body, 10) == {"tools": [json.loads(written)]}
+        return
+    with pytest.raises(Refused, match="more than 64 bits"):
+        parsed_object(body, 10)
 
 
 _JSON = {"content-type": "application/json"}

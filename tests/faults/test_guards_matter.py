@@ -148,7 +148,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F28": (test_streams.scenario_f28, _first_usage_counts),
     "F29": (test_streams.scenario_f29, instead(reading, "storable", lambda said, _notes: said)),
     "F30": (test_payload.scenario_f30, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
-    "F40": (test_guide.scenario_f40, instead(base_guide, "data_block", _naive_block)),
+    "F40": (test_guide.scenario_f40, instead(verdict, "data_block", _naive_block)),
     "F40 tokens": (test_guide.scenario_f40, instead(text, "defuse", lambda said: said)),
     "F41": (test_guide.scenario_f41, instead(reply, "is_answer", bool)),
     "F42": (test_guide.scenario_f42, instead(verdict, "read_text", _naive_verdict)),

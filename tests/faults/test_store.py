@@ -142,11 +142,11 @@ def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk: Path, ask: Callab
     ran = ask(url)
     assert ran.code == 0
     assert "Danube" in ran.out
-    assert "answers are not on record" in ran.err
+    assert "answers were not recorded" in ran.err
     assert "the disk is full" in ran.err or "disk may be full" in ran.err
     ran = ask(f"{{store: '{url}', strict: true}}")
     assert (ran.code, ran.out) == (1, "")
-    assert "The answer was not put on record" in ran.err
+    assert "The answer was not recorded" in ran.err
     assert "the disk is full" in ran.err or "disk may be full" in ran.err
 
 
@@ -303,7 +303,7 @@ def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(
             assert cascade._traces is not None
             cascade._traces.flush()
         assert cascade._traces.counts.lost == 8
-    said = [record.getMessage() for record in caplog.records if "not on record" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "not recorded" in record.getMessage()]
     assert len(said) == 1
     assert said[0].endswith("the store is broken")
 
@@ -337,7 +337,7 @@ async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(
 ) -> None:
     failing(monkeypatch, 10**9, StoreError("the store is broken"))
     cascade = wired({"store": file_url, "strict": True, "durability": durability})
-    with pytest.raises(StoreError, match=r"was not put on record: the store is broken") as caught:
+    with pytest.raises(StoreError, match=r"was not recorded: the store is broken") as caught:
         await cascade.aask("what?")
     assert caught.value.answer.text == "Danube"
     with pytest.raises(StoreError) as streamed:

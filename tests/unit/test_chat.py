@@ -88,6 +88,13 @@ def test_a_limit_is_added_only_where_the_application_sets_none() -> None:
     assert fake.requests[1].max_tokens == 7
 
 
+def test_of_two_limits_a_cap_counts_with_the_higher_one() -> None:
+    """Servers differ in which one they read."""
+    orchestrator, fake = served_by(None)
+    orchestrator.chat([USER], max_completion_tokens=7, max_tokens=9_000)
+    assert fake.requests[0].max_tokens == 9_000
+
+
 def test_a_model_s_own_limit_holds_for_chat_requests() -> None:
     fake = FakeProvider(None)
     models = {**CONFIG["models"], "base": {"model": "small", "max_tokens": 50}}

@@ -171,7 +171,9 @@ def test_a_base_that_is_down_is_named_before_the_cap() -> None:
     provider = FakeProvider(lambda _: ProviderUnavailableError("small answered 503"))
     with (
         Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator,
-        pytest.raises(BudgetExceededError, match=r"The base at step 1: .*small answered 503.* After that: "),
+        pytest.raises(
+            BudgetExceededError, match=r"^The call of base failed at step 1: .*small answered 503\. After that: "
+        ),
     ):
         orchestrator.ask("which?")
 
@@ -287,7 +289,7 @@ def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one_until_
     assert first <= 12
     assert not any(certified[first:])
     assert reasons(answers[-1]) == [
-        "step 2 lacks an answer or a signal, which more questions do now than the calibration allows"
+        "step 2 lacks an answer or a signal, and that happens more often now than the calibration allows"
     ]
     assert status is not None
     assert (status.certified, sum(status.uncertified.values())) == (first, 30 - first)

@@ -12,16 +12,18 @@ from cases import each
 
 import cascade
 
+HOMES = {name: module for module, names in cascade._HOMES.items() for name in names.split()}
+
 
 def test_all_is_the_sorted_public_names() -> None:
     assert cascade.__all__ == sorted(cascade.__all__)
-    assert set(cascade.__all__) == {*cascade._HOMES, "__version__"}
+    assert set(cascade.__all__) == {*HOMES, "__version__"}
     assert dir(cascade) == cascade.__all__
 
 
-@each("name", sorted(cascade._HOMES))
+@each("name", sorted(HOMES))
 def test_every_lazily_named_attribute_resolves_to_that_of_its_module(name: str) -> None:
-    home = importlib.import_module(f"cascade.{cascade._HOMES[name]}")
+    home = importlib.import_module(f"cascade.{HOMES[name]}")
     assert getattr(cascade, name) is getattr(home, name)
     assert getattr(home, name).__module__ == home.__name__
 
@@ -30,7 +32,7 @@ def test_what_type_checkers_see_is_what_is_there() -> None:
     source = (cascade.__file__ or "").replace(".pyc", ".py")
     with open(source, encoding="utf-8") as file:  # noqa: PTH123 - a package's own file
         head = file.read().split("_HOMES = {")[0]
-    for name in cascade._HOMES:
+    for name in HOMES:
         assert f" {name}" in head.replace(",", " ,").replace("\n", " "), f"{name} is missing under TYPE_CHECKING"
 
 
@@ -53,7 +55,7 @@ def test_importing_the_package_runs_nothing_else() -> None:
 
 
 def test_everything_public_says_what_it_is() -> None:
-    for name in cascade._HOMES:
+    for name in HOMES:
         assert (getattr(cascade, name).__doc__ or "").strip().endswith((".", '"}', ")")) or "\n" in getattr(
             cascade, name
         ).__doc__

@@ -87,7 +87,7 @@ def test_an_import_that_fails_is_one_error_that_says_what_to_do(
     with pytest.raises(UsageError) as caught:
         SHAPES.find(f"{module(text)}:{attribute}")
     assert said in str(caught.value)
-    assert "Mend or uninstall the package" in str(caught.value)
+    assert "Repair or uninstall the package" in str(caught.value)
     assert "sk-abc" not in str(caught.value)
 
 

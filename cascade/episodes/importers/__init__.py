@@ -54,11 +54,7 @@ def __getattr__(name: str) -> Any:
 
 
 def detect(path: Path | str) -> str | None:
-    """Return the importer for a file, by its columns; None for cascade's own logs and for unknown files.
-
-    Raises:
-        UsageError: there is no such file.
-    """
+    """Return the importer for a file, by its columns; None for cascade's own logs and for unknown files."""
     kind = known(path)
     return None if kind == OWN else kind
 
@@ -103,7 +99,7 @@ def import_rows(
     if chosen is None:
         raise UsageError(
             f"The columns of {path} are not those of a known log. Name its kind with --from ({', '.join(IMPORTERS)}), "
-            f"or map its fields to columns: --map question=FIELD --map answer=FIELD."
+            f"or map its fields to columns: --map question=FIELD --map answer=FIELD --map model=FIELD."
         )
     if chosen not in {*IMPORTERS, OWN}:
         raise UsageError(f"There is no importer {chosen}{did_you_mean(chosen, IMPORTERS)}")
@@ -144,8 +140,7 @@ def read_log(
 
     Takes and raises the same as `files.read_rows`. A foreign log of chat requests is read as a ladder of `models`;
     other logs are read whole. A wide table is refused: the user should first see how its columns are read, and the
-        order of
-    its models (`cascade import`).
+    order of its models (`cascade import`).
     """
     kind = known(path)
     if kind is None and _is_wide(path):

@@ -39,14 +39,9 @@ def rows_from_batch(
     """Yield the rows of ladders of the models. The k-th answers of all models to a request are one episode.
 
     A request's line may have fields beyond OpenAI's format: `gold` (null is unknown, `[]` no call), `group`, `segment`,
-    `split`. All requests are held in memory.
-
-    Args:
-        sources: files of requests and of results, in any order.
-        dropped: told of requests and results that are left out, and of unknown costs.
-        models: the steps of the ladder, in their order; by default all models, by rising mean cost.
-        columns: further columns, each with a field of a request's line: `{"segment": "tenant"}`.
-        dataset: the name of the requests; by default that of the first file of requests.
+    `split`. All requests are held in memory. The files may come in any order. The models are the steps of the ladder,
+    by default all, by rising mean cost. `columns` takes further columns from fields of a request's line: `{"segment":
+    "tenant"}`.
 
     Raises:
         UsageError: one kind of file is missing, a model is not in the log, or the order of the models is unknown.
@@ -135,13 +130,8 @@ def _answer(
         finish, tokens = text(choice.get("finish_reason")), tokens_in(choice)
         said = answered(asked_for.request, message, usage, finish_reason=finish, tokens=tokens)
         said["signals"]["replay"][ECHOED] = model
-        created = moment(whole_seconds) if (whole_seconds := _nanoseconds(body.get("created"))) else None
+        created = moment(seconds * 1_000_000_000) if (seconds := whole(body.get("created"))) else None
         source = "no price" if cost is None else "list price"
         return {**asked_for.head, **said, "cost_source": source, "created_at": created and created.iso}
 
     return LoggedAnswer(record.place, custom_id, model, cost, columns)
-
-
-def _nanoseconds(seconds: Any) -> int | None:
-    found = whole(seconds)
-    return None if found is None else found * 1_000_000_000

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from cascade.checks import did_you_mean
+from cascade.checks import did_you_mean, hint_at
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import ALSO, SIGNALS, cast
 from cascade.episodes.rowcheck import OddValueError, odd
@@ -114,9 +114,10 @@ def checked_roles(roles: Mapping[str, str] | None) -> dict[str, str]:
 def checked_columns(columns: Mapping[str, str] | None, also: Iterable[str] = ()) -> dict[str, str]:
     """Return the field for each of cascade's columns; raise UsageError that names every unknown column."""
     known = {*COLUMNS, *also} - {"schema_version"}
-    wrong = [f"{name}{did_you_mean(name, known)}" for name in columns or () if name not in known]
+    wrong = [f"{name}{hint_at(name, known)}" for name in columns or () if name not in known]
     if wrong:
-        raise UsageError(f"Nothing can be mapped to {'; nor to '.join(wrong)}")
+        names = ", ".join(name for name in (*COLUMNS, *also) if name in known)
+        raise UsageError(f"Nothing can be mapped to {'; nor to '.join(wrong)}. What a field can be mapped to: {names}")
     return dict(columns or {})
 
 
@@ -125,13 +126,9 @@ def mapped(
 ) -> dict[str, Any]:
     """Return cascade's columns, taken from a record by a mapping; columns without a mapping are left out.
 
-    Args:
-        fields: the record.
-        columns: the field of each column. A field is a name, or a path of names: metadata.user. A column may also be
-            `cost_usd`, `latency_s` (seconds) or `signals.NAME`.
-        place: the record's place in the file.
-        dropped: counts invalid values, which become null.
-        by_field: whether an invalid value is counted under the name of its field, not of its column.
+    A field is a name, or a path of names: metadata.user. A column may also be `cost_usd`, `latency_s` (seconds) or
+    `signals.NAME`. An invalid value becomes null, and is counted under its field's name if `by_field`, else its
+    column's.
     """
     made: dict[str, Any] = {}
     for column, field in columns.items():
@@ -186,13 +183,31 @@ def episodes(
             "JOIN (SELECT trace AS t, min(number) AS first FROM calls GROUP BY trace) ON t = trace "
             "ORDER BY first, number"
         )
+        orders: dict[frozenset[str], list[str]] = {}
         for trace, rows in itertools.groupby(ordered, key=lambda row: row[0]):
             calls_made = list(rows)
             if all(row[1] is not None for row in calls_made):
                 calls_made.sort(key=lambda row: row[1])
             found = [(row[2], json.loads(row[3]), json.loads(row[4])) for row in calls_made]
             for name, calls_of_one in _requests(json.loads(trace), found):
+                if not roles:
+                    _note_order(calls_of_one, orders, dropped)
                 yield from _episode(name, calls_of_one, roles, dropped, dataset)
+
+
+def _note_order(calls: Sequence[_Found], orders: dict[frozenset[str], list[str]], dropped: Dropped) -> None:
+    """Note it if the models of an episode come in another order than in the first one with the same models."""
+    models = [columns["model"] for _, columns, _ in calls if columns.get("model") is not None]
+    if len(models) == len(calls) and all(columns.get("step") is None for _, columns, _ in calls):
+        order = list(dict.fromkeys(models))  # a model may be asked several times
+        if order != orders.setdefault(frozenset(models), order):
+            dropped.note(_ANOTHER_ORDER, calls[0][0])
+
+
+_ANOTHER_ORDER = (
+    "the models, and so the steps, are in another order than for the first question: sort the rows, the cheapest model "
+    "first"
+)
 
 
 def _fill(store: sqlite3.Connection, calls: Iterable[LoggedCall], dropped: Dropped) -> None:
@@ -269,7 +284,7 @@ def _placed(calls: list[_Found], roles: Mapping[str, str], dropped: Dropped) -> 
 def _with_answer(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with its text as its answer. A reply without an answer makes no candidate.
 
-    A call whose reply is not on record keeps its candidate, so its answer counts as unknown, not as absent.
+    A call whose reply is not recorded keeps its candidate, so its answer counts as unknown, not as absent.
     """
     if row["answer"] is None and row["text"] is not None:
         row["answer"] = row["text"].strip() or None

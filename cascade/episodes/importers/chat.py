@@ -134,13 +134,7 @@ def ladder_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of ladders. The k-th answers of all models to a request are one episode.
 
-    Args:
-        read: reads the log, and counts what it leaves out; it is called twice.
-        models: the steps of the ladder, in their order; by default all models, by rising mean cost.
-        dropped: told of answers that are left out.
-
-    Raises:
-        UsageError: the log lacks a requested model, or the order of the models is unknown.
+    `read` is called twice, and counts what it leaves out. The models are by default all, by rising mean cost.
     """
     counts, costs = defaultdict[str, Counter[str]](Counter), defaultdict[str, list[int | None]](list)
     for one in read(Dropped()):
@@ -202,7 +196,7 @@ _ANSWERED = frozenset({"tool_call_response", "tool_result", "function_call_outpu
 
 
 class Reply(NamedTuple):
-    """A message that a model sent, why it ended, and its tokens if they are on record."""
+    """A message that a model sent, why it ended, and its tokens if they are recorded."""
 
     message: Mapping[str, Any]
     finish_reason: str | None = None
@@ -212,10 +206,8 @@ class Reply(NamedTuple):
 def request_in(given: Any, tools: Any = None, system: Any = None) -> ChatRequest | None:
     """Return the chat request that was sent; None if there is none, or if it could not be sent again.
 
-    Args:
-        given: a request's body or its messages, each in OpenAI's form or with parts (`gen_ai.input.messages`).
-        tools: the offered tools, if the body does not have them.
-        system: the system message, if it is separate.
+    `given` is a request's body or its messages, each in OpenAI's form or with parts (`gen_ai.input.messages`); `tools`
+    and `system` are given if they are separate from it.
     """
     body = loaded(given)
     found = body if isinstance(body, Mapping) else {"messages": body}

@@ -35,14 +35,9 @@ def rows_from_harness(
 
     The answer to a question with options is the option with the highest log-likelihood, and the entropy of the options'
     probabilities is the signal `choice_entropy`. Whether an answer is right is the first metric of the line that is 0
-    or 1. All samples are held in memory.
-
-    Args:
-        sources: the files, in the order of the models' steps: those of the cheapest model first.
-        dropped: told of what is left out.
-        roles: which model is the "base" and which the "guide"; without it each model is a step of a ladder.
-        columns: further columns, each with a field of a line: `{"correct": "acc_norm", "segment": "doc.subject"}`.
-        dataset: the name of the questions; by default that of the first file.
+    or 1. All samples are held in memory. The files are in the order of the models' steps, those of the cheapest model
+    first. `roles` says which model is the "base" and which the "guide"; without it each is a step of a ladder.
+    `columns` takes further columns from fields of a line: `{"correct": "acc_norm", "segment": "doc.subject"}`.
 
     Raises:
         UsageError: the files do not have two models or more.
@@ -100,7 +95,6 @@ def _models(paths: Sequence[Path]) -> list[tuple[str, str]]:
 
 
 def _columns(record: Record) -> dict[str, Any]:
-    """Return the columns of a line's question and answer."""
     fields = record.fields
     options = [_argument(one) for one in _listed(fields.get("arguments"))]
     asked = fields.get("doc")

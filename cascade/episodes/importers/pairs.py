@@ -266,9 +266,8 @@ def signal_of(kind: str, uncertainty: float) -> tuple[str, float]:
     """Return the name and value of the signal that an uncertainty of some kind is.
 
     The sign of kinds that measure how good an answer is gets reversed, so that more is better: the mean and least
-        log-prob
-    (nats), the P(correct) of a self-check, the score of a gate of tests, a judge's share of yes votes, the share of
-    samples that gave this answer. Others keep their value under a name made of their kind's first words.
+    log-prob (nats), the P(correct) of a self-check, the score of a gate of tests, a judge's share of yes votes, the
+    share of samples that gave this answer. Others keep their value under a name made of their kind's first words.
 
     >>> signal_of("neg_mean_token_logprob", 0.25), signal_of("Length of the reply", 12.0)
     (('reply_mean_logprob', -0.25), ('length_of_the_reply', 12.0))

@@ -33,12 +33,8 @@ def rows_from_requests(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of ladders of the models. The k-th runs of all models on a request are one episode.
 
-    Args:
-        source: the file. It is read twice.
-        dropped: told of answers that are left out.
-        models: the steps of the ladder, in their order; by default all models, by rising mean cost.
-        columns: further columns and their fields: `{"segment": "category"}`.
-        dataset: the name of the requests; by default the file's name.
+    The file is read twice. The models are the steps of the ladder, by default all, by rising mean cost; `columns` takes
+    further columns from fields: `{"segment": "category"}`.
 
     Raises:
         UsageError: a model or a column is missing, or the order of the models is unknown.
@@ -96,7 +92,7 @@ def _cost(fields: Mapping[str, Any]) -> int | None:
 
 
 def _message(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return an output as a message; None if it is not on record."""
+    """Return an output as a message; None if it is not recorded."""
     calls, said = loaded(fields.get("tool_calls_json")), text(fields.get("output_text"))
     if isinstance(calls, list) and calls:
         return {"role": "assistant", "content": None, "tool_calls": list(map(_call, calls, range(1, len(calls) + 1)))}

@@ -67,10 +67,6 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
     """Yield the records of a file; other lines and items are dropped and counted. The content decides the format.
 
     Only a JSON document that is not a list is held in memory completely.
-
-    Raises:
-        UsageError: the file does not exist, or cannot be read at all.
-        MissingExtraError: Parquet without pyarrow.
     """
     if looks_parquet(path):
         return _parquet_records(path, dropped)

@@ -52,7 +52,8 @@ def rows_from_table(
             again, another episode begins. In a wide table it names columns of the question, and those of a model as
             `small.answer`.
         dataset: the name of the questions; by default the file's name.
-        told: called once, before the first row, with lines that say how the columns of a wide table are read.
+        told: called once at most, before the first row, with lines that say how the columns of a wide table are read,
+            or which columns of a table of calls are not read.
 
     Raises:
         UsageError: the mapping names a missing column, or the names of a wide table are ambiguous; one message has all
@@ -66,6 +67,8 @@ def rows_from_table(
     found = wide.layout(wide.names_in(first), given)
     if found is None:
         chosen = _chosen(given, first, path)
+        if told is not None and (lines := _notes(chosen, first, parts)):
+            told(lines)
         read = (_call(record, chosen, counted) for record in whole)
         yield from episodes(read if parts else _runs(read, counted), parts, counted, name)
         return
@@ -126,6 +129,21 @@ def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dic
     if problems:
         raise UsageError(f"{path} cannot be read with this mapping: {'; '.join(problems)}.")
     return whole
+
+
+def _notes(chosen: Mapping[str, str], first: Sequence[Record], roles: Mapping[str, str]) -> list[str]:
+    """Return which columns of a table of calls are not read, and what follows for models and right answers."""
+    used = {field.split(".")[0] for field in chosen.values()} | {*chosen.values()}
+    ignored = [name for name in wide.names_in(first) if name not in used]
+    lines = [f"ignored: {', '.join(ignored)}"] if ignored else []
+    if not roles and not chosen.keys() & {"model", "source", "step"}:
+        lines.append(
+            "no column is mapped to the model: the calls of a question are its steps in the order of the rows, so that "
+            "step 1 may be another model for each question; --map model=FIELD changes that"
+        )
+    if "gold" in chosen and "correct" not in chosen:
+        lines.append(wide.BY_GOLD)
+    return lines
 
 
 def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall:

@@ -29,6 +29,8 @@ ALSO = ("cost_usd", "latency_s")
 """Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 _NANO = 9
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+"""A number whose thousands are separated by commas. A count cannot have decimals; of USD, "1,234" may be 1.234."""
 _MAX_DEPTH = 8
 """The maximum depth of a message's text."""
 _TRUE = frozenset({"true", "1", "1.0", "yes", "y", "correct", "right", "pass", "passed"})
@@ -40,11 +42,13 @@ def nano_usd(amount_usd: Any) -> int | None:
 
     >>> nano_usd(0.0003925), nano_usd("2.5e-9"), nano_usd(None), nano_usd("free"), nano_usd(-1)
     (392500, 2, None, None, None)
+    >>> nano_usd("$0.0012"), nano_usd("1,234.5"), nano_usd("1,234"), nano_usd("0,001")
+    (1200000, 1234500000000, None, None)
     """
     if amount_usd is None or isinstance(amount_usd, bool):
         return None
     try:
-        exact = Decimal(str(amount_usd)).scaleb(_NANO)
+        exact = Decimal(_ungrouped(str(amount_usd).strip().removeprefix("$"))).scaleb(_NANO)
         made = int(exact.to_integral_value(ROUND_HALF_EVEN))
     except (InvalidOperation, ValueError, OverflowError):  # no number, NaN, infinite
         return None
@@ -54,22 +58,33 @@ def nano_usd(amount_usd: Any) -> int | None:
 def whole(value: Any) -> int | None:
     """Return a count as an integer; None if the value is no count.
 
-    >>> whole("52"), whole(12.0), whole(-1), whole("many"), whole(True)
-    (52, 12, None, None, None)
+    >>> whole("52"), whole(12.0), whole("1,234"), whole(-1), whole("many"), whole(True)
+    (52, 12, 1234, None, None, None)
     """
-    exact = number(value)
+    exact = number(value.replace(",", "") if isinstance(value, str) and _GROUPED.fullmatch(value.strip()) else value)
     return int(exact) if exact is not None and exact.is_integer() and 0 <= exact <= MAX_WHOLE else None
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number; None if the value is no finite number."""
+    """Return a finite number; None if the value is no finite number.
+
+    >>> number("0.5"), number("1,234.5"), number("1,234"), number("nan")
+    (0.5, 1234.5, None, None)
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
     try:
-        made = float(value)
+        made = float(_ungrouped(value) if isinstance(value, str) else value)
     except (ValueError, OverflowError):
         return None
     return made if math.isfinite(made) else None
+
+
+def _ungrouped(said: str) -> str:
+    """Return a number's text without separators of thousands, where they cannot be a decimal comma."""
+    said = said.strip()
+    is_clear = _GROUPED.fullmatch(said) is not None and ("." in said or said.count(",") > 1)
+    return said.replace(",", "") if is_clear else said
 
 
 def truth(value: Any) -> bool | None:
@@ -148,9 +163,6 @@ def cast(column: str, value: Any) -> Any:
     """Convert a value, also from a text, to the type of one of cascade's columns; None if it is empty.
 
     Beside the columns it converts those of `ALSO` (USD become nano-USD) and signals.
-
-    Raises:
-        OddValueError: the column cannot have this value.
     """
     if value is None or value == "":
         return None
@@ -229,7 +241,7 @@ def question_in(asked: Any) -> str | None:
 def reply_in(answered: Any) -> str | None:
     """Return a model's reply: the text of its first choice, of its message, or a plain text.
 
-    It is "" if the reply only calls a tool, and None if no reply is on record.
+    It is "" if the reply only calls a tool, and None if no reply is recorded.
 
     >>> reply_in({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}), reply_in({})
     ('', None)

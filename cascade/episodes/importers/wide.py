@@ -16,7 +16,7 @@ from cascade.episodes.importers.calls import LoggedCall, Runs, field_of, mapped
 from cascade.episodes.importers.chat import asked, chat_columns, is_short, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import SIGNALS, nano_usd, number, question_in, reply_in
-from cascade.episodes.schema import Dropped, question_id
+from cascade.episodes.schema import Dropped, identity, question_id
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 ANSWER, CORRECT, COST, NANO, SECONDS = "answer", "correct", "cost_usd", "cost_nano_usd", "latency_s"
@@ -50,6 +50,7 @@ OF_MODEL = {
 }
 """The columns about a model, each with the endings after the model's name by which it is recognised."""
 
+BY_GOLD = "which answers are right is decided by the accepted answer when the log is used (--matcher)"
 ONE_CALL = frozenset({"answer", "text", "correct", "is_correct"})
 """A column with such a name belongs to the row's only call. In a table of several models its model is ambiguous."""
 NOT_WIDE = frozenset({"step", "candidate", "walk", "model", "source", "kept"})
@@ -159,12 +160,9 @@ class ModelColumns:
 class Layout:
     """How a wide table is read.
 
-    Attributes:
-        question: for each of cascade's columns of the question, the column of the table.
-        models: the models, in the order in which they are steps of a ladder.
-        ignored: columns that are not read, each with the reason in words, or "".
-        problems: the ambiguities of the names, in words; empty if there are none.
-        order: the reason for the models' order; None if roles place them.
+    `question` has the column of the table for each of cascade's; the models come in the order in which they are steps
+    of a ladder, for the reason `order` (None if roles place them). `ignored` columns have their reasons, `problems` the
+    ambiguities of the names.
     """
 
     question: Mapping[str, str]
@@ -187,7 +185,7 @@ class Layout:
             unjudged = ", ".join(one.name for one in self.models if one.name not in judged)
             lines.append(f"no column says which answers of {unjudged} are right, nor what the accepted answer is")
         elif len(judged) < len(self.models):
-            lines.append("which answers are right is decided by the accepted answer when the log is used (--matcher)")
+            lines.append(BY_GOLD)
         return lines
 
 
@@ -202,10 +200,8 @@ def _named(what: str) -> str:
 def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layout | None:
     """Return how a table with these column names is read as a wide table; None if it is not one.
 
-    Args:
-        names: the columns of the table, in its order.
-        given: columns that are mapped by hand: `{"question": "prompt", "small.answer": "a1"}`. They have priority, and
-            resolve ambiguous names.
+    Columns that are `given` by hand (`{"question": "prompt", "small.answer": "a1"}`) come first, and resolve ambiguous
+    names.
     """
     chosen = dict(given or {})
     of_wide = all(name in OF_QUESTION or _MAPPED_TO_MODEL.fullmatch(name) for name in chosen)
@@ -389,17 +385,11 @@ def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder:
     """Yield the calls of each row, in the order of the models.
 
     A row is an episode; a repeated question or id is another run. In a ladder a model without values in a row was not
-    asked if no later model was either.
-
-    Args:
-        found: how the table is read.
-        rows: its rows.
-        dropped: counts what is odd.
-        as_ladder: whether the models are the steps of a ladder, in their order; otherwise their roles place them.
+    asked if no later model was either. Without `as_ladder` the models' roles place them.
     """
-    runs = Runs()
+    runs, groups, field = Runs(), dict[int, str](), found.question.get("question")
     for record in rows:
-        request = _request_in(found, record)
+        request = None if field is None else request_in(field_of(record.fields, field))
         head = _of_head(found, record, dropped)
         if request is not None and not is_short(request):
             head |= asked(request)
@@ -408,16 +398,15 @@ def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder:
             trace = question_id(head["question"], head.get("context"))
         if trace is not None:
             named, trace = trace, runs.trace(trace)
+            if head.get("question") is not None and head.get("group") is None:
+                own = identity(head["question"], head.get("context"))
+                of = hash((named, head.get("dataset"), head.get("segment")))  # two sets may number their rows alike
+                head["group"] = groups.setdefault(of, own)
             if trace != named:
                 dropped.note("a question or an id that was there before, read as another run", record.place)
         made = [_of_call(one, record, dropped, request) for one in found.models]
         for call in _of_row(found, made, record.place, dropped, as_ladder=as_ladder):
             yield call._replace(trace=trace, columns={**head, **call.columns})
-
-
-def _request_in(found: Layout, record: Record) -> ChatRequest | None:
-    field = found.question.get("question")
-    return None if field is None else request_in(field_of(record.fields, field))
 
 
 def _of_row(

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from cascade.episodes.store.problems import NoTracesError, StoreError
 
 _HOMES = {
-    "Address": "address",
-    "NoTracesError": "problems",
-    "Store": "core",
-    "StoreError": "problems",
-    "parse": "address",
-    "uuid7": "ids",
+    "address": "Address parse",
+    "core": "Store",
+    "ids": "uuid7",
+    "problems": "NoTracesError StoreError",
 }
 __all__ = ["Address", "NoTracesError", "Store", "StoreError", "load", "parse", "uuid7"]
 

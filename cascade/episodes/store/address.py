@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from cascade.errors import UsageError
+from cascade.errors import UsageError, quote
+
+if TYPE_CHECKING:
+    from cascade.budget.database import Database
 
 _FORMS = "A store is sqlite:///FILE (four slashes for an absolute path) or postgresql://USER@HOST/DATABASE"
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
@@ -20,13 +25,7 @@ SIDE_FILES = ("-wal", "-shm", "-journal", "-lock")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A store's place.
-
-    Attributes:
-        url: as given; it may contain a password, so it is never shown.
-        shown: the URL without password and options.
-        path: the file; None for a server.
-    """
+    """A store's place. The URL may contain a password, so only `shown` is shown. A server has no path."""
 
     url: str = field(repr=False)
     shown: str
@@ -35,9 +34,6 @@ class Address:
 
 def parse(url: str) -> Address:
     """Return a store's address.
-
-    Raises:
-        UsageError: it is not the URL of a store, or its path leads out of its folder.
 
     >>> parse("postgresql://me:secret@db.example/traces").shown
     'postgresql://me:***@db.example/traces'
@@ -107,6 +103,30 @@ def made_ready(address: Address) -> list[str]:
 
         raise from_file(error, address.shown) from None
     return warnings
+
+
+def database_at(url: str, tables: Iterable[str], what: str) -> Database:
+    """Return the database at a store's URL, with these tables; a missing file is made. `what` names it in errors.
+
+    Raises:
+        UsageError: the URL is not that of a store.
+        StoreError: it cannot be reached.
+    """
+    from cascade.budget.database import Database
+
+    address = parse(url)
+    try:
+        if address.path is None:
+            return Database.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1), tables)
+        made_ready(address)
+        return Database.sqlite(address.path, tables)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
+            raise
+        from cascade.episodes.store.problems import StoreError
+
+        said = quote(str(error)).rstrip(".")
+        raise StoreError(f"{what}: {address.shown} cannot be used: {said}.", retryable=True) from None
 
 
 def _refuse_links(address: Address, path: Path) -> None:

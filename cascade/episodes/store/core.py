@@ -26,8 +26,6 @@ from cascade.errors import UsageError
 from cascade.forks import after_fork, keep
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import sqlalchemy as sa
 
 logger = getLogger("cascade")
@@ -175,7 +173,7 @@ class Store:
         return found
 
     def latest(self, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
-        """Return the rows that were written last, at most so many, in the order they were written.
+        """Return the latest rows, up to a number, in the order in which they were written.
 
         Args:
             columns: which of `COLUMNS` are read.
@@ -257,9 +255,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -16,8 +16,7 @@ class StoreError(CascadeError):
     """A store operation failed: the store is full, unreachable, locked or damaged.
 
     `retryable`: the same may succeed later. `busy`: another writer uses the file. Under `traces.strict`, `answer` is
-        the
-    paid answer that could not be recorded.
+    the paid answer that could not be recorded.
     """
 
     exit_code: ClassVar[int] = 1
@@ -58,9 +57,7 @@ _POSTGRES: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
 def from_database(error: Exception, shown: str) -> CascadeError:
     """Return cascade's error for one of SQLAlchemy, sqlite3 or psycopg. It quotes no statement, no row and no password.
 
-    Args:
-        error: the raised error.
-        shown: the store's address without its password.
+    `shown` is the store's address without its password.
     """
     origin = getattr(error, "orig", None) or error
     name = getattr(origin, "sqlite_errorname", None)

@@ -149,12 +149,7 @@ def _refusal(address: Address, descriptor: int) -> StoreError:
 class Connector:
     """Opens connections to a file; SQLAlchemy's pool calls it.
 
-    Attributes:
-        address: the file's address.
-        read_only: whether the file is only read; then there are no checkpoints either.
-        durability: what a commit waits for.
-        lock: the lock that makes this the only writer; None if there are no locks or none is needed.
-        mode: the file's journal mode.
+    A file that is only read gets no checkpoints. Without a `lock` there are none on this system, or none is needed.
     """
 
     address: Address

@@ -138,11 +138,7 @@ def columns_of(version: int) -> set[str]:
 
 
 def made_current(connection: sa.Connection, shown: str) -> None:
-    """Create the tables, or update those of an older version, within the transaction of the connection.
-
-    Raises:
-        UsageError: as `found_version`.
-    """
+    """Create the tables, or update those of an older version, within the transaction of the connection."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
     version = found_version(connection, shown)
@@ -240,12 +236,7 @@ def _begin(connection: sa.Connection) -> None:
 
 
 def server_engine(address: Address) -> sa.Engine:
-    """Return an engine with one connection to a server.
-
-    Raises:
-        MissingExtraError: the driver is not installed.
-        UsageError: the URL cannot be used.
-    """
+    """Return an engine with one connection to a server."""
     try:
         return sa.create_engine(
             address.url,

@@ -30,13 +30,9 @@ _ONE_KIND = 2
 def clustered_interval(mean: float, influence: Floats, groups: Sequence[str]) -> Interval:
     """Return the interval of a mean over questions that are correlated within groups.
 
-    Args:
-        mean: the estimate.
-        influence: float64 (n,), how much each question moves the estimate, times n; sums to 0 for a mean.
-        groups: each question's group.
-
     The variance is the sum of the squares of the groups' sums of influences over n², times g/(g − 1) for g groups;
-    Student's t with g − 1 degrees of freedom. Unknown bounds with fewer than two groups.
+    Student's t has g − 1 degrees of freedom. With fewer than two groups the bounds are unknown. `influence`, float64
+    (n,), is n times each question's effect on the estimate; it sums to 0 for a mean.
 
     Reference: Liang & Zeger, Longitudinal data analysis using generalized linear models (1986).
     """
@@ -62,14 +58,14 @@ def _quantile(df: int) -> float:
 
 
 class SignalUse(NamedTuple):
-    """How well a signal of the first step tells whether the answer served by stopping there is right.
+    """How well a signal of the first step predicts whether the answer served by stopping there is right.
 
     Attributes:
-        name: the signal's name.
+        name: the signal.
         known: the share of questions that have it.
-        auroc: the probability that a right answer has the higher value than a wrong one, ties counted half, and its
-            interval over groups; the sign of a signal of doubt is reversed, so that 0.5 is chance and 1 is perfect.
-        doubt: whether high values mean doubt.
+        auroc: the area under the ROC curve, ties counted half: 0.5 is chance, 1 is perfect. For a signal of doubt the
+            sign is reversed first.
+        doubt: whether a high value means doubt.
     """
 
     name: str
@@ -172,9 +168,9 @@ def _share_below(values: Floats, others: Floats) -> Floats:
 def default_kind(table: EpisodeTable, against: str | None = None) -> str:
     """Return the default guarantee of a proof.
 
-    It is agreement if the reference's output is the truth, and the kind that people were asked about if they judged
-    differences from it. It is regret if the reference (`reference_of`) is one model's answer and the answer that a
-    cascade would serve is known; else coverage, which needs neither.
+    It is agreement if the reference's output is the truth, or the kind for which people judged the differences from it.
+    It is regret if the reference (`reference_of`) is one model's answer and the answer that a cascade would serve is
+    known; otherwise coverage, which needs neither.
     """
     if table.truth is not None:
         return table.truth.asked or base.default_kind(budget=False, compared=True)
@@ -184,7 +180,7 @@ def default_kind(table: EpisodeTable, against: str | None = None) -> str:
 
 
 def unknowns(table: EpisodeTable) -> Iterator[str]:
-    """Yield, in words, what the log does not record of the questions."""
+    """Yield sentences about what the log does not record."""
     if not table.cost_known:
         lack = unpriced(table)
         yield (
@@ -198,7 +194,7 @@ def unknowns(table: EpisodeTable) -> Iterator[str]:
             "counts as having missed."
         )
     if not table.texts_known.any():
-        yield "The answers' texts are not on record, so it is unknown whether two answers agree."
+        yield "The log does not have the answers' texts, so it is unknown whether two answers agree."
     why = why_no_doubt(table)
     if why is not None and table.arrays.horizon > 1:
         yield f"There is no baseline with a threshold on how sure a model is: {why}."

@@ -1,4 +1,4 @@
-"""What a ladder would save at other prices: a model that costs 30 % less or more, and prompt caches.
+"""The saving of a ladder at other prices: a model that costs 30 % less or more, and without prompt caches.
 
 The decisions stay the same, because they do not depend on today's prices. So only the costs are computed again. A
 call's cost is proportional to its model's price, so a changed price needs no token counts; the saving of a prompt
@@ -27,10 +27,11 @@ BASE_CHEAPER, BASE_DEARER = "base cheaper", "base dearer"
 
 
 class OtherPrices(NamedTuple):
-    """One other bill: "cheaper" and "dearer" change the last model's price by 30 %, "base …" that of all others.
+    """The saving at one set of other prices.
 
-    "no cache": nothing is read from a prompt cache. "cold": the last model's calls in the cascade find nothing cached,
-    while the last model alone has its cache; this is a cascade's worst effect on the cache.
+    "cheaper" and "dearer" change the last model's price by 30 %, "base …" the price of all other models. "no cache":
+    nothing is read from a prompt cache. "cold": the last model's calls in the cascade find nothing cached, while the
+    last model alone uses its cache; this is a cascade's worst effect on the cache.
 
     Attributes:
         name: one of the six.
@@ -42,12 +43,12 @@ class OtherPrices(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """The costs of a ladder's questions at other prices, nano-USD.
+    """The costs of a ladder's questions at other prices.
 
     Attributes:
-        name: one of the six.
-        cost: int64 (n, T), the cost of each step.
-        alone: float64 (n,), the cost of the last model alone.
+        name: the name of these prices, as in `OtherPrices`.
+        cost: int64 (n, T), the cost of each step, nano-USD.
+        alone: float64 (n,), the cost of the last model alone, nano-USD.
     """
 
     name: str
@@ -61,12 +62,7 @@ class Bill(NamedTuple):
 
 @dataclass(slots=True)
 class Bills:
-    """The other bills of a ladder's questions, with the saving of each split.
-
-    Args:
-        table: the questions.
-        reference: the baseline of the savings.
-    """
+    """The other bills of a ladder's questions, with the saving of each split."""
 
     table: EpisodeTable
     reference: Baseline
@@ -88,7 +84,7 @@ class Bills:
             self._savings[one.name].append(1 - spent / paid if paid > 0 else np.nan)
 
     def found(self) -> tuple[OtherPrices, ...]:
-        """Return the saving at each of the other prices, as far as it is known."""
+        """Return the saving at each of the other prices for which it is known."""
         means = {name: float(np.mean(savings)) for name, savings in self._savings.items() if savings}
         return tuple([OtherPrices(name, mean) for name, mean in means.items() if not np.isnan(mean)])
 

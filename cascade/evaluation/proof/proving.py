@@ -66,16 +66,8 @@ def per_rung_as_broken(training: EpisodeTable, test: Measuring, policy: Figures)
 
     The thresholds are tuned on the questions that the policy was made from. Their level is set on the test questions
     themselves, so that they lose as much as the policy does: costs are compared at the same loss, and nothing is
-    certified. If every level breaks the promise more often, the level that breaks it least is taken.
-
-    Args:
-        training: the split's questions to fit and certify on.
-        test: its test questions.
-        policy: the certified policy's figures on them.
-
-    Returns:
-        Their figures on the test questions; None if the log is not of a ladder of three models or more, or its signals
-        are of no known kind.
+    certified. If every level breaks the promise more often, the level that breaks it least is taken. Return None if the
+    log is not of a ladder of three models or more, or its signals are of no known kind.
     """
     thresholds = rung_thresholds(training, test.guarantee.rules, test.guarantee.alpha or 0.0)
     if thresholds is None:
@@ -83,11 +75,7 @@ def per_rung_as_broken(training: EpisodeTable, test: Measuring, policy: Figures)
     every = [test.of_way(way) for way in per_rung_along(test.table, thresholds, _KAPPAS)]
     least = min(mean_of(one.broken) for one in every)
     allowed = max(mean_of(policy.broken), least) + 1e-12
-    return min(_within(every, allowed), key=lambda one: mean_of(one.cost))
-
-
-def _within(every: list[Figures], allowed: float) -> Iterator[Figures]:
-    yield from (one for one in every if mean_of(one.broken) <= allowed)
+    return min((one for one in every if mean_of(one.broken) <= allowed), key=lambda one: mean_of(one.cost))
 
 
 # --- proving ---
@@ -127,7 +115,7 @@ class Proof:
         guarantee: the promise.
         n: questions, each counted once.
         repeated: episodes left out because another episode has the same question.
-        left_out: questions left out because the reference is not on record. If right means equal to the reference's
+        left_out: questions left out because the log lacks the reference. If right means equal to the reference's
             output, none is left out: every answer but the reference's own counts as lost there.
         groups: their groups.
         horizon: steps.
@@ -153,7 +141,7 @@ class Proof:
         unsolvable: the share of questions that no step answers rightly.
         first_right: the share of questions that stopping at the first step answers rightly.
         signals: the AUROC of the first step's signals; empty if the first step answers all questions rightly, or none.
-        unknown: what is not on record, in words.
+        unknown: what the log does not record, in words.
         own: how often the reference differs from itself, in words; None if it answered no request twice.
         other_prices: what a ladder would save at other prices.
         segments: the certified policies' figures on each segment, the worst first; a split without a policy counts as
@@ -251,8 +239,8 @@ def prove(
         tally.sizes = fitting.size, split.test.size
         log = None if bound.cost_nano_usd is None else known.take(fitting)  # None: no policy can keep it
         found = _fitted(fit, log, guarantee, plan.seed + number, tally)
-        paid = figures[reference.name].take(split.test)
-        did = paid if found is None else measuring.of_policy(found.policy, split.test)
+        paid, test = figures[reference.name].take(split.test), measuring.take(split.test)
+        did = paid if found is None else test.of_policy(found.policy)
         if found is not None:
             tally.exceeded += mean_of(did.broken) > (guarantee.alpha or 0.0)
         for name, column in figures.items():
@@ -260,7 +248,7 @@ def prove(
         write_down(results[POLICY], did, paid)
         bills.add(None if found is None else found.policy, split.test)
         segments.add(split.test, did.broken, did.cost, paid.cost)
-        own = None if log is None else per_rung_as_broken(log, measuring.take(split.test), did)
+        own = None if log is None else per_rung_as_broken(log, test, did)
         if own is not None:
             write_down(results[PER_RUNG], own, paid)
     said = (*unpriced_said(whole), *_without_reference(int(lost)))
@@ -272,10 +260,10 @@ def prove(
 
 
 def _without_reference(many: int) -> Iterator[str]:
-    """Yield, in words, how many questions count although the reference's output is not on record."""
+    """Yield a sentence on how many questions count although the log lacks the reference's output."""
     if many:
         yield (
-            f"The reference has no output on record for {counted(many, 'question')}: every answer served there counts "
+            f"The reference has no recorded output for {counted(many, 'question')}: every answer served there counts "
             "as lost, and savings there are not counted."
         )
 
@@ -323,11 +311,6 @@ def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed:
     return found
 
 
-def _of_whole(n: int, tally: _Tally) -> int:
-    """Return how large a log must be for the fitted part to have enough questions to certify."""
-    return math.ceil(median_high(number for number, _ in tally.needed) * n / tally.sizes[0])
-
-
 class _LeftOut(NamedTuple):
     """The number of episodes with a repeated question, and of questions without a reference.
 
@@ -351,6 +334,7 @@ def _proof(
     known = {name: one for name, one in results.items() if one.values}
     made = [way_of(name, one, tally.sizes, paired=name != measuring.reference.name) for name, one in known.items()]
     forecast = 2 * len(tally.needed) > tally.refused
+    needed = median_high(number for number, _ in tally.needed) if forecast else 0
     certified = table.cost_known and tally.refused < plan.splits
     cost, lost = bound
     judged = table if table.labels is None else table.take(table.labels.drawn)
@@ -369,7 +353,7 @@ def _proof(
         sizes=tally.sizes,
         fitted=dict(tally.fitted.most_common()),
         refused=tally.refused,
-        needed_n=_of_whole(table.n, tally) if forecast else None,
+        needed_n=math.ceil(needed * table.n / tally.sizes[0]) if forecast else None,  # of it a part is fitted on
         chance=median_low(chance for _, chance in tally.needed) if forecast else None,
         why_refused=tally.why,
         exceeded=tally.exceeded,
@@ -403,12 +387,7 @@ def holds_both(table: EpisodeTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """The results of both strategies on the same questions, compared with the same guide.
-
-    Attributes:
-        rounds: the base answers, the guide judges, and they may try again.
-        ladder: the base answers, then the guide if the policy says so (`episodes.ladders`).
-    """
+    """The results of both strategies on the same questions, compared with the same guide."""
 
     rounds: Proof
     ladder: Proof

@@ -31,7 +31,7 @@ class Reason(NamedTuple):
 
 
 def called(way: Way) -> str:
-    """Return the name of a way to answer, for use within a sentence."""
+    """Return the name of a method, for use within a sentence."""
     return NAMES.get(way.name, way.name)
 
 
@@ -59,12 +59,7 @@ def _signed(value: float) -> str:
 
 
 def reasons(proof: Proof, judging: BreakEven | None = None) -> list[Reason]:
-    """Return the reasons that explain a proof, the most important first.
-
-    Args:
-        proof: the result of `prove`.
-        judging: the log's break-even of judging, if it has one.
-    """
+    """Return the reasons that explain a proof, the most important first."""
     found = (
         *_of_the_promise(proof),
         *_of_chance(proof),
@@ -141,7 +136,7 @@ def _no_better(way: Way, reference: Way, gap: Interval) -> str:
     more = "more often" if (gap.low or 0) > 0 else "as often, within the error"
     return (
         f"{capital(called(way))} is right {more}: {share(way.accuracy)} against {share(reference.accuracy)} "
-        f"({points(gap)}). Paying more for {called(reference)} brings no more right answers."
+        f"({points(gap)}). Paying more for {called(reference)} gives no more right answers."
     )
 
 
@@ -160,7 +155,7 @@ def _of_the_signals(proof: Proof) -> Iterator[Reason]:
     right = "right" if proof.truth is None else proof.truth.right
     told = f"{best.name} tells whether the first answer is {right}, with an AUROC of {best.auroc.mean:.2f}{between}"
     if (best.auroc.low or 0.0) <= _MOST or best.auroc.mean < _WEAK:
-        yield Reason("weak signals", f"The signals say little: at best, {told}.")
+        yield Reason("weak signals", f"The signals hardly tell right from wrong: at best, {told}.")
     else:
         yield Reason("signals", f"The signal {told} (0.5 is a coin, 1 is perfect).")
 
@@ -173,8 +168,8 @@ def _without_signals(proof: Proof) -> str:
     if proof.first_right == 0:
         return "The first step answers no question rightly: there is no right answer for a signal to detect."
     return (
-        "No signal of the first step that varies is on record: only the question's text can tell easy ones from hard "
-        "ones."
+        "The log has no signal of the first step that varies: only the question's text can tell easy questions from "
+        "hard ones."
     )
 
 

@@ -1,4 +1,4 @@
-"""Results of several ways to answer on the test questions of many splits: means, and differences to a reference."""
+"""Results of several methods on the test questions of many splits: means, and differences to a reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLICY = "certified policy"
 
 
 class Way(NamedTuple):
-    """Means over the splits' test questions of one way to answer: the certified policy, or a baseline.
+    """Means over the splits' test questions of one method: the certified policy, or a baseline.
 
     Attributes:
         name: its name.
@@ -49,10 +49,10 @@ class Way(NamedTuple):
 
 
 class Coin(NamedTuple):
-    """A coin between two baselines, which breaks the promise as often as the policy does.
+    """A random choice between two baselines ("coin") that breaks the promise as often as the policy does.
 
-    The coin's saving comes only from breaking the promise that often. A policy that saves no more than the coin has
-    learned nothing that is worth money.
+    The coin's saving comes only from breaking the promise that often. If a policy saves no more than the coin, its
+    signals save nothing.
 
     Attributes:
         one, other: the two baselines; the same baseline twice if it is enough alone.
@@ -119,10 +119,10 @@ class Measuring:
         columns = (way.cost, self._right(way.right), lost, way.in_set, way.length, way.answers)
         return Figures(*(np.where(way.known, column, np.nan) for column in columns))
 
-    def of_policy(self, policy: Policy, rows: Ints) -> Figures:
-        """Return what a policy did, at its certified thresholds, on some of the questions."""
-        played = play_policy(self.table.take(rows), policy)
-        lost, right = self._broken(played.right > 0, played.in_set > 0, rows), self._right(played.right, rows)
+    def of_policy(self, policy: Policy) -> Figures:
+        """Return what a policy does, at its certified thresholds."""
+        played = play_policy(self.table, policy)
+        lost, right = self._broken(played.right > 0, played.in_set > 0), self._right(played.right)
         return Figures(played.cost, right, lost, played.in_set, played.length, played.distinct)
 
     def bound(self) -> Clairvoyant:
@@ -134,17 +134,13 @@ class Measuring:
         assert found is not None  # noqa: S101 - `_broken` has refused what cannot be told
         return found
 
-    def _right(self, right: Bools | Floats, rows: Ints | None = None) -> Floats:
+    def _right(self, right: Bools | Floats) -> Floats:
         """Return which answers served are right; NaN where a question was not drawn for review."""
         labels = self.table.labels
-        if labels is None:
-            return np.asarray(right, dtype=np.float64)
-        return np.where(labels.drawn if rows is None else labels.drawn[rows], right, np.nan)
+        return np.asarray(right, dtype=np.float64) if labels is None else np.where(labels.drawn, right, np.nan)
 
-    def _broken(self, right: Bools, in_set: Bools, rows: Ints | None = None) -> Floats:
-        table = self.table if rows is None else self.table.take(rows)
-        reference = self.promised.right if rows is None else self.promised.right[rows]
-        found = self.guarantee.rules.broken(table, right, in_set, reference)
+    def _broken(self, right: Bools, in_set: Bools) -> Floats:
+        found = self.guarantee.rules.broken(self.table, right, in_set, self.promised.right)
         if found is None:
             raise UsageError(f"{self.guarantee.kind} does not say which baselines break it (Kind.broken).")
         return found
@@ -169,11 +165,11 @@ def way_of(name: str, found: OverSplits, sizes: tuple[int, int], *, paired: bool
 
 
 _LEAST = {"saving": -np.inf, "gap": -1.0}
-"""The least that a difference to the reference can be; the most is 1: nothing costs less than nothing."""
+"""The least that a difference to the reference can be; the most is 1, because no cost is negative."""
 
 
 def _gap(found: OverSplits, name: str, sizes: tuple[int, int]) -> Interval | None:
-    """Return a difference to the reference; of few splits its interval would reach beyond what it can be."""
+    """Return a difference to the reference, with its interval cut to possible values."""
     gap = found.interval(name, n_train=sizes[0], n_test=sizes[1])
     return None if gap is None else gap.within(_LEAST[name], 1.0)
 
@@ -181,7 +177,7 @@ def _gap(found: OverSplits, name: str, sizes: tuple[int, int]) -> Interval | Non
 def coin_of(results: Mapping[str, OverSplits], sizes: tuple[int, int]) -> Coin | None:
     """Return the cheapest coin that breaks the promise as often as the policies do, on average over the splits.
 
-    The coin chooses between two ways to answer that look at no signal.
+    The coin chooses between two methods that use no signal.
     """
     own, lost = results[POLICY].of("saving"), results[POLICY].of("broken")
     ways = {name: one for name, one in results.items() if name not in {POLICY, PER_RUNG}}

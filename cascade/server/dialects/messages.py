@@ -14,21 +14,10 @@ from cascade.server.dialects.base import Said, arguments_object, content_of, eve
 from cascade.server.refusals import Refusal, Refused
 from cascade.types import Answer
 
-_READ = frozenset(
-    {
-        "messages",
-        "system",
-        "stop_sequences",
-        "tools",
-        "tool_choice",
-        "metadata",
-        "output_config",
-        "output_format",
-        "thinking",
-    }
-)
+_READ = {"messages", "system", "stop_sequences", "tools", "tool_choice", "metadata", "thinking"}
+_READ |= {"output_config", "output_format"}
 _EFFORTS = ((4_096, "high"), (2_048, "medium"), (0, "low"))
-"""The reasoning effort for a thinking budget of at least so many tokens, as in LiteLLM."""
+"""Pairs of a minimum thinking budget in tokens and the reasoning effort, as in LiteLLM."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _KINDS = {
@@ -256,14 +245,6 @@ def _parts(blocks: object, where: str) -> list[dict[str, Any]]:
     return found
 
 
-def _text(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": text_field(block, "text", where)}]
-
-
-def _image(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    return [{"type": "image_url", "image_url": {"url": _url(block, where)}}]
-
-
 def _document(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     said = [{"type": "text", "text": block[name]} for name in ("title", "context") if isinstance(block.get(name), str)]
     source = _source(block, where)
@@ -295,8 +276,8 @@ def _url(block: Mapping[str, Any], where: str) -> str:
 
 
 _PARTS: Mapping[str, Callable[[Mapping[str, Any], str], list[dict[str, Any]]]] = {
-    "text": _text,
-    "image": _image,
+    "text": lambda block, where: [{"type": "text", "text": text_field(block, "text", where)}],
+    "image": lambda block, where: [{"type": "image_url", "image_url": {"url": _url(block, where)}}],
     "document": _document,
 }
 

@@ -13,22 +13,8 @@ from cascade.server.dialects.base import Said, content_of, event, objects, text_
 from cascade.server.refusals import Refusal, Refused
 from cascade.types import Answer
 
-_READ = frozenset(
-    {
-        *(
-            "input",
-            "instructions",
-            "tools",
-            "tool_choice",
-            "text",
-            "max_output_tokens",
-            "reasoning",
-            "include",
-            "store",
-        ),
-        *("previous_response_id", "conversation", "background", "truncation", "stream_options", "top_logprobs"),
-    }
-)
+_READ = {"input", "instructions", "tools", "tool_choice", "text", "max_output_tokens", "reasoning", "include", "store"}
+_READ |= {"previous_response_id", "conversation", "background", "truncation", "stream_options", "top_logprobs"}
 _STATE = ("previous_response_id", "conversation", "prompt")
 _LOGPROBS = "message.output_text.logprobs"
 _REPEATED = ("instructions", "max_output_tokens", "metadata", "temperature", "text", "tool_choice", "top_p", "user")
@@ -86,7 +72,7 @@ class _Response:
         return f"item_{self._trace_id}_{place}"
 
     def begun(self, model: str) -> dict[str, Any]:
-        """Return the response as it is before it has any output."""
+        """Return the response object before any output."""
         body = self._body
         return {
             **{name: body.get(name) for name in _REPEATED},
@@ -111,7 +97,7 @@ class _Response:
         }
 
     def ended(self, said: Said, extension: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the response as it is at its end."""
+        """Return the complete response object."""
         cut = _CUT.get(said.finish)
         usage = said.usage
         found = self.begun(said.model) | {
@@ -328,7 +314,7 @@ def _text(text: object) -> dict[str, Any]:
 
 
 def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
-    include = body.get("include") or []
-    if body.get("top_logprobs") is None and _LOGPROBS not in include:
+    include = body.get("include")
+    if body.get("top_logprobs") is None and not (isinstance(include, list) and _LOGPROBS in include):
         return {}
     return {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}

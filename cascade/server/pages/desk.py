@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,14 +16,14 @@ from cascade.api.judging import Judging, review_place
 from cascade.config import CascadeConfig, traces_url
 from cascade.episodes.store import Store
 from cascade.errors import UsageError
-from cascade.review.pairs import Compared, Output
-from cascade.review.places import opened, reviews_at
+from cascade.review.pairs import Compared
 from cascade.review.plan import Shown, shown
 from cascade.review.report import Agreement, Tally, agreements, tallies
 from cascade.review.reviews import Reviews
 from cascade.review.room import Room
 from cascade.review.session import ASKED, KEYS, MOVES, Session, token
 from cascade.review.shown import output_lines, request_lines
+from cascade.review.storage import opened, reviews_at
 from cascade.server.refusals import Refused
 
 _STALE_S = 60.0
@@ -32,7 +32,7 @@ _DELTA = 0.1
 
 
 class Card(NamedTuple):
-    """A pair as shown: only texts, and nothing that tells whose output is whose.
+    """A pair as shown: only texts, without any hint at which model wrote which output.
 
     Attributes:
         token: its name in a request.
@@ -98,7 +98,7 @@ class _Read(NamedTuple):
 
 
 class Desk:
-    """Where people judge pairs of outputs.
+    """The review page's logic: people judge pairs of outputs.
 
     Args:
         config: names the log to judge (`server.review`) and the traces.
@@ -111,7 +111,7 @@ class Desk:
         self._made: tuple[Compared, str, Room] | None = None
 
     def view(self, reviewer: str) -> View:
-        """Return what a reviewer sees. Raises UsageError, with advice, if there is nothing to judge."""
+        """Return the page's contents for a reviewer. Raises UsageError, with advice, if there is nothing to judge."""
         with self._lock:
             judging = self._judging()
             log = self._read(judging, again=True)
@@ -154,7 +154,7 @@ class Desk:
             return _view(room, session, reviews, (reviewer, left, unknown), judging, log)
 
     def _judging(self) -> Judging:
-        """Return what to judge, from the configuration."""
+        """Return the log to judge and the options, from the configuration."""
         wanted = self._config.server.review
         log, where, file = wanted.log, None, review_place(self._config)
         if log is None:
@@ -231,13 +231,8 @@ def _card(room: Room, session: Session, reviewer: str) -> Card | None:
         number,
         pair.asked,
         "\n".join(request_lines(pair)),
-        (_text(first), _text(second)),
+        ("\n".join(output_lines(first)), "\n".join(output_lines(second))),
         ASKED[session.stage],
         KEYS[session.stage],
         moves,
     )
-
-
-def _text(output: Output) -> str:
-    lines: Iterator[str] = output_lines(output)
-    return "\n".join(lines)

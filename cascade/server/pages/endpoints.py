@@ -1,4 +1,4 @@
-"""`/ui` and `/ui/review`: who may see them, and the requests that they make.
+"""The endpoints `/ui` and `/ui/review`: access control, and the requests of the pages.
 
 The page's own script sends keys as a header, never as a cookie, so no other site can make a browser act with a key. If
 the server has no keys, a change must be JSON and must not come from another site.
@@ -56,8 +56,7 @@ class Pages:
 
     @cached_property
     def _desk(self) -> Desk:
-        from cascade.server.pages.desk import Desk  # loads numpy and the readers of logs, so only when somebody opens a
-        # page
+        from cascade.server.pages.desk import Desk  # numpy and the readers of logs: once somebody opens a page
 
         return Desk(self._orchestrator.config)
 
@@ -110,7 +109,10 @@ class Pages:
         return self._page("review.html", "review", view=view, along=self._settings.review.policy is not None)
 
     async def _press(self, request: Request) -> Response:
-        refuse_other_sites(request)
+        # A browser tells the origin, and no page can change that header. A client that is not a browser has no
+        # credentials that another site could use.
+        if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+            raise Refused(403, "Another site asked for this.", code="cross_site")
         access.refuse_without(self._settings, _key_of(request), "view", "admin")
         body = await read_object(request.receive, request.headers.get("content-type", ""), self._settings)
         reviewer, pair, keys = (body.get(name) for name in ("reviewer", "pair", "keys"))
@@ -134,16 +136,6 @@ class Pages:
 
     def _page(self, template: str, here: str, status: int = 200, **values: Any) -> Response:
         return page(template, status, here=here, name=self._settings.name, **values)
-
-
-def refuse_other_sites(request: Request) -> None:
-    """Refuse a change requested by a page of another site. Raises Refused (403).
-
-    A browser tells the origin in `Sec-Fetch-Site`, and no page can change that header. A client that is not a browser
-    has no credentials that another site could use.
-    """
-    if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
-        raise Refused(403, "Another site asked for this.", code="cross_site")
 
 
 def _key_of(request: Request) -> str | None:

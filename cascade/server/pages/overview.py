@@ -17,7 +17,7 @@ from cascade.errors import UsageError
 from cascade.guarantees.certificate import statement
 from cascade.orchestrator import Orchestrator
 from cascade.server.pages import chart
-from cascade.server.pages.standing import Standing, read_standing
+from cascade.server.pages.standing import Promise, read_standing
 from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Saving, Seen, by_day, outcomes, saving, seen
 from cascade.server.pages.words import MINUS, day, money, share
 from cascade.text import capital, counted, percent
@@ -67,62 +67,10 @@ def read_traffic(config: CascadeConfig, guide: str, since: datetime, observed: f
     return Traffic(requests, latest, len(rows) if cut else None, earlier=len(requests) < len(found))
 
 
-_TOLD = (
-    *COLUMNS,
-    "segment",
-    "question",
-    "answer",
-    "text",
-    "confidence",
-    "signals",
-)
+_TOLD = (*COLUMNS, "segment", "question", "answer", "text", "confidence", "signals")
 
 
-# --- what is promised ---
-
-
-class Promise(NamedTuple):
-    """A certificate in service, as a page shows it.
-
-    Attributes:
-        title: what it covers.
-        statement: its promise in words.
-        id: the certificate's.
-        n: requests that it was made from.
-        created, expires: dates, ISO 8601.
-        days_left: days until it expires.
-        problems: the reasons why it does not hold here today.
-        audits, missed: how many audits were counted, and how many were missed.
-        alpha: the promised share; None if the promise is not about a share of requests.
-        line: the evidence against it, audit by audit; None if only the last value is known.
-        delta: the share of calibrations that may give a certificate which does not hold; None for a promise on average.
-    """
-
-    title: str
-    statement: str
-    id: str
-    n: int
-    created: str
-    expires: str | None
-    days_left: int | None
-    problems: tuple[str, ...]
-    audits: int
-    missed: int
-    alpha: float | None
-    line: chart.Line | None = None
-    e_value: float | None = None
-    alarm_at: float | None = None
-    delta: float | None = None
-
-    @property
-    def audited(self) -> str:
-        """The result of the audits, in a sentence."""
-        if not self.audits:
-            return "No audit yet."
-        said = f"{self.missed} of {counted(self.audits, 'audit')} differed ({share(self.missed / self.audits)})."
-        if self.e_value is None or self.alarm_at is None:
-            return said
-        return f"{said} Evidence against it: {self.e_value:.2g}; an alarm needs {self.alarm_at:.3g}."
+# --- the promises ---
 
 
 def promises(orchestrator: Orchestrator, today: date) -> list[Promise]:
@@ -161,14 +109,14 @@ def _promise(
 
 
 def at_once(found: Sequence[Promise]) -> str | None:
-    """Return, in a sentence, how likely several certificates all hold; None if there is at most one.
+    """Return a sentence on the probability that all certificates hold at once; None for fewer than two.
 
     Each may fail with its own δ, and the same questions may have certified them, so only the sum of the δ bounds it.
     """
     if len(found) < 2:
         return None
     deltas = [None if one.delta is None else Decimal(repr(one.delta)) for one in found]
-    said = f"{len(found)} certificates are in service, and each holds by itself."
+    said = f"{len(found)} certificates are in service; each promise is separate."
     if any(one is None for one in deltas):
         return f"{said} How likely all of them hold at once is unknown: they promise means over calibrations."
     spent = sum(one for one in deltas if one is not None)
@@ -176,34 +124,6 @@ def at_once(found: Sequence[Promise]) -> str | None:
         return f"{said} That all of them hold at once is not promised: their δ add up to {spent:.3g}."
     least = percent(float(spent), rest=True)
     return f"{said} All of them hold at once with probability at least {least}: their δ add up."
-
-
-def _in_force(standing: Standing) -> list[Promise]:
-    """Return the certificate in force of a cascade with modes."""
-    one = standing.evidence
-    if one is None:
-        return []
-    state = standing.state
-    problems = [] if state.alarm is None else [state.alarm]
-    problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
-    return [
-        Promise(
-            f"Look {one.look}",
-            one.statement,
-            one.certificate,
-            one.n,
-            one.created,
-            None,
-            None,
-            tuple(problems),
-            one.audits,
-            one.missed,
-            one.alpha,
-            one.line,
-            one.e_value,
-            one.alarm_at,
-        )
-    ]
 
 
 class Audits(NamedTuple):
@@ -370,7 +290,7 @@ def overview(orchestrator: Orchestrator, guide: str, days: int, now: datetime) -
     observed = frozenset[str]() if standing is None else standing.observed
     traffic = read_traffic(config, guide, now - timedelta(days=days), observed)
     requests = traffic.requests
-    held = promises(orchestrator, now.date()) if standing is None else _in_force(standing)
+    held = promises(orchestrator, now.date()) if standing is None else [*filter(None, [standing.certificate])]
     total, audits, days_seen = saving(requests), audits_of(held), by_day(requests)
     content = "none" if config.traces is None else config.traces.content
     return {
@@ -395,12 +315,6 @@ def overview(orchestrator: Orchestrator, guide: str, days: int, now: datetime) -
         "highest": max((max(one.spent, one.alone) for one in days_seen), default=0),
         "latest": latest_of(traffic, texts=content == "full"),
         "content": content,
-        "store": _shown(config),
+        "store": None if (url := traces_url(config.traces)) is None else parse(url).shown,  # without a password
         "empty": empty(config, any_earlier=traffic.earlier),
     }
-
-
-def _shown(config: CascadeConfig) -> str | None:
-    """Return the traces' address without a password."""
-    url = traces_url(config.traces)
-    return None if url is None else parse(url).shown

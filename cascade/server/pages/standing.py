@@ -1,4 +1,4 @@
-"""The state of a cascade with modes: who serves, the looks and what they spent, and the evidence, audit by audit."""
+"""The state of a cascade with modes, for the page: who serves, the looks and their cost in delta, and the evidence."""
 
 from __future__ import annotations
 
@@ -13,43 +13,60 @@ from cascade.modes.state import CascadeState, Change, Counts, Draw, InForce, Loo
 from cascade.modes.store import KeptPlan, ModeStore
 from cascade.money import nano_usd
 from cascade.server.pages import chart
-from cascade.text import capital, percent
+from cascade.server.pages.words import share
+from cascade.text import capital, counted, percent
 
 _NEWEST = 5_000
 """The most drawn rows that are read, the newest ones."""
 _CHANGES = 8
 
 
-class Evidence(NamedTuple):
-    """The evidence of audits about the certificate in force.
+class Promise(NamedTuple):
+    """A certificate in service, as a page shows it.
 
     Attributes:
-        certificate: its id.
-        look: the look that issued it.
-        created: when, ISO 8601; "" if unknown.
-        n: conversations that certified it.
-        alpha: the share that may differ.
+        title: what it covers.
         statement: its promise in words.
-        audits, missed: how many were counted, and how many differ.
-        line: the evidence after each.
-        e_value, alarm_at: the evidence now, and the evidence of an alarm.
+        id: the certificate's.
+        n: requests that it was made from.
+        created, expires: dates, ISO 8601.
+        days_left: days until it expires.
+        problems: the reasons why it does not hold here today.
+        audits, missed: how many audits were counted, and how many were missed.
+        alpha: the promised share; None if the promise is not about a share of requests.
+        line: the evidence against it, audit by audit; None if only the last value is known.
+        delta: the share of calibrations that may give a certificate which does not hold; None for a promise on average.
     """
 
-    certificate: str
-    look: int
-    created: str
-    n: int
-    alpha: float
+    title: str
     statement: str
+    id: str
+    n: int
+    created: str
+    expires: str | None
+    days_left: int | None
+    problems: tuple[str, ...]
     audits: int
     missed: int
-    line: chart.Line
-    e_value: float
-    alarm_at: float
+    alpha: float | None
+    line: chart.Line | None = None
+    e_value: float | None = None
+    alarm_at: float | None = None
+    delta: float | None = None
+
+    @property
+    def audited(self) -> str:
+        """The result of the audits, in a sentence."""
+        if not self.audits:
+            return "No audit yet."
+        said = f"{self.missed} of {counted(self.audits, 'audit')} differed ({share(self.missed / self.audits)})."
+        if self.e_value is None or self.alarm_at is None:
+            return said
+        return f"{said} Evidence against it: {self.e_value:.2g}; an alarm needs {self.alarm_at:.3g}."
 
 
 class Forecast(NamedTuple):
-    """What a promotion still takes; None for a figure that is not known yet.
+    """The forecast of the next promotion; None for a figure that is not known yet.
 
     Attributes:
         said: the forecast in a sentence.
@@ -80,9 +97,9 @@ class Standing(NamedTuple):
         changes: the latest changes, the latest first.
         delta, spent, next_look: the error probability of all certificates together, what looks have spent of it, and
             what the next one would spend.
-        evidence: the evidence about the certificate in force; None if there is none.
+        certificate: the certificate in force; None if there is none.
         observed: the traces of requests that were drawn while observing.
-        forecast: what a promotion still takes; None while a policy is in force.
+        forecast: the forecast of the next promotion; None while a policy is in force.
         automatic: whether the server promotes by itself.
     """
 
@@ -94,7 +111,7 @@ class Standing(NamedTuple):
     delta: float
     spent: float
     next_look: float
-    evidence: Evidence | None
+    certificate: Promise | None
     observed: frozenset[str]
     forecast: Forecast | None = None
     automatic: bool = False
@@ -124,7 +141,7 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
         modes.delta,
         spent_level(modes.delta, state.looks),
         look_level(modes.delta, state.looks + 1),
-        _evidence(state, counted, looks, (guide, modes.delta)),
+        _in_force(state, counted, looks, (guide, modes.delta)),
         frozenset([one.trace_id for one in drawn if one.source == "observe"]),
         None if state.mode == "enforce" else forecast(state, counts, kept),
         modes.promote == "automatic",
@@ -134,7 +151,7 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
 def forecast(state: CascadeState, counts: Counts, kept: KeptPlan | None) -> Forecast:
     """Return the page's forecast of the next promotion; unknown figures are None, and the sentence says why."""
     if counts.fit < LEAST_FIT:
-        return Forecast(f"Unknown so far: {counts.fit} requests may fit, and it takes {LEAST_FIT} to tell.")
+        return Forecast(f"Unknown so far: an estimate needs {LEAST_FIT} fitting requests, and there are {counts.fit}.")
     if kept is None or not kept.plan.is_about(state):
         return Forecast("Unknown so far: the server makes its first plan within a minute.")
     plan = kept.plan
@@ -166,9 +183,10 @@ def _broken(held: InForce, guide: str) -> str:
     return f"served otherwise than {guide} would answer, by the comparator {held.comparator}"
 
 
-def _evidence(
+def _in_force(
     state: CascadeState, counted: Sequence[Draw], looks: Sequence[Look], about: tuple[str, float]
-) -> Evidence | None:
+) -> Promise | None:
+    """Return the certificate in force of a cascade with modes."""
     held, monitor = state.in_force, state.monitor
     guide, delta = about
     if held is None or monitor is None:
@@ -179,15 +197,20 @@ def _evidence(
         f"At most {percent(held.alpha)} of the requests that the policy may answer are {_broken(held, guide)}. "
         f"All certificates ever issued hold together with probability at least {percent(delta, rest=True)}."
     )
-    return Evidence(
-        held.certificate,
-        held.look,
-        issued[0] if issued else "",
-        held.n,
-        held.alpha,
+    problems = [] if state.alarm is None else [state.alarm]
+    problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
+    return Promise(
+        f"Look {held.look}",
         statement,
+        held.certificate,
+        held.n,
+        issued[0] if issued else "",
+        None,
+        None,
+        tuple(problems),
         monitor.audits,
         monitor.misses,
+        held.alpha,
         chart.evidence(values, monitor.level),
         monitor.e_value,
         1 / monitor.level,

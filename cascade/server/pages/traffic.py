@@ -80,7 +80,7 @@ class Seen(NamedTuple):
 
     @property
     def saved(self) -> int | None:
-        """What it saved against the guide alone, as far as one request can tell."""
+        """The saving against the guide alone; an estimate if the guide was not asked."""
         alone = self.likely if self.guide is None else self.guide
         return None if alone is None or self.cost is None or not self.cascaded else alone - self.cost
 
@@ -248,7 +248,7 @@ def _outcome(one: Seen) -> tuple[str, str]:
     if one.observed:
         return f"{one.served} answered, the others were observed", "guide"
     if one.walk is not None:
-        return f"{one.served} alone: by its name, by a bypass or by the mode", "direct"
+        return f"{one.served} alone: requested by name, a bypass, or the mode", "direct"
     if len(one.path) == 1:
         return f"{one.served} answered at once", "kept"
     return f"{one.served} answered after {', '.join(one.path[:-1])}", "guide"

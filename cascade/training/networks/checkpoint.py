@@ -40,12 +40,7 @@ class Found(NamedTuple):
 
 
 def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[State, Row], None]) -> Trained:
-    """Train, and write a checkpoint every `kept.every` steps and at the end, also where an error ends the run.
-
-    Args:
-        setting: the problem and the settings.
-        kept: the folder, how often to write, and whether to resume.
-        tell: called after each step.
+    """Train, and write a checkpoint every `kept.every` steps and at the end, even if an error ends the run.
 
     Raises:
         UsageError: a checkpoint exists, and resuming was not asked for; or it is of another run: the message lists
@@ -119,11 +114,7 @@ def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
 
 
 def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, Any]]:
-    """Read a checkpoint, and what its run depended on.
-
-    Raises:
-        ConfigError: it is damaged, or has another format.
-    """
+    """Read a checkpoint, and what its run depended on."""
     document = json_of(folder / CHECKPOINT_FILE)
     problems = _form_problems(document)
     if problems:
@@ -221,7 +212,6 @@ _PARTS: Mapping[str, Mapping[str, type]] = {
 
 
 def _form_problems(document: Any) -> list[str]:
-    """Return the problems of a checkpoint's document, in words."""
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
         return [f"it is not a checkpoint of format {SCHEMA_VERSION}"]
     found = []

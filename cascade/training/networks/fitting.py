@@ -41,9 +41,9 @@ class Learned:
     """A policy network, and how it was trained.
 
     Attributes:
-        policies: as served, by level; one level is called "".
-        trained: the run of training.
-        setting: what it was trained on.
+        policies: the policy of each level, by the level's name; "" for a single level.
+        trained: the trained network and its state.
+        setting: the problem that it was trained on.
     """
 
     policies: Mapping[str, LearnedPolicy]
@@ -140,7 +140,6 @@ class _Layers(NamedTuple):
 def _served(
     problem: Problem, encoding: Encoding, setting: TrainingProblem, state: State, method: str, levels: tuple[str, ...]
 ) -> Iterator[tuple[str, LearnedPolicy]]:
-    """Yield the policy of each level."""
     parts = setting.net.parts(served_weights(setting, state).cpu())
     layers = _Layers(*([one.numpy().copy() for one in some] for some in parts))
     for level, name in enumerate(levels):
@@ -173,7 +172,7 @@ def _network(
 def _kappa(method: str, setting: TrainingProblem, trained: float) -> float:
     """Return the threshold of log-probabilities that serves without a certificate.
 
-    If every answer is kept, it is log ½: the likelier of two actions is taken.
+    If every answer is kept, the threshold is log ½: the likelier of two actions is taken.
     """
     if method in {"cpo", "cpo_batch"}:
         return float(np.log(0.5)) if setting.walks.right is None else _ARGMAX_ONLY

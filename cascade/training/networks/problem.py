@@ -88,7 +88,7 @@ class State(NamedTuple):
         step: updates done, int64 ().
         weights, average: those of the policy, (P,); the average is over the updates from `config.average_from` on.
         first, second: Adam's moments, (P,).
-        kappa, multiplier, violation: (L,); the violation is smoothed, in limits, NaN before the first step.
+        kappa, multiplier, violation: (L,); the violation is smoothed, in units of the limit, NaN before the first step.
     """
 
     step: Tensor
@@ -106,10 +106,10 @@ class Row(NamedTuple):
 
     Attributes:
         step: its number, from 1.
-        cost: of the sets at κ, in mean steps.
+        cost: the cost of the sets at κ, in mean steps.
         coverage: 1 − loss of the sets at κ, under the policy before its update.
-        violation: of the surrogate, in limits; above 0 the limit is exceeded.
-        kappa, multiplier: before the step.
+        violation: by how much the surrogate exceeds its limit, in units of the limit.
+        kappa, multiplier: their values before the step.
         kl: mean KL divergence of the new policy from the old one, nats.
         onward: mean π(next) over steps with a next step.
         slack: the surrogate's coverage minus that of the sets at κ.
@@ -190,7 +190,7 @@ class BatchEvaluation:
 
     @property
     def there(self) -> Tensor | None:
-        """Which of the batch's steps are on record, bool (B, T); None if all are."""
+        """Which of the batch's steps the log has, bool (B, T); None if it has all."""
         return self._batch.walks.there
 
     def log_policy(self, logits: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class BatchEvaluation:
         return policy_of(logits.view(*before.shape, -1), before)
 
     def included(self, logs: Tensor) -> Tensor:
-        """Return how far each action is in the set; for one action a step, π of the available actions."""
+        """Return the degree to which each action is in the set; for one action a step, π of the available actions."""
         walks = self._batch.walks
         if not self._setting.joint:
             return able(logs, walks).softmax(dim=-1)
@@ -213,7 +213,7 @@ class BatchEvaluation:
         return soft
 
     def mask(self, logs: Tensor, kappa: Tensor) -> Tensor:
-        """Return how far each action is in the set at a threshold."""
+        """Return the degree to which each action is in the set at a threshold."""
         return soft_mask(logs, kappa, self._setting.config.mask_width)
 
     def values(self, logits: Tensor) -> Values:
@@ -230,11 +230,11 @@ class BatchEvaluation:
         return at_threshold(logs, self._batch.walks, kappa)
 
     def divergence(self, logs: Tensor, logits: Tensor) -> Tensor:
-        """Return the mean KL divergence of the policy of logits from that of logs, over the steps on record."""
+        """Return the mean KL divergence of the policy of logits from that of logs, over the logged steps."""
         return self.kl(self.log_policy(logits), logs)
 
     def kl(self, new: Tensor, logs: Tensor) -> Tensor:
-        """Return the mean KL divergence of log-probabilities from others, over the steps on record."""
+        """Return the mean KL divergence of log-probabilities from others, over the logged steps."""
         gap = torch.where(new == -torch.inf, 0.0, new.exp() * (new - logs.clamp(min=-1e300)))
         each, there = gap.sum(-1), self.there
         return (each if there is None else each[there]).mean()

@@ -23,18 +23,11 @@ if TYPE_CHECKING:  # that module needs torch, which drawing curves does not
     from cascade.training.networks.problem import Row
 
 _RECENT = 100
-"""Progress shows means over so many steps, since a batch of 10 or 100 questions varies a lot."""
+"""The number of steps whose means progress shows, since a batch of 10 or 100 questions varies a lot."""
 
 
 class Progress(NamedTuple):
-    """The progress of a run.
-
-    Attributes:
-        method: the method that is trained.
-        step, steps: the last step done, and the number of steps.
-        coverage, cost: means over the last 100 steps; the share of questions covered, and mean steps a question.
-        kappa: the threshold.
-    """
+    """The progress of a run. Coverage and cost, in mean steps, are means over the last 100 steps."""
 
     method: str
     step: int
@@ -48,7 +41,7 @@ Tell: TypeAlias = Callable[[Progress], None]
 """Called after each step."""
 
 
-def silent(_: Progress) -> None:
+def silent(_: object) -> None:
     """Say nothing."""
 
 
@@ -60,7 +53,7 @@ class Following:
         self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
 
     def __call__(self, _: State, row: Row) -> None:
-        """Take in a step."""
+        """Record a step, and report the progress."""
         self._recent.append((row.coverage, row.cost))
         coverage, cost = (sum(values) / len(self._recent) for values in zip(*self._recent, strict=True))
         self._tell(Progress(self._method, row.step, self._steps, coverage, cost, row.kappa))
@@ -73,10 +66,6 @@ CALLED, OPTION = "folder of checkpoints", "--checkpoint"
 """The folder's name in errors, and the option that sets it (`policies.artifact.writable`)."""
 EVERY = 500
 """Steps between checkpoints; at most half of a run of the default length can be lost."""
-
-
-def _unsaid(_: str) -> None:
-    """Say nothing."""
 
 
 class Checkpoints(NamedTuple):
@@ -92,7 +81,7 @@ class Checkpoints(NamedTuple):
     folder: Path
     every: int = EVERY
     resume: bool = False
-    say: Callable[[str], None] = _unsaid
+    say: Callable[[str], None] = silent
 
 
 # --- The figures of a training run, step by step, as a table in a file: `curves.csv` ---
@@ -108,15 +97,15 @@ class Training(NamedTuple):
     """How a policy network was trained, for reports and model cards.
 
     Attributes:
-        method: of `policies.learned.NETWORKS`.
-        settings: all of `CCPOConfig`, plain values.
+        method: one of `policies.learned.NETWORKS`.
+        settings: all of `CCPOConfig`, as plain values.
         steps: the number of steps done.
-        questions: that it was trained on.
-        levels: that the network serves, 1 or more.
+        questions: the number of questions that the network was trained on.
+        levels: the number of levels that the network serves, 1 or more.
         covered: the share of questions that training aims to cover, the mean over levels; None under a budget.
         cost: the mean cost that it aims to stay below, in mean steps; None without a budget.
-        diverged: why it was ended before its last step, in words; None if it was not.
-        curves: `curves.csv`.
+        diverged: why training ended before its last step, in words; None if it did not.
+        curves: the contents of `curves.csv`.
     """
 
     method: str
@@ -145,11 +134,7 @@ def csv_of(rows: Iterable[Row]) -> bytes:
 
 
 def rows_of(data: bytes) -> list[Row]:
-    """Return the steps of a `curves.csv`.
-
-    Raises:
-        ConfigError: the data are not a table of learning curves as it was written.
-    """
+    """Return the steps of a `curves.csv`."""
     from cascade.training.networks.problem import Row
 
     found = columns_of(data)
@@ -157,11 +142,7 @@ def rows_of(data: bytes) -> list[Row]:
 
 
 def columns_of(data: bytes) -> dict[str, list[int] | list[float] | list[str]]:
-    """Return the columns of a `curves.csv` by name: whole numbers for the step, words for the case.
-
-    Raises:
-        ConfigError: the data are not a table of learning curves as it was written.
-    """
+    """Return the columns of a `curves.csv` by name: whole numbers for the step, words for the case."""
     try:
         head, *lines = list(csv.reader(io.StringIO(data.decode("utf-8"))))
         columns = list(zip(*lines, strict=True)) if lines else [()] * len(head)

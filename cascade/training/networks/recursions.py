@@ -9,7 +9,7 @@ m_t(a), so gradients are exact and nothing is sampled. From the last step back, 
     size_t    = Σ_a m_t(a) + m_t(n) size_{t+1}
 
 As in the paper, N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1} counts right leaves with repetition. It may exceed 1 for a
-set; for a policy of one action a step it is how often that action is right.
+set; for a policy of one action a step it is the probability that this action is right.
 """
 
 from __future__ import annotations
@@ -40,23 +40,14 @@ def able(log_policy: Tensor, walks: Walks) -> Tensor:
 
 
 def soft_mask(log_policy: Tensor, kappa: Tensor, width: float) -> Tensor:
-    """Return m = σ((π − κ)/ε), (B, T, k).
-
-    Args:
-        log_policy: log π.
-        kappa: (B, 1, 1) or a number's tensor, in (0, 1).
-        width: ε.
-    """
+    """Return m = σ((π − κ)/ε), (B, T, k). κ is (B, 1, 1) or one number, in (0, 1)."""
     return torch.where(log_policy == -torch.inf, 0.0, torch.sigmoid((log_policy.exp() - kappa) / width))
 
 
 class Brought(NamedTuple):
     """Cost, size and loss of each question, (B,) each.
 
-    Attributes:
-        cost: in mean steps.
-        size: the number of leaves kept.
-        loss: the loss of the kind of promise, 0 if the question does not count; may be below 0 if leaves are counted.
+    The cost is in mean steps, the size in leaves kept; the loss may be below 0 if leaves are counted.
     """
 
     cost: Tensor
@@ -67,11 +58,8 @@ class Brought(NamedTuple):
 def brought(included: Tensor, walks: Walks, *, counted: bool = False) -> Brought:
     """Return cost, size and loss under soft inclusions.
 
-    Args:
-        included: m, (B, T, k), or π itself for a policy that takes one action at a time; 0 for "next" without a further
-            step.
-        walks: the B questions.
-        counted: whether right leaves are counted with repetition, as in the paper's J̄_C.
+    `included` is m, (B, T, k), 0 for "next" without a further step; or π itself for a policy of one action a step. If
+    `counted`, right leaves count with repetition, as in the paper's J̄_C.
     """
     cost, size = _summed(included, walks)
     if walks.right is None:
@@ -81,7 +69,7 @@ def brought(included: Tensor, walks: Walks, *, counted: bool = False) -> Brought
 
 
 def covered(included: Tensor, right: Tensor) -> Tensor:
-    """Return how far a right answer is in the set, (B, T, k) and (B, T, m) -> (B,)."""
+    """Return the degree to which a right answer is in the set, (B, T, k) and (B, T, m) -> (B,)."""
     ahead = torch.zeros_like(included[:, 0, 0])
     for t in range(included.shape[1] - 1, -1, -1):
         missed = (1.0 - included[:, t, :-1] * right[:, t]).prod(dim=-1)
@@ -125,10 +113,7 @@ class Hard(NamedTuple):
 def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
     """Return loss, cost and size of the served sets: {a : π(a) ≥ κ} and the argmax.
 
-    Args:
-        log_policy: log π, (B, T, k); impossible actions (`able`) are skipped.
-        walks: the questions.
-        kappa: (B,); above 1 only the argmax is taken.
+    Impossible actions (`able`) are skipped. Above κ = 1 only the argmax is taken.
     """
     possible = able(log_policy, walks)
     policy = possible.exp()
@@ -158,10 +143,8 @@ class Values(NamedTuple):
 class Goal(NamedTuple):
     """The limits that a policy is trained to keep.
 
-    Attributes:
-        limits: (L,), for each level the mean loss that is allowed, or the mean cost in mean steps.
-        lambda_set: the charge for each answer kept, in mean steps.
-        budget: whether the cost is the constraint and the loss is minimised.
+    `limits`, (L,), are for each level the mean loss that is allowed, or under a budget the mean cost in mean steps;
+    then the cost is the constraint and the loss is minimised. `lambda_set` is in mean steps.
     """
 
     limits: Tensor

@@ -158,12 +158,7 @@ def _to_be_served(one: _Made) -> bool:
 
 
 def require_torch(device: str = "cpu") -> None:
-    """Refuse to train without torch, or on a device that torch does not find.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-        UsageError: torch finds no such device.
-    """
+    """Refuse to train without torch, or on a device that torch does not find."""
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "Training a policy network")
     if device == "cpu":
@@ -178,7 +173,6 @@ def require_torch(device: str = "cpu") -> None:
 
 
 def _training(learned: Learned, method: str) -> Training:
-    """Return how a network was trained, for reports and model cards."""
     setting, trained = learned.setting, learned.trained
     limit = float(setting.goal.limits.mean())
     return Training(

@@ -121,13 +121,7 @@ def by_level(values: Tensor, levels: int) -> Tensor:
 
 
 class Trained(NamedTuple):
-    """A run that ended.
-
-    Attributes:
-        state: the last state whose weights could be served.
-        rows: the figures of each step.
-        diverged: why it ended before its last step, in words; None if it did not.
-    """
+    """A run that ended. `diverged` says why it ended before its last step."""
 
     state: State
     rows: list[Row]
@@ -143,12 +137,7 @@ def train(
 ) -> Trained:
     """Train to the last step, or until it diverges.
 
-    Args:
-        setting: the problem and the settings.
-        state: the state to continue from; None starts anew.
-        rows: the figures of the earlier steps.
-        tell: called after each step.
-        advance: makes a step.
+    `state` and `rows` are those of the earlier steps, from which it continues; `tell` is called after each step.
     """
     state, shown = state or start(setting), list(rows or [])
     while int(state.step) < setting.config.steps:

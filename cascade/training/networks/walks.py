@@ -24,10 +24,8 @@ from cascade.training.stopping import Problem
 class Encoding(NamedTuple):
     """The position of each step's columns among the inputs.
 
-    Attributes:
-        names: the names of the inputs that come from features; "p_yes?" is 1 if p_yes is missing.
-        places: int64 for each step, the input of each of its design's columns.
-        levels: the number of inputs that say which level a policy serves; 0 for a single level.
+    The name "p_yes?" is 1 if p_yes is missing. `places` has for each step the input of each of its design's columns;
+    `levels` is 0 for a single level.
     """
 
     names: tuple[str, ...]
@@ -57,9 +55,9 @@ class Walks(NamedTuple):
         cost: (n, T), of each step, in mean steps; 0 beyond a complete record.
         leaves: (n, T), the number of answers of a step.
         onward: bool (n, T), whether there is a next step to go on to.
-        absent: bool (n, T, m), which answers a step on record lacks; None if no step lacks any, or every answer is
+        absent: bool (n, T, m), which answers a logged step lacks; None if no step lacks any, or every answer is
             kept.
-        there: bool (n, T), which steps are on record; None if all are.
+        there: bool (n, T), which steps the log has; None if it has all.
     """
 
     inputs: Tensor

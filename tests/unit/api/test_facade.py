@@ -113,6 +113,15 @@ def test_compare_prove_calibrate_and_monitor(log: Any, tmp_path: Path) -> None:
     assert "no alarm" in str(cascade.monitor(tmp_path / "policy", log, tell=lambda _: None))
 
 
+@pytest.mark.parametrize("levels", [None, {"low": 0.3, "high": 0.001}])
+def test_advice_names_an_argument_in_python(log: Any, levels: dict[str, float] | None) -> None:
+    """0.5.0: it named the flag --allow-everything."""
+    with pytest.raises(cascade.NotCertifiedError) as caught:
+        cascade.fit(log, guarantee="coverage", alpha=None if levels else 0.001, levels=levels, policy="threshold")
+    assert str(caught.value).endswith(" Or keep every answer of every step: allow_everything=True.")
+    assert "--" not in str(caught.value)
+
+
 def test_questions_are_collected(tmp_path: Path) -> None:
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "Which river runs through Vienna?", "answer": "Danube"}\n', "utf-8")

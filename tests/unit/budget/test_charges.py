@@ -110,9 +110,7 @@ def test_audio_tokens_cost_what_audio_costs() -> None:
     dumb = priced(input_cost_per_audio_token=None, output_cost_per_audio_token=None)
     assert paid_call(asked(), both, dumb).unpriced == "audio (price.audio_input, price.audio_output)"
     cached = heard._replace(usage=Usage(100, 10, cached_input_tokens=5))
-    assert paid_call(asked(), cached, priced()).unpriced == (
-        "audio in a prompt of which an unknown part was read from a cache"
-    )
+    assert paid_call(asked(), cached, priced()).unpriced == ("audio in a prompt that was partly read from a cache")
     speaks = asked(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
     most, plain = most_nano_usd(speaks, priced()).nano_usd, most_nano_usd(asked(), priced()).nano_usd
     assert most is not None

@@ -44,8 +44,10 @@ def test_the_estimate_is_above_the_vocabularys_own_count() -> None:
 
 
 def test_a_message_costs_its_frame_too() -> None:
-    messages = [Message("system", "a"), Message("user", "b")]
-    assert tokens.estimate_messages(messages) == 2 * 8 + tokens.estimate_tokens("a") + tokens.estimate_tokens("b")
+    messages = (Message("system", "a"), Message("user", "b"))
+    assert tokens.estimate_prompt(request(messages=messages)) == 2 * 8 + tokens.estimate_tokens(
+        "a"
+    ) + tokens.estimate_tokens("b")
 
 
 def test_the_bound_is_a_token_a_byte_and_a_frame() -> None:

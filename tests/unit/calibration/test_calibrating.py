@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.api.promises import _warnings
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.samples import data_sha256, once, selected
 from cascade.calibration.scores import sample_of
@@ -237,7 +238,7 @@ def test_a_path_for_another_promise_is_ordered_anew_on_the_same_questions(anothe
     assert done.artifact.ordered_for == afresh.artifact.ordered_for != first.artifact.ordered_for
     assert done.artifact.seen == first.artifact.seen
     assert done.artifact.certificates == afresh.artifact.certificates
-    assert "order them anew" in done.notes[0]
+    assert "order them again" in done.notes[0]
 
 
 @pytest.mark.parametrize("another", ANOTHER[:2])
@@ -457,6 +458,8 @@ def test_a_repeated_question_counts_once() -> None:
     assert done.repeated == 20
     assert done.artifact.certificates[0].n == 50
     assert done.n == len(once(twice))
+    assert any("20 episodes repeat a question" in said for said in _warnings(done))
+    assert not any("repeat a question" in said for said in _warnings(certify(table)))
 
 
 def test_scores_that_depend_on_the_threshold_cannot_be_calibrated() -> None:

@@ -56,7 +56,9 @@ def test_answers_that_are_right_by_chance_are_not_made_right_by_their_votes() ->
     """Half of what is served is wrong. Right answers that are taken for one would be served on 27 of 32 questions."""
     with pytest.raises(NotCertifiedError):
         certify(chance(texts=True))
-    with pytest.raises(UsageError, match=r"votes on 120 of 120 questions .* promise coverage") as told:
+    with pytest.raises(
+        UsageError, match=r"Votes decide which answer is served on 120 of 120 questions .* promise coverage"
+    ) as told:
         certify(chance(texts=False))
     assert "full" in str(told.value)
 
@@ -83,9 +85,9 @@ def test_records_that_end_early_are_named_as_the_reason() -> None:
     """More questions would not help, nor a higher alpha: the log has to go on, and without texts that is not all."""
     wide = policy_section({"kind": "fixed", "depth": 2})  # two answers need no texts
     asked = Guarantee("error", 0.4, 0.1)
-    with pytest.raises(NotCertifiedError, match=r"since their record ends before the last step, .* to its last step"):
+    with pytest.raises(NotCertifiedError, match=r"because their record ends before the last step, .* to its last step"):
         calibrate_policy([stopping(texts=True)], policy_of(wide), wide, asked)
-    with pytest.raises(UsageError, match=r"decided by votes on .* Of \d+ questions the record ends early: log each"):
+    with pytest.raises(UsageError, match=r"Votes decide .* The records of \d+ questions end early: log each"):
         calibrate_policy([stopping(texts=False)], policy_of(wide), wide, asked)
 
 
@@ -94,11 +96,11 @@ def test_confidences_that_tell_answers_apart_need_no_texts() -> None:
     apart = np.linspace(0.1, 0.9, table.confidence.size).reshape(table.confidence.shape)
     without = replace(table, texts_known=np.zeros(table.n, dtype=np.bool_), confidence=apart)
     check_identity(sample_of(without, POLICY), abstain=True)
-    with pytest.raises(UsageError, match="votes"):
+    with pytest.raises(UsageError, match="Votes decide"):
         check_identity(sample_of(replace(without, confidence=np.full(apart.shape, np.nan)), POLICY))
     tied = without.confidence.copy()
     tied[7] = 0.5
-    with pytest.raises(UsageError, match="votes on 1 of 200"):
+    with pytest.raises(UsageError, match="Votes decide which answer is served on 1 of 200"):
         check_identity(sample_of(replace(without, confidence=tied), POLICY))
 
 
@@ -119,7 +121,7 @@ def test_abstaining_needs_texts_where_an_equal_answer_would_be_surer() -> None:
         check_identity(sample)
         check_identity(sample, abstain=True, kappa=0.0)  # one answer is kept
         if refused:
-            with pytest.raises(UsageError, match=r"How sure .* on 60 of 60 questions of two, .* do not abstain"):
+            with pytest.raises(UsageError, match=r"The confidence .* on 60 of 60 questions of two, .* do not abstain"):
                 check_identity(sample, abstain=True)
         else:
             check_identity(sample, abstain=True)
@@ -129,7 +131,7 @@ def test_questions_whose_texts_are_known_do_not_matter() -> None:
     table = replace(log(50), confidence=np.full(log(50).confidence.shape, np.nan))
     check_identity(sample_of(table, POLICY), abstain=True)
     half = replace(table, texts_known=np.arange(50) < 25)
-    with pytest.raises(UsageError, match="votes on 25 of 50"):
+    with pytest.raises(UsageError, match="Votes decide which answer is served on 25 of 50"):
         check_identity(sample_of(half, POLICY))
 
 

@@ -100,7 +100,7 @@ def test_a_pool_of_small_groups_is_not_watched() -> None:
     (one,) = artifact.certificates
     assert (one.pool, one.segment, one.n, one.k) == (True, None, 60, 6)
     audits = [row | {"segment": "g0"} for row in hard_rows(40, range(40), about="audit")]
-    with pytest.raises(UsageError, match="small segments taken together, which audits cannot watch"):
+    with pytest.raises(UsageError, match="small segments taken together, which audits cannot monitor"):
         watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
 
 
@@ -129,7 +129,7 @@ def test_an_audit_without_the_reference_on_record_says_nothing_about_regret() ->
     assert (found.uncounted, found.watched[0].audits) == (50, 150)
     assert found.watched[0].misses == whole.watched[0].misses
     lost = replace(table, walks={GUIDE_ONLY: replace(walk, known=np.zeros(200, dtype=np.bool_))})
-    with pytest.raises(UsageError, match=r"no walk .* on record"):
+    with pytest.raises(UsageError, match="has no walk"):
         watch(artifact, PLAIN, [lost], {})
 
 

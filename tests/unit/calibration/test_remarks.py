@@ -42,7 +42,7 @@ def test_questions_that_a_model_was_not_asked_are_counted() -> None:
     asked = [ladder("Who?", "a"), ladder("What?", "b")]
     assert not list(about_gaps([logged(*asked)]))
     (said,) = about_gaps([logged(*asked, ladder("Where?", "c")[1:])])
-    assert said.startswith("of 1 of 3 questions no call of small is on record: where a policy asks it")
+    assert said.startswith("1 of 3 questions have no logged call of small: if a policy asks it there")
 
 
 def test_the_reference_is_named_with_the_reason() -> None:

@@ -161,7 +161,7 @@ def test_a_log_lacks_a_signal_that_the_policy_cannot_do_without() -> None:
     check_fits(one, replace(table, signals=without_p_yes))  # nothing is scored by it
     unknown = table.signals | {"reply_tokens": np.full((table.n, 4), np.nan)}
     with pytest.raises(
-        UsageError, match="looks at reply_tokens, and log has no such signal; it has: p_yes, reply_mean"
+        UsageError, match="The policy reads reply_tokens, but log has no such signal; it has: p_yes, reply_mean"
     ):
         check_fits(CalibratedPolicy(one, Threshold(0.0)), replace(table, signals=unknown))
 

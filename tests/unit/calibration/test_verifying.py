@@ -155,7 +155,7 @@ def test_a_path_may_have_been_ordered_for_another_promise(tmp_path: Path) -> Non
     assert verdict.ok, verdict
     assert "other questions order the same" in said(verdict, "path")[1]
     missing = verify(tmp_path, [later], TODAY)
-    assert "which is not made again" in said(missing, "path")[1]
+    assert "this order is not recomputed" in said(missing, "path")[1]
 
 
 SMALL = {
@@ -189,7 +189,7 @@ def test_what_was_asked_for_must_be_on_record(tmp_path: Path) -> None:
     artifact = made(tmp_path, full(100), ASKED["coverage"])
     write(tmp_path, replace(artifact, asked=None))
     verdict = verify(tmp_path, [full(100)], TODAY)
-    assert said(verdict, "threshold") == (False, "the file does not say what was asked for: calibrate again")
+    assert said(verdict, "threshold") == (False, "the file does not name the requested guarantee: calibrate again")
 
 
 def test_a_path_ordered_after_another_is_ordered_again(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_what_is_not_on_record_is_said(tmp_path: Path) -> None:
     made(tmp_path, full(100), ASKED["coverage"], config=None)
     fine, words = said(verify(tmp_path, [full(100)], TODAY), "cascade")
     assert fine
-    assert "not on record, and not checked: the strategy, the prices" in words
+    assert "not recorded, and not checked: the strategy, the prices" in words
 
 
 def test_a_log_without_models_is_not_said_to_be_compared(tmp_path: Path) -> None:

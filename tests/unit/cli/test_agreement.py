@@ -39,7 +39,7 @@ def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_a
     path = log(tmp_path / "log.jsonl", 300)
     ran = cli("fit", path, "-o", "policy")
     assert ran.code == 0, ran.err
-    assert "does not say which answers are right, so what is offered is agreement with large" in plain(ran)
+    assert "does not say which answers are right, so the guarantee offered is agreement with large" in plain(ran)
     assert "by the comparator text, as what large gives. It does not say how often either is right" in plain(ran)
     (one,) = json.loads((tmp_path / "policy" / "certificate.json").read_text())["certificates"]
     assert (one["kind"], one["reference"], one["comparator"]) == ("agreement", "large", "text")
@@ -68,7 +68,7 @@ def test_a_log_with_accepted_answers_that_no_matcher_judged_says_so(cli: Cli, tm
     assert cli("fit", path, *asked, "--matcher", "exact").code == 0
 
 
-def test_of_a_log_judged_in_part_it_is_said_what_the_judged_part_covers(cli: Cli, tmp_path: Path) -> None:
+def test_a_log_judged_in_part_says_what_the_judged_part_covers(cli: Cli, tmp_path: Path) -> None:
     path = log(tmp_path / "log.jsonl", 400, labels=True)
     rows = list(read_rows(Path(path)))
     write_rows(
@@ -77,11 +77,15 @@ def test_of_a_log_judged_in_part_it_is_said_what_the_judged_part_covers(cli: Cli
     said = "Only 120 of 400 questions have all their answers judged."
     ran = cli("fit", path, "-o", "policy", "--alpha", "0.3", "--guarantee", "regret")
     assert said in plain(ran)
-    assert "covers the others only if chance chose which were judged" in plain(ran)
+    assert "covers the others only if the judged ones were drawn at random" in plain(ran)
+    lacking = "280 more questions of the log have an answer without a judgement"
+    assert lacking in (tmp_path / "policy" / "certificate.json").read_text()
+    assert lacking in (tmp_path / "policy" / "README.md").read_text()
     ran = cli("fit", path, "-o", "other", "--guarantee", "agreement", "--alpha", "0.3")
-    assert "Agreement needs no label and uses all" in plain(ran)
+    assert "Agreement needs no labels and uses all" in plain(ran)
     (one,) = json.loads((tmp_path / "other" / "certificate.json").read_text())["certificates"]
     assert one["n"] > 120
+    assert "without a judgement" not in json.dumps(one)
 
 
 @pytest.mark.parametrize("command", ["verify", "monitor", "evaluate"])
@@ -154,7 +158,7 @@ def test_a_log_without_labels_and_without_a_reference_says_what_is_missing(
     assert "column gold" in plain(ran)
 
 
-def test_how_often_the_reference_differs_from_itself_stands_beside_the_certificate(cli: Cli, tmp_path: Path) -> None:
+def test_how_often_the_reference_differs_from_itself_is_printed_with_the_certificate(cli: Cli, tmp_path: Path) -> None:
     rows = []
     for number in range(150):
         for run in ("", "#2") if number < 40 else ("",):

@@ -125,7 +125,7 @@ def test_other_answers_kept_are_named(cli: Cli, tmp_path: Path) -> None:
     assert "also kept: Danube" in out
 
 
-def test_an_unknown_cost_is_said_to_be_unknown(cli: Cli, tmp_path: Path) -> None:
+def test_an_unknown_cost_is_shown_as_unknown(cli: Cli, tmp_path: Path) -> None:
     changed(tmp_path, ", price: {input: 1, output: 4}", "")
     assert "cost unknown" in cli("ask", "x").out
     assert json.loads(cli("ask", "x", "--json").out)["cost_usd"] is None
@@ -166,7 +166,7 @@ def test_json_holds_the_certificate_and_its_promise_in_words(cli: Cli, fake_conf
     assert held["statement"].startswith("With probability at least 90 %")
 
 
-def test_why_there_is_no_certificate_is_said_beside_the_answer(cli: Cli, fake_config: Path) -> None:
+def test_why_there_is_no_certificate_is_reported_beside_the_answer(cli: Cli, fake_config: Path) -> None:
     calibrated(fake_config, certificate(made_for={"models": {"base": {"name": "other"}, "guide": {"name": "large"}}}))
     ran = cli("ask", "Which river?")
     assert (ran.code, ran.out.splitlines()[0]) == (0, "Danube")

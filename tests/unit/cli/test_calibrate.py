@@ -149,10 +149,10 @@ def test_a_certificate_a_group_and_one_for_all_others(cli: Cli, written: Write) 
 
 def test_delta_is_named_where_it_is_filled_in(cli: Cli, log: str) -> None:
     ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--guarantee", "error", "--alpha", "0.4")
-    assert "error is promised with a delta; it is 0.1" in ran.err
+    assert "a guarantee of error has a delta; without --delta it is 0.1" in ran.err
 
 
-def test_of_those_answered_it_is_said_how_many_are_wrong(cli: Cli, log: str) -> None:
+def test_the_share_of_answered_questions_that_are_wrong_is_printed(cli: Cli, log: str) -> None:
     options = ["--guarantee", "error", "--alpha", "0.15", "--delta", "0.3", "--abstain"]
     found = document(cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--json", *options))
     ran = cli("calibrate", log, "--policy", POLICY, "-o", "other", *options)
@@ -196,7 +196,7 @@ def test_the_legend_explains_the_columns_that_are_shown(cli: Cli, log: str, monk
         assert ("set: different answers kept" in " ".join(ran.out.split())) is shown
 
 
-def test_groups_that_are_all_pooled_are_said(cli: Cli, written: Write) -> None:
+def test_groups_that_are_all_pooled_are_reported(cli: Cli, written: Write) -> None:
     rows = hard_rows(60, range(0, 30, 3))
     log = written([one | {"group": f"g{int(one['episode_id'][1:]) // 3}"} for one in rows])
     ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-group")
@@ -215,6 +215,7 @@ def test_too_few_questions_end_with_3_and_the_number(cli: Cli, written: Write, t
     ran = cli("calibrate", few, "--policy", POLICY, "-o", "policy")
     assert ran.code == 3
     assert "8 calibration questions are too few. 9 would be enough" in ran.err
+    assert ran.err.endswith(" Or keep every answer of every step: --allow-everything.\n")
     assert ran.out == ""
     assert not (tmp_path / "policy").exists()
     assert (
@@ -266,12 +267,12 @@ def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: l
     ("policy", "said"),
     [
         ("nowhere", "There is no file or folder 'nowhere'"),
-        (".", "no policy directory: it has no policy.json"),
+        (".", "not a policy directory: it has no policy.json"),
         ("there/policy.json", "name the directory: --policy there"),
         ("{kind: tresholt}", "did you mean threshold"),
         ("{kind: threshold}", "keep: both"),
         ("{kind: threshold, keep: both, when: reply_logprob}", "has no such signal"),
-        ("{kind: directory, path: nowhere}", "no policy directory"),
+        ("{kind: directory, path: nowhere}", "not a policy directory"),
     ],
 )
 def test_a_policy_that_cannot_be_calibrated_is_2(cli: Cli, log: str, tmp_path: Path, policy: str, said: str) -> None:
@@ -342,9 +343,9 @@ def test_every_part_that_is_not_given_stays(cli: Cli, log: str, tmp_path: Path) 
     held = read(tmp_path / "policy")
     money_nano = {"budget_nano_usd": 2_900_000, "most_nano_usd": 3_000_000}
     assert held.asked == Guarantee("error", 0.45, 0.2, **money_nano, abstain=True)
-    assert "Its last day is" in ran.out
+    assert "It is valid until" in ran.out
     ran = cli("calibrate", log, "--policy", "policy", "--by-group")
-    assert (ran.code, ran.err.count("--guarantee KIND asks for another")) == (2, 1)
+    assert (ran.code, ran.err.count("--guarantee KIND replaces the whole promise")) == (2, 1)
 
 
 def test_what_it_was_made_for_stays_while_the_models_agree(
@@ -357,7 +358,7 @@ def test_what_it_was_made_for_stays_while_the_models_agree(
     assert read(tmp_path / "policy").certificates[0].made_for == before
     other = [one | {"model": "newer"} for one in ladder_rows(99, range(0, 40, 2))]
     ran = cli("calibrate", written(other, "other.jsonl"), "--policy", "policy")
-    assert "no longer on record, for the log is of another cascade: the strategy, the prices" in ran.err
+    assert "no longer recorded, because the log is of another cascade: the strategy, the prices" in ran.err
     assert read(tmp_path / "policy").certificates[0].made_for["models"].keys() == {"newer"}
 
 
@@ -379,14 +380,14 @@ def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) ->
         ran = cli("calibrate", dear, "--policy", *policy)
         assert (ran.code, ran.out) == (2, "")
         assert "the log was costed at other prices than the" in ran.err
-        assert "small: 99 calls; one is on record with 0.002 USD and costs 0.001 USD" in ran.err
+        assert "small: 99 calls; one is logged with 0.002 USD and costs 0.001 USD" in ran.err
     assert not (tmp_path / "other").exists()
 
 
 def test_data_sets_taken_as_one_are_named(cli: Cli, written: Write) -> None:
     rows = [*hard_rows(60, range(20)), *hard_rows(40, range(10), about="word", dataset="[b]words")]
     ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
-    assert "2 data sets are taken as one: made (60), [b]words (40)" in ran.err
+    assert "2 data sets are used as one: made (60), [b]words (40)" in ran.err
 
 
 def test_what_was_promised_is_not_read_from_an_edited_file(cli: Cli, log: str, tmp_path: Path) -> None:
@@ -395,7 +396,7 @@ def test_what_was_promised_is_not_read_from_an_edited_file(cli: Cli, log: str, t
     path.write_text(path.read_text().replace('"alpha": 0.2', '"alpha": 0.9'))
     ran = cli("calibrate", log, "--policy", "policy")
     assert ran.code == 2
-    assert "say it with --guarantee" in ran.err
+    assert "name the promise with --guarantee" in ran.err
     assert cli("calibrate", log, "--policy", "policy", "--guarantee", "coverage").code == 0
     assert read(tmp_path / "policy").certificates[0].alpha == 0.1
 
@@ -411,13 +412,13 @@ def test_questions_that_ordered_a_path_do_not_calibrate(cli: Cli, log: str) -> N
     assert "were used to make this policy" in ran.err
 
 
-def test_what_orders_the_thresholds_is_said(cli: Cli, log: str, written: Write) -> None:
+def test_what_orders_the_thresholds_is_reported(cli: Cli, log: str, written: Write) -> None:
     options = ["--guarantee", "error", "--alpha"]
     cli("calibrate", log, "--policy", POLICY, "-o", "policy", *options, "0.4")
     first = read("policy")
     found = document(cli("calibrate", log, "--policy", "policy", *options, "0.3", "--json"))
     assert (found["n"], found["selection"]) == (69, 30)
-    assert "order them anew" in found["notes"][0]
+    assert "order them again" in found["notes"][0]
     assert (read("policy").ordered_for or {})["alpha"] == 0.3
     assert read("policy").seen == first.seen
     newer = written(hard_rows(99, range(0, 40, 2), about="newer"), "newer.jsonl")
@@ -439,11 +440,11 @@ def test_groups_are_promised_again_as_before(cli: Cli, written: Write, tmp_path:
     assert cli("verify", "policy", log).code == 0
 
 
-def test_what_was_promised_must_be_on_record(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_an_earlier_promise_must_be_recorded(cli: Cli, log: str, tmp_path: Path) -> None:
     cli("calibrate", log, "--policy", POLICY, "-o", "policy")
     write(tmp_path / "policy", replace(read(tmp_path / "policy"), asked=None))
     ran = cli("calibrate", log, "--policy", "policy")
-    assert (ran.code, ran.err.count("say it with --guarantee")) == (2, 1)
+    assert (ran.code, ran.err.count("name the promise with --guarantee")) == (2, 1)
 
 
 def test_a_path_is_kept_for_promises_of_its_kind_alone(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
@@ -481,7 +482,7 @@ def test_a_configuration_names_the_policy_and_the_cascade(cli: Cli, ladder: str,
     assert certificate.made_for["step_models"] == ["small", "large"]
     assert certificate.made_for["prompts_sha256"] is not None
     assert certificate.expires is not None
-    assert "Its last day is" in ran.out
+    assert "It is valid until" in ran.out
     assert "--config" not in ran.out
     assert "--config" in cli("calibrate", ladder, "--policy", LADDER_POLICY, "-o", "other").out
 

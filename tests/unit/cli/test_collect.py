@@ -137,12 +137,12 @@ def test_questions_without_an_answer_are_logged_and_it_is_no_error(cli: Cli, tmp
     ran = cli("collect", "open.jsonl", "-o", "log.jsonl")
     assert ran.code == 0, ran.err
     assert "5 rows in log.jsonl" in ran.out
-    assert "The log does not say for any question" in ran.out
+    assert "The log does not say which answers are right" in ran.out
     assert {row["correct"] for row in rows()} == {None}
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_without_prices_the_cost_is_said_to_be_unknown(cli: Cli, tmp_path: Path) -> None:
+def test_without_prices_the_cost_is_shown_as_unknown(cli: Cli, tmp_path: Path) -> None:
     unpriced = tmp_path / "unpriced.yaml"
     unpriced.write_text((tmp_path / "cascade.yaml").read_text().replace(", price: {input: 0.1, output: 0.4}", ""))
     for name, flags in (("one", ()), ("one", ("--resume",))):
@@ -194,7 +194,7 @@ def test_an_outage_is_5_and_says_how_to_go_on(cli: Cli, tmp_path: Path, scripted
     fake = scripted(lambda _: AuthenticationError("no key"))
     ran = cli("collect", "many.jsonl", "-o", "log.jsonl", "--concurrency", "1")
     assert ran.code == 5
-    assert "20 questions failed one after the other" in ran.err
+    assert "20 consecutive questions failed" in ran.err
     assert "--resume" in ran.err
     assert len(fake.requests) == 20
     assert not Path("log.jsonl").exists()
@@ -211,7 +211,7 @@ def test_the_cap_is_4_and_it_goes_on_under_a_higher_one(cli: Cli, scripted: Any)
     said = json.loads(ran.out)
     assert 0 < said["spent_usd"] <= 0.0002
     assert "of the cap of $0.0002 is spent" in said["stopped"]
-    assert "raise the cap and go on with --resume" in ran.err
+    assert "raise the cap and continue with --resume" in ran.err
     made = len(fake.requests)
     assert 0 < made < needed
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--max-cost", "0.0002", "--resume").code == 4
@@ -227,7 +227,7 @@ def test_an_output_that_is_there_is_2_and_left_alone(cli: Cli) -> None:
     before = Path("log.jsonl").read_bytes()
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--limit", "1")
     assert (ran.code, ran.out) == (2, "")
-    assert "log.jsonl exists. Add --resume to go on with it, or choose another output." in ran.err
+    assert "log.jsonl exists. Add --resume to continue it, or choose another output." in ran.err
     assert Path("log.jsonl").read_bytes() == before
     Path("other.jsonl.journal").write_text("")
     ran = cli("collect", "rivers.jsonl", "-o", "other.jsonl")
@@ -235,11 +235,11 @@ def test_an_output_that_is_there_is_2_and_left_alone(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_calls_that_are_not_in_the_log_are_said_to_stay_on_record(cli: Cli) -> None:
+def test_recorded_calls_that_are_not_in_the_log_are_reported_as_kept(cli: Cli) -> None:
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 0
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--limit", "1", "--resume")
     assert ran.code == 0
-    assert "calls on record are not in this log; they stay in log.jsonl.journal" in ran.out
+    assert "recorded calls are not in this log; they stay in log.jsonl.journal" in ran.out
     assert Path("log.jsonl.journal").exists()
 
 
@@ -284,7 +284,7 @@ def test_a_file_of_questions_that_cannot_be_used_is_2(cli: Cli, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_an_interrupt_leaves_what_was_paid_on_record(cli: Cli, scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_keeps_the_record_of_paid_calls(cli: Cli, scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
 
     def interrupted(*_: Any) -> None:

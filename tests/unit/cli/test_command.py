@@ -21,6 +21,7 @@ from cascade.api.output import Result
 from cascade.api.proving import prove
 from cascade.api.verifying import verify
 from cascade.cli.main import command, flag
+from cascade.errors import CascadeError, NotCertifiedError
 
 
 class Echo(Result):
@@ -102,13 +103,19 @@ def test_the_help_is_the_docstring() -> None:
     assert run("apple")[0] == 2, "--output is required"
 
 
-def test_what_comes_after_may_end_the_command() -> None:
-    def refuse(found: Echo, given: Mapping[str, Any]) -> None:
-        assert found.given["sugar"] == given["sugar"]
-        raise typer.Exit(3)
+def test_a_result_with_an_error_is_printed_and_then_ends_the_command() -> None:
+    class Burnt(Echo):
+        @property
+        def error(self) -> CascadeError:
+            return NotCertifiedError("burnt")
 
-    code, said = run("apple", "-o", "tin", "--json", after=refuse)
-    assert (code, '"sugar": "0.5"' in said) == (3, True)
+    def burn(**given: Any) -> Burnt:
+        return Burnt(given)
+
+    app = typer.Typer(add_completion=False)
+    app.command()(command(bake, "bake apple", flags={"output": flag("--output", "-o")}, call=burn))
+    result = CliRunner().invoke(app, ["apple", "-o", "tin", "--json"])
+    assert (str(result.exception), '"sugar": "0.5"' in result.output) == ("burnt", True)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_unknown_costs_are_null_and_a_dash(cli: Cli, written: Callable[[Sequence
     assert {(one["cost_usd"], one["cost_sd"], one["matched_cost_usd"]) for one in found["rows"]} == {(None,) * 3}
     ran = cli("compare", path, "--splits", "2")
     assert "$" not in ran.out
-    assert "At least half of the questions lack a cost in the log: none is shown" in " ".join(ran.out.split())
+    assert "At least half of the questions lack a cost in the log: no cost is shown" in " ".join(ran.out.split())
 
 
 def test_one_split_has_no_spread(cli: Cli, log: str) -> None:
@@ -214,7 +214,7 @@ def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
     rows = guided(log_rows(dataset="made"), "a walk with quite a long name, of some model or other", every=2)
     (table,) = tables_from_rows(rows)
     found = compare(table, count=2)
-    shown = lines(compare_table(found, width), legend(found), rounds_table(table), width=width)
+    shown = lines(compare_table(found, width), legend(found, width), rounds_table(table), width=width)
     assert max(map(len, shown)) <= width
     shown += lines(evaluation_table(evaluate(table, FixedPolicy(), resamples=20)), width=width)
     assert max(map(len, shown)) <= width
@@ -237,6 +237,17 @@ def test_a_narrow_table_has_the_figures_that_matter_and_a_wide_one_all() -> None
         assert head in wide
     assert re.search(r"[+-]0\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]", wide)
     assert re.search(r"guide only +\$5\.00? +", narrow)
+
+
+@pytest.mark.parametrize("width", [80, 96, 114, 130, 200])
+def test_the_notes_explain_the_columns_that_are_shown_and_no_others(width: int) -> None:
+    found = comparison(guided(log_rows()))
+    heads = lines(compare_table(found, width), width=width)[1]
+    notes = legend(found, width)
+    for head in ("cost/1k", "× ref", "cover", "solv.", "in set", "right", "len", "kept", "set", "matched"):
+        is_shown = re.search(rf" {re.escape(head)}( |$)", heads) is not None
+        assert is_shown == (re.search(rf"(?:^|; ){re.escape(head)}: ", notes) is not None), head
+    assert "worst segment" not in notes
 
 
 def test_the_longest_standing_names_are_whole_in_80_columns() -> None:
@@ -263,13 +274,13 @@ def test_foreign_names_are_shown_and_neither_obeyed_nor_left_to_the_terminal(
         assert hidden not in ran.out
     flat = " ".join(ran.out.split())
     assert "[red]x[/red][31m [/]" in flat
-    assert "× ref: beside [red]x[/red][31m [/]" in flat
+    assert "× ref: cost relative to [red]x[/red][31m [/]" in flat
     assert cli("compare", path, "--splits", "2", "--reference", f"no {NASTY}").code == 2
     assert "\x1b" not in cli("compare", path, "--splits", "2", "--reference", f"no {NASTY}").err
     assert cli("evaluate", path, "--policy", "{kind: fixed}").code == 0
 
 
-def test_what_was_left_out_is_said_on_stderr(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
+def test_what_was_left_out_is_reported_on_stderr(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
     path = written([*log_rows(), row("torn", 2), row("blind", correct=None)])
     ran = cli("compare", path, "--splits", "2", "--json")
     assert documents(ran)["n"] == 40
@@ -347,7 +358,7 @@ def test_matcher_judges_every_answer_anew(
     assert counting.asked == 20  # and not again for the break-even: a judge is paid
 
 
-def test_the_break_even_stands_below_the_table(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
+def test_the_break_even_is_printed_below_the_table(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
     rows = []
     for k in range(12):
         for purpose, source, tokens, walk in (
@@ -444,7 +455,7 @@ def test_a_plot_is_drawn_and_named(cli: Cli, log: str, tmp_path: Path) -> None:
         (
             [*log_rows(dataset="one"), *log_rows(dataset="two")],
             "cost.svg",
-            "2 data sets; draw one with --where dataset=NAME of: one, two",
+            "--plot draws one data set, and the log has 2; choose one with --where dataset=NAME: one, two",
         ),
         ([one | {"cost_nano_usd": None} for one in log_rows()], "cost.svg", "The costs of log are not known"),
     ],
@@ -528,7 +539,7 @@ def test_a_policy_that_is_none_is_2(cli: Cli, log: str, policy: str, says: str) 
     assert says in ran.err
 
 
-def test_unknown_costs_are_said_to_be_unknown(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
+def test_unknown_costs_are_shown_as_unknown(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
     out = cli(
         "evaluate", written([one | {"cost_nano_usd": None} for one in log_rows()]), "--policy", "{kind: fixed}"
     ).out

@@ -58,7 +58,7 @@ def test_a_directory_that_may_not_be_looked_into_is_2(cli: Cli, policy: Path, ca
 
 
 @pytest.mark.parametrize("output", ["file/policy", "x" * 300, "/proc/none"])
-def test_where_nothing_can_be_written_it_is_said_before_anything_is_done(cli: Cli, tmp_path: Path, output: str) -> None:
+def test_an_unwritable_place_is_reported_before_any_work(cli: Cli, tmp_path: Path, output: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     for called in (("fit", "nolog.jsonl"), ("calibrate", "nolog.jsonl", "--policy", POLICY)):
         ran = cli(*called, "-o", output)

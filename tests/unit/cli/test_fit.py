@@ -277,6 +277,7 @@ def test_too_few_questions_end_with_3_and_write_nothing(cli: Cli, written: Write
     ran = cli("fit", few, "-o", "policy")
     assert (ran.code, ran.out) == (3, "")
     assert "calibration questions are too few" in words(ran.err)
+    assert words(ran.err).endswith(" Or keep every answer of every step: --allow-everything.")
     assert not (tmp_path / "policy").exists()
     kept = cli("fit", few, "-o", "policy", "--allow-everything")
     assert kept.code == 0, kept.err

@@ -37,7 +37,7 @@ def test_it_writes_a_directory_and_says_both_bounds(cli: Cli, log: str, tmp_path
     assert {one.name for one in folder.iterdir()} == FILES
     assert isinstance(read_policy(folder).policy, CrossPolicy)
     printed = " ".join(ran.out.split())
-    assert "200 questions of 2 steps, in 5 folds: all fit, and all certify" in printed
+    assert "200 questions of 2 steps, in 5 folds: each is used both to fit and to certify" in printed
     assert "With probability at least 80 %" in printed
     assert f"- {bound(0.1)}" in printed
     card = (folder / "README.md").read_text("utf-8")
@@ -62,7 +62,7 @@ def test_it_is_verified(cli: Cli, log: str, tmp_path: Path) -> None:
     assert "the same folds and critical values" in " ".join(ran.out.split())
 
 
-def test_what_does_not_go_with_it_is_said_at_once(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_what_does_not_go_with_it_is_reported_at_once(cli: Cli, log: str, tmp_path: Path) -> None:
     more = ("--delta", "0.1", "--lambda-set", "0.1", "--calibration-share", "0.5", "--allow-everything", "--embed")
     ran = fitted(cli, log, tmp_path / "policy", *more)
     assert ran.code == 2

@@ -94,6 +94,7 @@ def test_json_has_each_level_as_a_fit_alone_has_it(cli: Cli, log: str) -> None:
     level = document["levels"]["medium"]
     assert level.pop("alpha") == 0.2
     assert level.pop("output") == "policy/levels/medium"
+    assert alone.pop("notices") == document["notices"]
     for one in (level, alone):
         one.pop("output", None)
         for candidate in one["candidates"]:
@@ -128,7 +129,7 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
             ("--levels", LEVELS, "--guarantee", "budget", "--budget", "1", "--most", "1"),
             ["a budget is not a promise about questions"],
         ),
-        (("--levels", LEVELS, "--cross-calibrate"), ["--cross-calibrate none; leave one out"]),
+        (("--levels", LEVELS, "--cross-calibrate"), ["--cross-calibrate sets none aside; leave one out"]),
         (("--levels", LEVELS, "--default-level", "hihg"), ["'hihg', and --levels has low, medium, high"]),
         (("--default-level", "low"), ["--default-level is one of --levels, and there are none"]),
         (("--levels", "0.1"), ["1 alpha without names; name them"]),
@@ -136,10 +137,16 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
         (("--levels", "low=0.2,0.1"), ["name all of them, or none"]),
         (("--levels", "low=0.2,low=0.1"), ["a name appears twice"]),
         (("--levels", "low=0.2,high=x,"), ["'high=x', '' is not of the form NAME=ALPHA"]),
-        (("--levels", "low=0.2,Hi=0.2"), ["'Hi' is no name for a level", "two levels have the same alpha"]),
+        (("--levels", "low=0.2,Hi=0.2"), ["'Hi' is not a name for a level", "two levels have the same alpha"]),
         (
             ("--levels", "low=2,high=0.1", "--alpha", "0.1", "--cross-calibrate", "--policy", "nothing"),
-            ["4 problems:", "alpha of level low", "--alpha is one", "--cross-calibrate none", "no policy 'nothing'"],
+            [
+                "4 problems:",
+                "alpha of level low",
+                "--alpha is one",
+                "--cross-calibrate sets none aside",
+                "no policy 'nothing'",
+            ],
         ),
         (
             ("--levels", "low=2,high=0.1", "--policy", "ccpo", "--init", "earlier"),
@@ -172,12 +179,12 @@ def test_levels_are_not_written_over_other_files(cli: Cli, log: str, tmp_path: P
     (tmp_path / "project" / "levels" / "low" / "README.md").write_text("mine")
     ran = cli("fit", log, "--levels", LEVELS, "-o", "project")
     assert ran.code == 2
-    assert "project/levels/low holds files that are no level of project" in words(ran.err)
+    assert "project/levels/low holds files that do not belong to a level of project" in words(ran.err)
     (tmp_path / "project" / "levels" / "high").mkdir()
     (tmp_path / "project" / "levels" / "high" / "policy.json").write_text("{}")
     ran = cli("fit", log, "--levels", LEVELS, "-o", "project", "--lambda-set", "-1")
     assert "2 problems:" in words(ran.err)
-    assert "project/levels/low, project/levels/high hold files that are no level" in words(ran.err)
+    assert "project/levels/low, project/levels/high hold files that do not belong to a level" in words(ran.err)
 
 
 def test_calibrated_levels_are_not_written_over_other_files(cli: Cli, log: str, policy: str, tmp_path: Path) -> None:
@@ -189,7 +196,9 @@ def test_calibrated_levels_are_not_written_over_other_files(cli: Cli, log: str, 
     arguments = ("calibrate", "new.jsonl", "--policy", policy, "-o", "other")
     ran = cli(*arguments)
     assert (ran.code, ran.out) == (2, "")
-    assert "other/levels/low holds files that are no level of other; choose another --output" in words(ran.err)
+    assert "other/levels/low holds files that do not belong to a level of other; choose another --output" in words(
+        ran.err
+    )
     assert contents(tmp_path / "other") == before
     assert cli(*arguments, "--force").code == 0
     assert read_levels("other") is not None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,6 +21,8 @@ from cascade.policies.artifact import PLOT_FILE
 from cascade.strategies.offers import Offers
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
+
+Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def said(fitted: Fitted) -> str:
     return " ".join(page.get().split())
 
 
-def test_where_no_candidate_keeps_the_promise_that_is_said(fitted: Fitted) -> None:
+def test_a_fit_reports_that_no_candidate_keeps_the_promise(fitted: Fitted) -> None:
     none = tuple([replace(one, matched=None, difference=None) for one in fitted.choice.judged])
     text = said(replace(fitted, choice=replace(fitted.choice, judged=none)))
     assert "No candidate keeps the promise at any threshold on the training questions, and it is the simplest." in text
@@ -78,3 +83,25 @@ def test_of_a_log_of_offers_its_offers_are_named() -> None:
     assert printed == (
         "next: policy: ./policy in cascade.yaml serves it, with the offers of the log as its strategy: base, judge, guide"
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--levels", "0.4,0.3", "--guarantee", "regret"),
+        ("--cross-calibrate", "--alpha", "0.3", "--guarantee", "solvable"),
+    ],
+)
+def test_levels_and_crossed_fits_print_the_configuration_that_serves_too(cli: Cli, options: Sequence[str]) -> None:
+    """They said that policy: ./policy serves it, also where the default strategy refuses it."""
+    ran = cli("fit", "offers:demo", "--policy", "threshold", "-o", "policy", *options)
+    assert ran.code == 0
+    assert "next: serve it with this cascade.yaml" in ran.out
+    assert "  kind: offers\n" in ran.out
+
+
+def test_the_notices_on_stderr_are_a_field_of_the_document(cli: Cli) -> None:
+    ran = cli("fit", "demo-ladder", "--guarantee", "regret", "--alpha", "0.3", "-o", "policy", "--json")
+    told = json.loads(ran.out)["notices"]
+    assert any("a guarantee of regret has a delta" in one for one in told)
+    assert all(" ".join(one.split()) in " ".join(ran.err.split()) for one in told)

@@ -83,14 +83,14 @@ def test_json_says_how_it_was_trained_and_nothing_else_is_on_stdout(cli: Cli, lo
 
 
 @pytest.mark.parametrize("policy", ["cpo", "cpo-online"])
-def test_a_network_without_a_certificate_is_written_and_said_to_have_none(
+def test_a_network_without_a_certificate_is_written_and_reported_as_uncertified(
     cli: Cli, log: str, tmp_path: Path, policy: str
 ) -> None:
     ran = fit(cli, log, policy=policy)
     assert ran.code == 0, ran.err
     assert "certificate.json" not in contents(tmp_path / "policy")
     said = words(ran.out)
-    assert "200 questions: 140 to train on, 60 to judge it on" in said
+    assert "200 questions: 140 to train on, 60 to evaluate it on" in said
     assert "with 95 % confidence), where 90 % were asked for" in said
     assert "not certified: on new questions it may do worse. --policy cpo-batch calibrates the same" in said
     assert "next: cascade calibrate NEW_EPISODES --policy policy certifies a threshold for it" in said
@@ -130,7 +130,7 @@ def test_auto_tries_networks_where_they_are_offered(cli: Cli, log: str) -> None:
     assert {"ccpo", "cpo_batch"} <= {one["name"] for one in found["candidates"]}
 
 
-def test_training_that_was_ended_early_is_said_loudly_and_the_policy_is_certified(
+def test_training_that_ended_early_is_reported_in_bold_and_the_policy_is_certified(
     cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "_WINDOW", 4)
@@ -207,7 +207,7 @@ def test_without_a_checkpoint_signals_are_left_alone() -> None:
 # --- what is refused
 
 
-def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_everything_that_is_wrong_with_the_settings_is_reported_at_once(cli: Cli, log: str, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text("lairs: [5]\nbatch: 0\nactivation: tanh\nkappa_range: [0.5, 0.2]\n")
     ran = fit(cli, log, "--steps", "0", "--alpha", "2")
     said = words(ran.err)
@@ -234,9 +234,9 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
         (("--policy", "ccpo", "--device", "tpu"), "device: it must be cpu, cuda or cuda:N, not 'tpu'"),
         (("--policy", "ccpo", "--cross-calibrate"), "cannot be combined with --policy ccpo"),
         (("--networks", "--cross-calibrate"), "cannot be combined with --networks"),
-        (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo has no certificate, and --levels is of one"),
-        (("--policy", "cpo-online", "--by-segment", "--abstain"), "and --by-segment, --abstain are of one; leave out"),
-        (("--policy", "cpo", "--expires-days", "3", "--delta", "0.1"), "--delta, --expires-days are of one"),
+        (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo has no certificate, so leave out --levels"),
+        (("--policy", "cpo-online", "--by-segment", "--abstain"), "so leave out --by-segment, --abstain; or"),
+        (("--policy", "cpo", "--expires-days", "3", "--delta", "0.1"), "leave out --delta, --expires-days"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(cli: Cli, log: str, options: tuple[str, ...], said: str) -> None:
@@ -245,7 +245,7 @@ def test_what_does_not_go_together_is_refused(cli: Cli, log: str, options: tuple
     assert said in words(ran.err)
 
 
-def test_a_gpu_that_is_not_there_and_torch_that_is_not_are_said_before_anything_is_read(
+def test_a_missing_gpu_or_torch_is_reported_before_anything_is_read(
     cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: 0)
@@ -259,7 +259,9 @@ def test_a_gpu_that_is_not_there_and_torch_that_is_not_are_said_before_anything_
     assert "none.jsonl" in words(ran.err)
 
 
-def test_a_checkpoint_folder_that_cannot_be_written_is_said_before_training(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_a_checkpoint_folder_that_cannot_be_written_is_reported_before_training(
+    cli: Cli, log: str, tmp_path: Path
+) -> None:
     (tmp_path / "ck").write_text("mine")
     ran = fit(cli, log, "--checkpoint", "ck")
     assert ran.code == 2

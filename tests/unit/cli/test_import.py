@@ -20,7 +20,7 @@ def write(path: Path, *rows: Any) -> None:
     path.write_text("".join(row if isinstance(row, str) else f"{json.dumps(row)}\n" for row in rows))
 
 
-def test_a_log_is_imported_and_said(cli: Cli, tmp_path: Path) -> None:
+def test_an_import_reports_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path / "pairs.jsonl", pair(), pair(question_id="q2", base_cost_usd=None), "torn")
     ran = cli("import", "pairs.jsonl", "-o", "episodes.jsonl.gz")
     assert (ran.code, ran.err) == (0, "")
@@ -53,7 +53,7 @@ def test_a_cost_by_hand_fills_in_what_the_log_does_not_know(cli: Cli, tmp_path: 
     assert ran.code == 0
     assert json.loads(ran.out)["rows_without_cost"] == 0
     assert list(json.loads(ran.out)["dropped"]["notes"]) == [
-        "a --cost of no call: the log has no such model, or knows what its calls cost"
+        "an unused --cost: the log has no such model, or gives the cost of its calls"
     ]
     rows = [(row["cost_nano_usd"], row["cost_source"]) for row in read_rows(tmp_path / "log.jsonl")]
     assert rows[:2] == [(100_000, "given by hand"), (2_000_000, "given by hand")]
@@ -61,6 +61,20 @@ def test_a_cost_by_hand_fills_in_what_the_log_does_not_know(cli: Cli, tmp_path: 
     for wrong in ("small=free", "small=-1", "small=nan", "small=1e999"):
         ran = cli("import", "mine.csv", "-o", "other.jsonl", "--cost", wrong)
         assert (ran.code, f"not {wrong}" in ran.err) == (2, True), wrong
+
+
+def test_thousands_and_dollar_signs_are_read_and_what_is_ambiguous_is_counted(cli: Cli, tmp_path: Path) -> None:
+    """0.5.0 read "1,234" tokens and "$0.0012" as null."""
+    columns = "prompt,small_answer,small_correct,small_cost,small_output_tokens\n"
+    lines = '2 + 2?,4,true,$0.0012,"1,234"\n3 + 3?,5,false,"1,234.5","1,234,567"\n4 + 4?,8,true,"1,234","1.234,5"\n'
+    (tmp_path / "mine.csv").write_text(columns + lines)
+    ran = cli("import", "mine.csv", "-o", "log.jsonl", "--json")
+    assert ran.code == 0
+    rows = [(row["cost_nano_usd"], row["output_tokens"]) for row in read_rows(tmp_path / "log.jsonl")]
+    assert rows == [(1_200_000, 1_234), (1_234_500_000_000, 1_234_567), (None, None)]
+    dropped = json.loads(ran.out)["dropped"]
+    assert set(dropped["notes"].values()) == {1}
+    assert "mine.csv:4: small_cost is no amount of USD, read as null" in dropped["first"]
 
 
 def test_many_data_sets_are_a_table(cli: Cli, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_live_audit_compares_by_the_form_of_the_request(
         "provider": "fake",
     }
     sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
-    now = made_for(load(ladder | {"policy": sure}))
+    now = {**made_for(load(ladder | {"policy": sure})), "requests": None}
     promised = certificate(
         kind="agreement", delta=0.1, k=None, kappa=5.0, made_for=now, reference="large", comparator="request"
     )

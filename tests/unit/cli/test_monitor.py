@@ -87,7 +87,7 @@ def test_audits_count_in_the_order_they_were_asked(cli: Cli, policy: str, tmp_pa
     assert backwards["alarmed_after"] != straight["alarmed_after"]
 
 
-def test_what_was_not_audited_is_left_out_and_said(cli: Cli, policy: str, tmp_path: Path) -> None:
+def test_episodes_without_an_audit_are_left_out_and_reported(cli: Cli, policy: str, tmp_path: Path) -> None:
     served = [one | {"episode_id": f"s{one['episode_id']}", "split": None} for one in audits([True] * 50)]
     path = write(tmp_path / "mixed.jsonl", [*served, *audits([False] * 30)])
     ran = cli("monitor", policy, path)
@@ -110,7 +110,7 @@ def test_an_incomplete_audit_counts_as_missed_unless_a_right_answer_was_kept(
     assert "2 of 4 audits missed" in cli("monitor", policy, write(tmp_path / "cut.jsonl", cut)).out
 
 
-def test_calibration_questions_and_another_cascade_are_said(cli: Cli, policy: str, tmp_path: Path) -> None:
+def test_calibration_questions_and_another_cascade_are_reported(cli: Cli, policy: str, tmp_path: Path) -> None:
     ran = cli("monitor", policy, str(tmp_path / "log.jsonl"))
     assert "99 audited questions are among those that the certificate was made from" in ran.err
     other = [one | {"model": "newer"} for one in audits([False] * 5)]
@@ -118,7 +118,7 @@ def test_calibration_questions_and_another_cascade_are_said(cli: Cli, policy: st
     assert "the certificate was made for small, then large" in ran.err
 
 
-def test_questions_that_made_the_policy_are_said(cli: Cli, tmp_path: Path) -> None:
+def test_questions_that_made_the_policy_are_reported(cli: Cli, tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", hard_rows(200, range(0, 60, 2)))
     assert cli("fit", log, "--alpha", "0.2", "-o", "policy").code == 0
     ran = cli("monitor", "policy", log, "--json")
@@ -130,7 +130,7 @@ def test_questions_that_made_the_policy_are_said(cli: Cli, tmp_path: Path) -> No
     assert "used to make the policy" not in fresh.err
 
 
-def test_where_no_step_is_right_the_promise_says_nothing_and_that_is_said(
+def test_audits_without_any_right_step_are_reported_as_outside_the_promise(
     cli: Cli, policy: str, tmp_path: Path
 ) -> None:
     """With every answer wrong no alarm comes: the questions count as covered."""
@@ -193,7 +193,7 @@ def test_a_promise_that_is_none_on_misses_is_2(cli: Cli, policy: str, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("nowhere", "log.jsonl"), "no policy directory"),
+        (("nowhere", "log.jsonl"), "not a policy directory"),
         (("policy", "none.jsonl"), "none.jsonl"),
         (("policy", "log.jsonl", "--level", "2"), "level must lie"),
     ],

@@ -144,7 +144,7 @@ def test_an_unknown_name_is_2(cli: Cli) -> None:
     assert "No price is known" in ran.err
 
 
-def test_stale_prices_are_said_to_be_stale_on_stderr(cli: Cli, today: list[int]) -> None:
+def test_stale_prices_are_reported_on_stderr(cli: Cli, today: list[int]) -> None:
     today[0] = 31
     ran = cli("prices", "openai/gpt-4o-mini", "--json")
     assert "31 days old" in ran.err
@@ -404,7 +404,7 @@ def test_the_address_of_a_server_is_shown_without_its_key(
     assert "proxy" not in found
 
 
-def test_a_proxy_that_is_not_used_is_said(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_is_not_used_is_reported(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:hunter2@proxy:3128")
     (tmp_path / "cascade.yaml").write_text(
         "models: {base: a, guide: b}\nprovider: {kind: openai_http, api_base: 'http://127.0.0.1:1/v1'}\n"
@@ -422,7 +422,7 @@ def calibrated(config: Path, *certificates: Certificate, guarantee: str = "") ->
     config.write_text(text + (f"guarantee: {guarantee}\n" if guarantee else ""))
 
 
-def test_a_certificate_that_holds_is_said_in_words(cli: Cli, fake_config: Path) -> None:
+def test_a_certificate_that_holds_is_described_in_words(cli: Cli, fake_config: Path) -> None:
     told = {**made_for(load(fake_config)), "requests": seen([PLAIN])}
     calibrated(fake_config, certificate(made_for=told, expires="2999-12-31"))
     code, found = findings(cli)
@@ -438,7 +438,9 @@ def test_what_a_certificate_does_not_know_is_a_note(cli: Cli, fake_config: Path)
     said = [(one["state"], one["says"]) for one in json.loads(ran.out) if one["what"] == "certificate of law"]
     assert [state for state, _ in said] == ["ok", "note", "note"]
     assert "what kinds of requests" in said[2][1]
-    assert "does not hold the strategy, the models, the prices, where the models are served, the prompts" in said[1][1]
+    assert (
+        "does not record the strategy, the models, the prices, where the models are served, the prompts" in said[1][1]
+    )
 
 
 @pytest.mark.parametrize("required", ["true", "false"])
@@ -479,7 +481,7 @@ def test_a_policy_that_the_strategy_cannot_serve_is_one_problem(cli: Cli, fake_c
     assert "provider" not in found
 
 
-def test_the_doctor_speaks_to_people_too(cli: Cli, fake_config: Path) -> None:
+def test_doctor_prints_text_without_json(cli: Cli, fake_config: Path) -> None:
     ran = cli("doctor", "-c", str(fake_config))
     assert (ran.code, ran.err) == (0, "")
     assert "well-formed" in ran.out

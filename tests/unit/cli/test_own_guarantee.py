@@ -67,7 +67,7 @@ def test_it_is_calibrated_verified_evaluated_and_monitored(cli: Cli, tmp_path: P
     assert ran.code == 0, ran.err
     (certificate,) = read("policy").certificates
     assert (certificate.kind, certificate.alpha, certificate.delta) == ("avoidable", 0.3, 0.2)
-    assert "the answer served is right, or no step would have brought a right one. If the calibration" in ran.out
+    assert "the answer served is right, or no step would have given a right one. If the calibration" in ran.out
     log = table("ladder")
     lost = np.array([_avoidable(log, row, certificate.kappa) for row in range(log.n)])
     verified = cli("verify", "policy", LOG)

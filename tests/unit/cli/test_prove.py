@@ -93,7 +93,7 @@ def test_the_page_answers_in_one_sentence_and_says_why(cli: Cli, log: str) -> No
         assert any(line.startswith(name) for line in ran.out.splitlines()), name
 
 
-def test_the_guarantee_follows_what_is_on_record(cli: Cli, log: str) -> None:
+def test_the_default_guarantee_follows_from_what_the_log_records(cli: Cli, log: str) -> None:
     kinds = [
         document(cli("prove", log, *QUICK, "--json", *more))["cascades"][0]["proofs"][0]["guarantee"]["kind"]
         for more in ([], ["--against", "all"], ["--guarantee", "error", "--alpha", "0.2"])
@@ -107,7 +107,7 @@ def test_other_promises_stand_in_a_table(cli: Cli, log: str) -> None:
     rows = [line.split() for line in ran.out.splitlines() if line.startswith("regret, alpha")]
     assert [row[2] for row in rows] == ["0.05", "0.1"]
     assert [row[-3:] for row in rows] == [["0", "of", "3"]] * 2
-    assert "Each of the 2 promises stands by itself, and each interval has its own 95 %" in words(ran.out)
+    assert "Each of the 2 promises and each 95 % interval holds separately" in words(ran.out)
     assert "None of them covers the choice of the one that looks best here" in words(ran.out)
 
 
@@ -146,7 +146,9 @@ def test_the_next_command_says_what_was_proved_and_runs_as_printed(
     assert proof["guarantee"] == {name: certificate[name] for name in ("kind", "alpha", "delta")}
 
 
-def test_the_method_is_said_where_it_is_not_what_fit_does(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_method_is_reported_where_it_is_not_what_fit_does(
+    cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cascade.api.proving.FAST", "threshold")
     many = ("prove", log, "--splits", "4", "--guarantee", "coverage", "--alpha", "0.1")
     monkeypatch.setattr("cascade.api.proving.MANY", 239)
@@ -203,7 +205,7 @@ def test_several_logs_each_with_its_cascades(cli: Cli, log: str, written: Write)
     assert [one["log"] for one in chosen["cascades"]] == [f"{other} --where dataset=words"]
 
 
-def test_a_cascade_of_which_nothing_can_be_said_does_not_hide_the_others(cli: Cli, log: str, written: Write) -> None:
+def test_a_cascade_without_a_result_does_not_hide_the_others(cli: Cli, log: str, written: Write) -> None:
     alone = written(hard_rows(2, []), "two.jsonl")
     ran = cli("prove", alone, log, *QUICK)
     assert ran.code == 0

@@ -43,7 +43,7 @@ def test_where_the_base_is_always_right_it_is_enough(page: Page) -> None:
 def test_where_no_answer_is_right_the_judging_is_to_be_checked(page: Page) -> None:
     said = page([one | {"correct": False} for one in hard_rows(120, [])])
     assert "No step answers any question rightly: there is no right answer for a signal to detect" in said
-    assert after(said).startswith("No answer on record is right: check how they are judged (--matcher)")
+    assert after(said).startswith("No logged answer is right: check how they are judged (--matcher)")
 
 
 def test_a_base_that_may_be_as_right_is_named_beside_the_advice(page: Page) -> None:
@@ -67,9 +67,9 @@ def test_without_costs_a_policy_that_saves_steps_is_offered(page: Page) -> None:
     assert said.startswith("Log what calls cost, or serve by length: cascade fit")
 
 
-def test_nothing_that_varies_is_on_record(page: Page) -> None:
+def test_advice_for_a_log_without_a_varying_signal(page: Page) -> None:
     rows = [one | {"signals": {}, "confidence": 0.5} for one in hard_rows(120, range(0, 120, 2))]
-    assert "No signal of the first step that varies is on record" in page(rows, "depth")
+    assert "The log has no signal of the first step that varies" in page(rows, "depth")
 
 
 def test_one_step_is_one(page: Page) -> None:

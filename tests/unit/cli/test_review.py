@@ -113,7 +113,7 @@ def test_two_reviewers_and_their_agreement(cli: Cli, keys: Callable[[str], None]
     assert "ann and bob" in ran.out
 
 
-def test_what_cannot_be_reviewed_is_said(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+def test_what_cannot_be_reviewed_is_reported(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
     booking_log(tmp_path / "log.jsonl", 2)
     keys("1")
     cli("review", "log.jsonl")
@@ -126,7 +126,7 @@ def test_what_cannot_be_reviewed_is_said(cli: Cli, keys: Callable[[str], None], 
         (["log.jsonl", "--label-rate", "0.5"], "begun with"),
         (["log.jsonl", "--label-rate", "0", "-o", "r.jsonl"], "label_rate"),
         (["log.jsonl", "--report", "-o", "none.jsonl"], "none.jsonl"),
-        (["log.jsonl", "-o", "log.jsonl"], "no file of reviews"),
+        (["log.jsonl", "-o", "log.jsonl"], "not a file of reviews"),
     ):
         ran = cli("review", *arguments)
         assert (ran.code, said in ran.err) == (2, True), (arguments, ran.err)

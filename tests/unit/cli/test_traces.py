@@ -165,7 +165,7 @@ def asked(store_url: str) -> str:
     return store_url
 
 
-def test_purge_removes_what_a_user_asked_and_what_was_said_of_it(cli: Cli, asked: str) -> None:
+def test_purge_removes_a_users_questions_and_the_feedback_on_them(cli: Cli, asked: str) -> None:
     ran = cli("traces", "purge", "--user", "ann", "--yes", "--json", "--store", asked)
     assert json.loads(ran.out) == {"removed": 3, "content_only": False, "before": None, "user": "ann"}
     assert left(asked) == ["episode 3", "episode 4"]

@@ -78,12 +78,12 @@ def test_the_example_log_is_fitted_and_served_from_any_folder(
     assert not [said for said in answer.warnings if "policy" in said]
 
 
-def test_a_signal_that_no_strategy_gives_is_said_at_once(cli: Cli, tmp_path: Path) -> None:
+def test_a_signal_that_no_strategy_gives_is_reported_at_once(cli: Cli, tmp_path: Path) -> None:
     episodes = log(tmp_path / "log.jsonl", "logprob")
     ran = cli("fit", str(episodes), "--alpha", "0.2", "--policy", "threshold", "-o", str(tmp_path / "policy"))
     assert ran.code == 0, ran.err
     said = " ".join(ran.err.split())
-    assert "no strategy gives the signal logprob, so a policy that looks at it cannot be served. The most" in said
+    assert "no strategy gives the signal logprob, so a policy that uses it cannot be served. The most" in said
     assert "serves it" not in ran.out
 
 

@@ -441,7 +441,7 @@ def test_what_is_on_record_counts_under_the_cap_and_it_goes_on_under_a_higher_on
         cap, before = int(total * share), len(models.requests)
         done = collected(log, questions, models, max_cost_nano_usd=cap, resume=True)
         assert isinstance(done.stopped, BudgetExceededError)
-        assert "raise the cap and go on with --resume" in str(done.stopped)
+        assert "raise the cap and continue with --resume" in str(done.stopped)
         assert done.progress.spent_nano_usd <= cap
         assert (len(models.requests) > before) is pays
     done = collected(log, questions, models, max_cost_nano_usd=2 * total, resume=True)
@@ -562,7 +562,7 @@ def test_an_outage_stops_it(log: Path, concurrency: int) -> None:
     done = collected(log, asked(*range(100)), models, concurrency=concurrency)
     assert isinstance(done.stopped, ProviderError)
     assert done.stopped.exit_code == 5
-    assert "20 questions failed one after the other" in str(done.stopped)
+    assert "20 consecutive questions failed" in str(done.stopped)
     assert "AuthenticationError: no key" in str(done.stopped)
     assert MAX_FAILURES_IN_A_ROW == 20
     assert 20 <= len(done.failures) < 20 + concurrency
@@ -661,7 +661,7 @@ def test_who_refuses_every_question_is_set_up_wrongly(log: Path) -> None:
 def test_who_refuses_one_question_after_the_other_stops_it(log: Path) -> None:
     made = config(strategy=OFFERED, policy=OFFERED_RULE)
     done = collected(log, asked(*range(60)), refusing(*range(1, 60), role="check"), made=made)
-    assert "check refused 20 calls one after the other, the last with RefusedError" in str(done.stopped)
+    assert "check refused 20 consecutive calls, the last with RefusedError" in str(done.stopped)
 
 
 def test_a_question_that_everybody_refuses_failed(log: Path) -> None:
@@ -829,7 +829,7 @@ def test_without_resume_what_is_there_is_left_alone(log: Path, there: str) -> No
         collected(log, asked(1, 2), models)
     assert caught.value.exit_code == 2
     for path in (log, journal_of(log)):
-        assert (f"{path} exists. Add --resume to go on with it" in str(caught.value)) is path.exists()
+        assert (f"{path} exists. Add --resume to continue it" in str(caught.value)) is path.exists()
     assert {path.name: path.read_bytes() for path in log.parent.iterdir()} == before
     assert len(models.requests) == calls
 

@@ -11,7 +11,7 @@ import pytest
 from cases import each
 from pydantic import ValidationError
 
-from cascade.config import CascadeConfig, environment, load, policy_section, strategy_problems, traces_url
+from cascade.config import CascadeConfig, environment, ledger_url, load, policy_section, strategy_problems, traces_url
 from cascade.config.schema import GuaranteeConfig
 from cascade.errors import ConfigError
 from cascade.guarantees.base import Guarantee
@@ -295,7 +295,7 @@ def test_one_model_has_one_price() -> None:
 
     assert made(models={"base": entry(2), "guide": entry(2)})
     said = only_problem(models={"base": entry(2), "guide": entry(3)})
-    assert said == "models.guide.price: same stands here with another price"
+    assert said == "models.guide.price: same has another price here"
 
 
 def test_a_hard_cap_needs_every_price() -> None:
@@ -541,7 +541,7 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatc
     text = (
         "models: {base: small, guide: large}\nstrategy: {kind: base_guide, prompts: my-prompts}\n"
         "policy: ./policy\nprovider: replay:log.jsonl\ntraces: sqlite:///traces.db\n"
-        "server: {review: {log: log.jsonl}}\n"
+        "server: {review: {log: log.jsonl}}\nbudget: {total: 5, store: sqlite:///spent.db}\n"
     )
     (folder / "cascade.yaml").write_text(text)
     (tmp_path / "elsewhere").mkdir()
@@ -554,6 +554,7 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatc
         assert Path(config.provider.options["path"]).resolve() == folder / "log.jsonl"
         assert Path(config.server.review.log or "").resolve() == folder / "log.jsonl"
         assert traces_url(config.traces) == f"sqlite:///{folder}/traces.db"
+        assert ledger_url(config.budget) == f"sqlite:///{folder}/spent.db"
         with Orchestrator.from_config(config.model_copy(update={"policy": FixedConfig(kind="fixed")})) as made:
             assert made.config.strategy.prompts == config.strategy.prompts
     monkeypatch.chdir(folder)
@@ -584,7 +585,7 @@ def test_steps_that_no_policy_takes_are_one_clear_problem(takes: object) -> None
     """0.5.0 said nothing of [101], and of others that the input should be 'reference' and a valid tuple."""
     with pytest.raises(ConfigError) as caught:
         policy_section(learned(takes), held=True)
-    said = 'policy.takes: it is "reference", "calls" or a list of steps, whole numbers from 1 to 100 that rise'
+    said = 'policy.takes: it must be "reference", "calls" or a list of steps: rising whole numbers from 1 to 100'
     assert caught.value.problems == (said,)
 
 

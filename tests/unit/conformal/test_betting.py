@@ -115,7 +115,7 @@ def test_it_certifies_costs_where_hoeffding_bentkus_does_not_and_the_other_way_r
         ([0.5, math.nan], 0.5, 1.0, "every value must be a number in 0..1"),
         ([1.5], 0.5, 1.0, "every value"),
         ([-0.1], 0.5, 1.0, "every value"),
-        ([[0.1]], 0.5, 1.0, "one row"),
+        ([[0.1]], 0.5, 1.0, "one dimension"),
         ([0.5], math.nan, 1.0, "bound"),
         ([0.5], 0.5, math.inf, "upper"),
         ([0.5], math.inf, 0.0, "bound must be a finite number, not inf; upper must be a finite number above 0, not 0"),

@@ -59,7 +59,7 @@ def test_with_names_the_order_of_the_rows_changes_nothing() -> None:
     order = np.random.default_rng(0).permutation(50)
     again = one_of_each([groups[row] for row in order], labels=[names[row] for row in order], seed=3)
     assert {names[order[row]] for row in again} == kept
-    with pytest.raises(UsageError, match="50 groups, and 1 labels"):
+    with pytest.raises(UsageError, match="50 groups, but 1 labels"):
         one_of_each(groups, labels=["q"])
 
 
@@ -70,9 +70,9 @@ def test_a_question_of_no_group_stands_for_itself() -> None:
 
 
 def test_as_many_groups_as_values() -> None:
-    with pytest.raises(UsageError, match="3 critical values, and 2 groups"):
+    with pytest.raises(UsageError, match="3 critical values, but 2 groups"):
         calibrate([0.1, 0.2, 0.3], 0.1, groups=["a", "b"])
-    with pytest.raises(UsageError, match="3 critical values, 3 segments and 1 groups"):
+    with pytest.raises(UsageError, match="3 critical values, but 3 segments and 1 groups"):
         calibrate_segments([0.1, 0.2, 0.3], ["a", "b", "a"], 0.1, groups=["x"])
 
 

@@ -15,7 +15,7 @@ from cascade.conformal.split import covered_at, critical_kappa
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Place, batches, outcome, pack
 
-NAMES = ("coverage", "in_set", "cost", "length", "leaves", "distinct")
+NAMES = ("covered", "found", "cost_nano_usd", "steps", "kept", "different")
 
 
 def ladder(*wins: int | None, cost: tuple[int, ...] = (10, 20, 30), next_score: float = 0.5) -> StepArrays:
@@ -47,7 +47,10 @@ def test_it_is_the_mean_of_the_trees_at_every_threshold() -> None:
         own = own[np.isfinite(own)]
         for kappa in [*own.tolist(), *np.nextafter(own, np.inf).tolist(), math.inf, -math.inf]:
             trees = [outcome(case, kappa) for case in cases]
-            sums = [sum(getattr(tree, name) for tree in trees) for name in ("covered", "in_set", *NAMES[2:])]
+            sums = [
+                sum(getattr(tree, name) for tree in trees)
+                for name in ("covered", "in_set", "cost", "length", "leaves", "distinct")
+            ]
             assert astuple(curve.at(kappa))[1:] == tuple(total / len(cases) for total in sums)
             checks += 1
     assert checks > 1_500

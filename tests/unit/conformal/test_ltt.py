@@ -273,7 +273,7 @@ def test_a_record_cut_short_costs_the_cap() -> None:
 
 def test_everything_wrong_with_a_request_is_said_at_once() -> None:
     along = costly(3 * CENT).along(points(1))
-    with pytest.raises(UsageError, match=r"alpha must lie between 0 and 1, not 1; delta .*; a budget goes with"):
+    with pytest.raises(UsageError, match=r"alpha must lie between 0 and 1, not 1; delta .*; a budget and the most"):
         learn_then_test(along, alpha=1.0, delta=0.0, budget_nano_usd=5)
     with pytest.raises(UsageError, match=r"budget must be above 0 USD, not \$0; 200 questions cost more than the cap"):
         learn_then_test(along, alpha=0.1, delta=0.1, budget_nano_usd=0, most_nano_usd=CENT)

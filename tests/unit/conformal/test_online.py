@@ -104,7 +104,7 @@ def test_a_spread_that_does_not_reach_from_the_threshold_to_the_limit_is_refused
     last = 3.0 * (20 + updates) ** -0.99
     assert missed / updates > 0.2 + (0.2 + rule.eta) / (updates * last)
     assert missed / updates <= rule.bound(updates, spread=1.0)
-    with pytest.raises(UsageError, match=r"spread must reach .* 0\.2 does not even reach from kappa, 0\.2, to 1"):
+    with pytest.raises(UsageError, match=r"spread must reach .* 0\.2 does not reach from kappa, 0\.2, to 1"):
         rule.bound(updates, spread=0.2)
     with pytest.raises(UsageError, match="spread"):
         rule.bound(updates, spread=math.nan)

@@ -177,9 +177,9 @@ def test_a_hundred_thousand_questions_of_many_groups() -> None:
 
 
 def test_everything_that_is_wrong_is_said() -> None:
-    with pytest.raises(UsageError, match="3 critical values, and 2 segments"):
+    with pytest.raises(UsageError, match="3 critical values, but 2 segments"):
         calibrate_segments([0.1, 0.2, 0.3], ["a", "b"], 0.1)
-    with pytest.raises(UsageError, match=r"None where there is none; not 1, 2\.5, \('x',\), …"):
+    with pytest.raises(UsageError, match=r"None for a question without one; not 1, 2\.5, \('x',\), …"):
         calibrate_segments(np.arange(5), ["a", 1, 2.5, ("x",), 7], 0.1)  # type: ignore[list-item]
     with pytest.raises(UsageError, match="alpha"):
         calibrate_segments([0.1], ["a"], 2)

@@ -466,7 +466,7 @@ def test_a_filter_that_finds_nothing_is_no_bad_file(tmp_path: Path) -> None:
     assert list(read_rows(path, where={"dataset": "none"})) == []
 
 
-def test_a_missing_file_a_folder_and_one_that_may_not_be_read_are_said(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_one_that_may_not_be_read_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file"):
         list(read_rows(tmp_path / "nothing"))
     with pytest.raises(UsageError, match="is a folder"):

@@ -218,7 +218,7 @@ def test_it_is_all_there_when_it_is_opened_again(path: Path) -> None:
         assert [journal.completion(digest(n)) is None for n in (1, 2, 3, 4)] == [False, False, False, True]
 
 
-def test_a_call_on_record_is_not_written_again(path: Path) -> None:
+def test_a_recorded_call_is_not_written_again(path: Path) -> None:
     before = written(path, row(1, "Answer: Inn"))
     with Journal(path) as journal:
         journal.add([row(1, "Answer: Oder")])
@@ -357,7 +357,7 @@ def test_a_bad_line_in_the_middle_is_passed_over_and_counted(path: Path, bad: by
 
 @_STEADY
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([1, 2, 3]), max_size=6), st.binary(max_size=40))
-def test_whatever_stands_in_the_file_the_whole_rows_are_found(
+def test_whole_rows_are_found_in_any_file(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes | int], tail: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "j"

@@ -221,7 +221,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
         list(read_rows(tmp_path / "log.parquet"))
 
 
-def test_a_file_that_was_cut_short_is_said(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_short_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     write_rows(path, many(1000))
     whole = path.read_bytes()

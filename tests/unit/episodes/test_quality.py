@@ -26,7 +26,7 @@ def said(
     return row(episode, step, candidate, **(given | columns))
 
 
-def test_the_f1_of_the_words_stands_in_the_candidates_place() -> None:
+def test_the_f1_of_the_words_is_stored_in_the_candidates_place() -> None:
     rows = [
         said("the Danube"),
         said("Inn", candidate=1, source="guide"),

@@ -239,7 +239,7 @@ def test_a_table_with_a_torn_line_is_not_asked(tmp_path: Path) -> None:
         read_questions(tmp_path / "m.csv")
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file"):
         read_questions(tmp_path / "nothing.jsonl")
 

@@ -42,7 +42,7 @@ def test_every_row_has_every_column_and_is_json() -> None:
         assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
-def test_what_is_known_of_the_question_stands_in_every_row() -> None:
+def test_every_row_has_the_columns_of_its_question() -> None:
     for row in rows(answered(RHINE, NO), dataset="demo", horizon=2):
         assert row["episode_id"] == question_id(ASKED.text, ASKED.context)
         assert (row["question"], row["context"], row["dataset"], row["horizon"]) == (*_asked(), "demo", 2)
@@ -77,7 +77,7 @@ def test_a_row_says_what_a_call_brought_and_cost() -> None:
     assert judge["cached_input_tokens"] is None
 
 
-def test_what_nobody_knows_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     for row in rows(answered(RHINE, NO)):
         assert [row[name] for name in ("split", "group", "gold", "correct", "dataset", "horizon")] == [None] * 6
 

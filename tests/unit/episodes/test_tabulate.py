@@ -208,7 +208,7 @@ def test_a_base_that_replied_without_an_answer_is_wrong_and_paid() -> None:
     assert base.leaves.tolist() == [1, 0]
 
 
-def test_a_base_of_which_nothing_is_on_record_is_not_known() -> None:
+def test_a_base_without_recorded_answers_is_unknown() -> None:
     silent = row("2", candidate=None, text=None)
     base = one_table(row("1"), guide("1"), silent, guide("2")).walks[BASE_ONLY]
     assert base.known.tolist() == [True, False]
@@ -317,7 +317,7 @@ def test_the_lone_answer_of_a_walk_was_served_where_kept_is_null() -> None:
     [
         ([GUIDE, GUIDE | {"candidate": 1, "kept": True}], "it has several answers, and kept is null for one of them"),
         ([GUIDE, GUIDE | {"candidate": None}], "it has several answers, one of them with a null candidate"),
-        ([{"walk": "guide only"}], "neither an answer nor a reply is on record"),
+        ([{"walk": "guide only"}], "neither an answer nor a reply is recorded"),
         ([GUIDE | {"correct": None}], "it is unknown whether its answer is right"),
     ],
 )
@@ -346,7 +346,7 @@ def test_the_lone_answer_of_a_step_needs_no_candidate() -> None:
             [bare(answer="Inn", correct=False), bare(answer="Danube", correct=True)],
             "an episode with a step of several answers, one of them with a null candidate",
         ),
-        ([bare(), bare(step=2, candidate=0, correct=True)], "an episode with a step of which neither an answer nor"),
+        ([bare(), bare(step=2, candidate=0, correct=True)], "an episode with a step without a recorded answer"),
     ],
 )
 def test_an_episode_of_which_an_answer_is_unknown_is_left_out_and_counted(rows: list[Row], why: str) -> None:
@@ -356,7 +356,7 @@ def test_an_episode_of_which_an_answer_is_unknown_is_left_out_and_counted(rows: 
     assert [reason[: len(why)] for reason in dropped.rows] == [why]
 
 
-def test_a_source_that_is_not_on_record_is_the_model_and_else_unknown() -> None:
+def test_an_unrecorded_source_is_the_model_or_else_unknown() -> None:
     """0.5.0 took a null source for one called "", so that no strategy could serve what was fitted."""
     ladder = [row(source=None, model="small"), row(step=2, source=None, model="large")]
     table = one_table(*ladder)

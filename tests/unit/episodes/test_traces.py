@@ -153,7 +153,7 @@ def test_hash_keeps_what_tells_texts_apart_and_no_text(store_url: str) -> None:
 
 
 @pytest.mark.parametrize(("content", "kept"), [("full", ["ann"]), ("hash", [hashed("ann")]), ("none", [None])])
-def test_who_asked_is_on_record_as_the_texts_are(file_url: str, content: Any, kept: list[str | None]) -> None:
+def test_the_user_is_recorded_in_the_form_of_the_texts(file_url: str, content: Any, kept: list[str | None]) -> None:
     asked = Question.of_chat(ChatRequest([{"role": "user", "content": "Hi"}], {"user": "ann"}))
     with TraceWriter(file_url, content=content) as writer:
         writer.record(answer_of(question=asked))
@@ -162,7 +162,7 @@ def test_who_asked_is_on_record_as_the_texts_are(file_url: str, content: Any, ke
         assert store.purge(user="ann") == (0 if content == "none" else 1)
 
 
-async def test_the_name_of_a_key_is_on_record_where_a_request_names_nobody(file_url: str) -> None:
+async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url: str) -> None:
     ladder = {"kind": "ladder", "models": ["base", "guide"]}
     async with Orchestrator("small", "large", provider="fake", strategy=ladder, traces=file_url) as cascade:
         for options in ({}, {"user": "ann"}):
@@ -364,7 +364,7 @@ def test_flush_waits_for_the_oldest_also_when_later_ones_are_dropped(
         blocked.may_go.set()
 
 
-def test_closing_does_not_hang_on_a_store_that_stands_still(
+def test_closing_does_not_hang_on_a_stalled_store(
     file_url: str, blocked: Blocked, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = TraceWriter(file_url)
@@ -390,9 +390,14 @@ def test_durability_full_returns_when_the_rows_are_committed(store_url: str) -> 
     assert len(rows_in(store_url)) == 5
 
 
-async def test_arecord_waits_without_blocking_the_loop(file_url: str, blocked: Blocked) -> None:
+async def recorded(writer: TraceWriter) -> None:
+    answer = answer_of()
+    await writer.asettle(writer.submit(answer), answer)
+
+
+async def test_asettle_waits_without_blocking_the_loop(file_url: str, blocked: Blocked) -> None:
     with TraceWriter(file_url, durability="full") as writer:
-        recording = asyncio.create_task(writer.arecord(answer_of()))
+        recording = asyncio.create_task(recorded(writer))
         await asyncio.to_thread(blocked.reached.wait, 10)
         assert not recording.done()  # and this runs meanwhile
         blocked.may_go.set()
@@ -402,12 +407,12 @@ async def test_arecord_waits_without_blocking_the_loop(file_url: str, blocked: B
 
 async def test_f48_to_cancel_the_wait_loses_nothing(file_url: str, blocked: Blocked) -> None:
     with TraceWriter(file_url, durability="full") as writer:
-        recording = asyncio.create_task(writer.arecord(answer_of()))
+        recording = asyncio.create_task(recorded(writer))
         await asyncio.to_thread(blocked.reached.wait, 10)
         recording.cancel()
         with pytest.raises(asyncio.CancelledError):
             await recording
-        second = asyncio.create_task(writer.arecord(answer_of()))
+        second = asyncio.create_task(recorded(writer))
         await asyncio.sleep(0)
         second.cancel()  # while it waits in the queue
         blocked.may_go.set()
@@ -505,7 +510,7 @@ def wired(url: Any, provider: Any = None, **more: Any) -> Orchestrator:
     return Orchestrator.from_config(TWO_MODELS | {"traces": url} | more, providers={"fake": provider or two_models()})
 
 
-def test_all_four_ways_to_ask_are_on_record(store_url: str) -> None:
+def test_all_four_ways_to_ask_are_recorded(store_url: str) -> None:
     async def both(cascade: Orchestrator) -> None:
         await cascade.aask("aask")
         _ = [event async for event in cascade.astream("astream")]
@@ -530,7 +535,7 @@ async def test_aclose_writes_what_waits(file_url: str, durability: str) -> None:
     assert len(rows_in(file_url)) == 4
 
 
-def test_what_is_on_record_of_an_ask_can_be_replayed(file_url: str) -> None:
+def test_the_record_of_an_ask_can_be_replayed(file_url: str) -> None:
     from cascade.episodes.schema import completion_of
 
     with wired(file_url) as cascade:
@@ -541,7 +546,7 @@ def test_what_is_on_record_of_an_ask_can_be_replayed(file_url: str) -> None:
         assert (again.text, again.usage, again.tokens) == (done.text, done.usage, done.tokens)
 
 
-def test_an_ask_that_failed_is_on_record_with_what_was_paid(file_url: str) -> None:
+def test_a_failed_ask_is_recorded_with_its_cost(file_url: str) -> None:
     cut, down = reply("Reasoning: cut", finish_reason="length"), AuthenticationError("no")
     with wired(file_url, FakeProvider({"small": [cut], "large": [down]})) as cascade, pytest.raises(ProviderError):
         cascade.ask("what?")
@@ -550,7 +555,7 @@ def test_an_ask_that_failed_is_on_record_with_what_was_paid(file_url: str) -> No
     assert {row["signals"]["replay"]["stopped"] for row in found} == {"provider error"}
 
 
-def test_an_ask_that_ran_out_of_money_is_on_record(file_url: str) -> None:
+def test_an_ask_that_ran_out_of_money_is_recorded(file_url: str) -> None:
     priced = {
         "base": {"model": "small", "price": {"input": 1, "output": 1}, "max_tokens": 10},
         "guide": {"model": "large", "price": {"input": 1_000, "output": 1_000}, "max_tokens": 10},
@@ -592,7 +597,7 @@ def test_steps_that_were_finished_before_a_cancellation_keep_their_candidates(fi
     assert (cut["step"], cut["text"], cut["cost_nano_usd"]) == (3, None, None)
 
 
-async def test_f47_an_ask_that_is_cancelled_is_on_record(file_url: str) -> None:
+async def test_f47_a_cancelled_ask_is_recorded(file_url: str) -> None:
     reached = asyncio.Event()
 
     class Hangs(FakeProvider):
@@ -614,7 +619,7 @@ async def test_f47_an_ask_that_is_cancelled_is_on_record(file_url: str) -> None:
     assert (cut["source"], cut["walk"], cut["cost_nano_usd"]) == ("guide", EARLY, None)
 
 
-def test_a_stream_that_is_left_is_on_record_with_what_was_paid(file_url: str) -> None:
+def test_an_abandoned_stream_is_recorded_with_its_cost(file_url: str) -> None:
     with wired(file_url) as cascade:
         events: Any = cascade.stream("what?", raw=True)
         for event in events:
@@ -803,4 +808,4 @@ def test_an_answer_that_is_odd_costs_its_trace_and_nothing_else(
     with wired(file_url) as cascade:
         monkeypatch.setattr("cascade.episodes.traces.texts_of", broken)
         assert cascade.ask("what?").text == "Danube"
-    assert "an answer is not on record: TypeError" in caplog.text
+    assert "an answer was not recorded: TypeError" in caplog.text

@@ -97,7 +97,7 @@ def test_one_question_is_sure_of_itself() -> None:
 
 def test_a_policy_whose_signal_is_not_in_the_log_is_refused() -> None:
     table = open_log("simulated:mmlu/llama-2-7b,30").tables[0]
-    with pytest.raises(UsageError, match=r"looks at decided_action or says_exit, and .* has no such signal; it has: "):
+    with pytest.raises(UsageError, match=r"reads decided_action or says_exit, but .* has no such signal; it has: "):
         evaluate(table, PromptedPolicy())
 
 

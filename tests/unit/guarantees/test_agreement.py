@@ -158,7 +158,7 @@ def test_a_proof_counts_the_same_questions_as_lost_as_a_calibration(seed: int) -
     for kappa in (-np.inf, -0.5, 0.2, 0.5, 0.8, np.inf):
         one = replace(made.certificates[0], kappa=kappa)
         lost = AGREEMENT.misses(one, sample_of(found, policy)).missed
-        did = measuring.of_policy(replace(made, certificates=(one,)).calibrated(policy), np.arange(n))
+        did = measuring.of_policy(replace(made, certificates=(one,)).calibrated(policy))
         assert np.array_equal(did.broken, lost)
 
 
@@ -180,4 +180,4 @@ def test_a_proof_leaves_no_question_out_for_want_of_the_reference() -> None:
     assert proof.policy.saving is not None
     assert proof.policy.saving.mean == pytest.approx(0.9)  # of the questions whose reference has a cost
     assert proof.reference.broken == 0
-    assert any("no output on record for 20 questions" in said for said in proof.unknown)
+    assert any("no recorded output for 20 questions" in said for said in proof.unknown)

@@ -183,7 +183,7 @@ def test_without_an_end_it_never_expires() -> None:
         (replace(WHOLE, alpha=0.025, k=5), ["97.5 %"]),
         (replace(WHOLE, group="tenant 1"), ["For group tenant 1: "]),
         (replace(WHOLE, k=0, keeps_everything=True, n=5), ["every answer of every step is kept", "5 calibration"]),
-        (replace(WHOLE, kind="solvable"), ["if any step would have brought one"]),
+        (replace(WHOLE, kind="solvable"), ["if any step would have given one"]),
         (
             replace(WHOLE, kind="f1", k=None),
             ["F1", "at most 0.1", "a single one may fall short", "is not counted as a loss"],
@@ -246,7 +246,7 @@ def test_a_pool_has_no_law_of_its_own() -> None:
 def test_where_the_threshold_is_the_highest_its_law_is_a_lower_bound() -> None:
     said = statement(replace(WHOLE, kappa=math.inf))
     assert "a single one, of 200 questions, gives at least 90.05 % on average, and may lie below 90 %." in said
-    assert "scores that above every answer, or as certain, and no threshold is cheaper, though more than the" in said
+    assert "scores the next step above every answer, or as certain. No threshold is cheaper, though the" in said
     assert "standard deviation" not in said
 
 
@@ -262,7 +262,7 @@ def test_a_mean_with_delta_is_one_over_fresh_questions() -> None:
 
 
 def test_a_pool_is_of_no_single_group() -> None:
-    with pytest.raises(ConfigError, match="pool: it speaks of a alone"):
+    with pytest.raises(ConfigError, match="pool: the certificate is for a alone"):
         from_document(to_document(WHOLE) | {"pool": True, "group": "a"})
 
 

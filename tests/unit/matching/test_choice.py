@@ -146,7 +146,7 @@ def test_letters_are_those_that_were_given() -> None:
     assert get_matcher("choice:letters=XY").matches("x) left", ["X"]).correct is True
 
 
-def test_the_letter_i_is_no_person_where_it_stands_alone() -> None:
+def test_the_letter_i_alone_is_not_the_pronoun() -> None:
     wrong = [
         answer
         for answer in ["I", "(I)", "Answer: I", "I.", "The answer is I."]

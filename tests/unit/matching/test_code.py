@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_the_tests_see_no_key_of_the_environment(monkeypatch: pytest.MonkeyPatch
 def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path: Path) -> None:
     check = tmp_path / "check.py"
     check.write_text("import runpy, sys\nassert runpy.run_path(sys.argv[1])['double'](3) == 6\n")
-    comparator = get_comparator("code", command=f"{sys.executable} {check} {{file}}")
+    comparator = get_comparator("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
     shifted, wrong = "def double(n): return n << 1", "def double(n): return n ** 2"
     assert comparator.same(DOUBLE, shifted).correct is True
     assert comparator.same(DOUBLE, wrong).correct is False

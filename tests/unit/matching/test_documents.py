@@ -22,7 +22,7 @@ def test_the_guide_has_examples() -> None:
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES)
-def test_an_example_prints_what_stands_below_it(code: str, printed: str) -> None:
+def test_an_example_prints_the_output_below_it(code: str, printed: str) -> None:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(code, "docs/matching.md", "exec"), {"__name__": "example"})  # noqa: S102 - our own page

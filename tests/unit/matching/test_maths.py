@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -195,6 +196,14 @@ def worker_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) ->
 
 def test_a_package_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_script(tmp_path, monkeypatch, 'print(\'{"missing": "No module named antlr4"}\')')
+    start = maths._start
+
+    def start_and_end() -> subprocess.Popen[str]:
+        process = start()
+        process.wait()  # on a busy machine it ends before it is asked anything
+        return process
+
+    monkeypatch.setattr(maths, "_start", start_and_end)
     with pytest.raises(MissingExtraError, match=r"No module named antlr4.*pip install"):
         Pool(1, 60).ask({})
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from cascade.modes import histories as modes_histories
 from cascade.modes.draws import affordable_rate, in_canary, is_drawn, look_level, place, role_of, spent_level
 from cascade.modes.histories import conversation_of, histories, written
 
@@ -51,18 +54,20 @@ def said(role: str, content: str) -> dict[str, str]:
 HEAD = [said("system", "Route."), said("user", "Where is it?"), said("assistant", "delivery")]
 
 
-def test_turns_of_a_conversation_share_its_name_and_other_openings_do_not() -> None:
-    opening = [said("user", "My tent broke.")]
-    later = [*opening, said("assistant", "Oh."), said("user", "What now?")]
-    assert conversation_of(opening, None) == conversation_of(later, None)
-    assert conversation_of(opening, None) != conversation_of([said("user", "Hi")], None)
-    assert conversation_of(opening, "7") == conversation_of([said("user", "Hi")], "7") == "group:7"
+def test_turns_of_a_conversation_share_its_name_and_others_with_the_same_opening_do_not() -> None:
+    opening = [said("user", "Hi")]
+    second = [*opening, said("assistant", "Hello."), said("user", "My tent broke.")]
+    third = [*second, said("assistant", "Oh."), said("user", "What now?")]
+    other = [*second[:-1], said("user", "Where is my stove?")]
+    assert conversation_of(second, None, "a") == conversation_of(third, None, "b") != conversation_of(other, None, "c")
+    assert conversation_of(opening, None, "a") != conversation_of(opening, None, "b")  # two clients ask the same
+    assert conversation_of(opening, "7", "a") == conversation_of(second, "7", "b") == "group:7"
 
 
 def test_examples_of_the_application_open_no_conversation_and_are_no_history() -> None:
-    one, other = ([*HEAD, said("user", text)] for text in ("a", "b"))
-    assert conversation_of(one, None, len(HEAD)) != conversation_of(other, None, len(HEAD))
-    assert conversation_of(one, None) == conversation_of(other, None)
+    one = [*HEAD, said("user", "a")]
+    assert conversation_of(one, None, "1", len(HEAD)) != conversation_of(one, None, "2", len(HEAD))
+    assert conversation_of(one, None, "1") == conversation_of(one, None, "2")
     assert histories(one, None, len(HEAD)) == []
 
 
@@ -73,4 +78,30 @@ def test_a_request_that_goes_on_from_what_was_written_is_found_and_another_is_no
     assert on_record & set(histories(later, None, len(HEAD)))
     other = [*asked, said("assistant", "returns"), said("user", "b")]
     assert not on_record & set(histories(other, None, len(HEAD)))
+    in_parts = [{"role": one["role"], "content": [{"type": "text", "text": one["content"]}]} for one in later]
+    assert on_record & set(histories(in_parts, None, len(HEAD)))
     assert set(written(asked, said("assistant", "x"), "g")) & set(histories([said("user", "trimmed")], "g"))
+
+
+def test_each_history_has_the_digest_that_was_recorded_when_it_was_written() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    replies: list[Any] = [said("assistant", 'Ähm, \u2028 "x"'), {"role": "assistant", "tool_calls": [call]}]
+    asked: list[Any] = [said("user", "a")]
+    for reply in replies:
+        recorded = written(asked, reply, None)
+        asked += [reply, said("user", "b")]
+        assert histories(asked, None)[-1:] == recorded
+
+
+def test_each_message_of_a_long_history_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reply ends a history: with 4,000 messages the server stood still for 3.5 s while it read them all again."""
+    read, plain = list[object](), modes_histories._said
+    monkeypatch.setattr(modes_histories, "_said", lambda message: read.append(message) or plain(message))
+    turns = [said("user" if turn % 2 == 0 else "assistant", "a") for turn in range(1_000)]
+    assert len(set(histories(turns, None))) == 500
+    assert len(read) == 1_000
+
+
+@pytest.mark.parametrize("calls", [5, "abc", ["x"], [{"function": None}], {"a": 1}])
+def test_whatever_a_client_writes_for_a_call_is_a_history(calls: object) -> None:
+    assert len(histories([{"role": "assistant", "tool_calls": calls}], None)) == 1

@@ -29,7 +29,7 @@ def test_a_plan_counts_requests_days_and_money(monkeypatch: pytest.MonkeyPatch) 
     plan = planned(monkeypatch, 90, priced)
     assert (plan.requests, plan.days, plan.labels) == (1_000, 1.0, 0)
     assert plan.usd == pytest.approx(1_000 * 0.1 * 0.001)
-    assert "about 1000 more requests, 0.1 USD for the calls beside, 1 days at the traffic so far, and no label" in (
+    assert "about 1000 more requests, 0.1 USD for extra calls, 1 days at the traffic so far, and no judgements" in (
         plan.describe()
     )
 
@@ -37,7 +37,7 @@ def test_a_plan_counts_requests_days_and_money(monkeypatch: pytest.MonkeyPatch) 
 def test_a_promise_that_people_judge_takes_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(monkeypatch, 90, SEEN, judged=0.25)
     assert plan.labels == 23
-    assert "at most 23 labels by people" in plan.describe()
+    assert "at most 23 judgements by people" in plan.describe()
 
 
 def test_later_turns_of_conversations_certify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,9 @@ def test_later_turns_of_conversations_certify_nothing(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("unknown", ["usd", "days", "requests"])
-def test_what_is_unknown_is_none_and_is_said(unknown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_figures_of_a_plan_are_none_and_reported_as_unknown(
+    unknown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = SEEN._replace(off_path_nano_usd=10**9, priced=100)
     counts = {"usd": counts._replace(priced=0), "days": counts._replace(last_s=0.0), "requests": counts}[unknown]
     plan = planned(monkeypatch, 90, counts, 0.0 if unknown == "requests" else 0.05)
@@ -55,7 +57,7 @@ def test_what_is_unknown_is_none_and_is_said(unknown: str, monkeypatch: pytest.M
     assert (shown.nano_usd if unknown == "usd" else getattr(shown, unknown)) is None
 
 
-def test_where_no_number_is_enough_nothing_is_said_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_without_a_sufficient_number_reports_its_figures_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(monkeypatch, None, SEEN)
     assert (plan.requests, plan.labels, plan.usd, plan.days) == (None, None, None, None)
     shown = forecast(CascadeState("cascade"), SEEN, KeptPlan("", plan))
@@ -72,9 +74,7 @@ def test_where_no_number_is_enough_nothing_is_said_to_be_known(monkeypatch: pyte
     ],
     ids=["few rows", "no plan", "a look since", "an alarm since"],
 )
-def test_a_plan_that_speaks_of_something_else_is_not_shown(
-    state: CascadeState, counts: Counts, plan: Plan | None
-) -> None:
+def test_a_plan_about_another_look_is_not_shown(state: CascadeState, counts: Counts, plan: Plan | None) -> None:
     shown = forecast(state, counts, None if plan is None else KeptPlan("", plan))
     assert shown.said.startswith("Unknown so far")
     assert (shown.requests, shown.labels, shown.nano_usd, shown.days) == (None, None, None, None)

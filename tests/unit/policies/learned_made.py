@@ -11,7 +11,8 @@ import numpy as np
 from cascade.conformal.arrays import Floats
 from cascade.engine import decide
 from cascade.policies.base import History, Observation
-from cascade.policies.estimators import Constant, Design, Gain, Linear, Logistic, Mean, Piecewise, Scorer, Signal
+from cascade.policies.design import Design
+from cascade.policies.estimators import Constant, Gain, Linear, Logistic, Mean, Piecewise, Scorer, Signal
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.trees import Trees

@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ((one,), (values,), "at least two members"),
         ((one, one), (values,), "critical values for each"),
         ((one, ladder), (values, values), "same steps and sources"),
-        ((one, judge), (values, values), "keep every answer; its members have no confidences"),
+        ((one, judge), (values, values), "must keep every answer; its members must have no confidences"),
         ((one, one), (np.array([0.2, 0.1]), values), "ascending"),
         ((one, one), (np.array([0.2, np.nan]), values), "ascending"),
     ]
@@ -173,16 +173,22 @@ def problems(change: Callable[[dict[str, Any]], Any], **fields: Any) -> str:
     return "\n".join(caught.value.problems)
 
 
-def test_what_is_wrong_with_the_numbers_is_said() -> None:
+def test_what_is_wrong_with_the_numbers_is_reported() -> None:
     values = np.array([0.3, 0.1])
     changes: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         (lambda held: held.pop("member1.critical"), "member1.critical: is missing"),
-        (lambda held: held.update({"member1.critical": values}), "critical values are ascending numbers"),
-        (lambda held: held.update({"member1.critical": np.array([np.nan])}), "member1.critical: not all of it are num"),
-        (lambda held: held.update({"member1.critical": values.astype(np.float32)}), "its type is float32"),
+        (lambda held: held.update({"member1.critical": values}), "critical values must be ascending numbers"),
+        (
+            lambda held: held.update({"member1.critical": np.array([np.nan])}),
+            "member1.critical: its entries must be num",
+        ),
+        (
+            lambda held: held.update({"member1.critical": values.astype(np.float32)}),
+            "its type must be float64, not float32",
+        ),
         (lambda held: held.pop("member0.layout"), "member0.layout: is missing"),
-        (lambda held: held.update({"member3.critical": values}), "member3.critical: there is no such tensor"),
-        (lambda held: held.update({"critical": values}), "critical: there is no such tensor"),
+        (lambda held: held.update({"member3.critical": values}), "member3.critical: it has no such tensor"),
+        (lambda held: held.update({"critical": values}), "critical: it has no such tensor"),
     ]
     for change, said in changes:
         assert said in problems(change)
@@ -190,7 +196,7 @@ def test_what_is_wrong_with_the_numbers_is_said() -> None:
 
 def test_members_are_in_one_file() -> None:
     other = {**SECTION["members"][0], "model": {"file": MODEL_FILE, "sha256": "0" * 64}}
-    with pytest.raises(ConfigError, match=r"members\[0\].model.sha256: the members are in one file"):
+    with pytest.raises(ConfigError, match=r"members\[0\].model.sha256: all members must be in one file"):
         loads(DATA, SECTION | {"members": [other, *SECTION["members"][1:]]})
 
 

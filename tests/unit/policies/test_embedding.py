@@ -37,7 +37,7 @@ def seen(number: int) -> Observation:
     return Observation(Question(text(number)), (Step(1, (Candidate("a", "small", "small"),), {}),), 2)
 
 
-def test_numbers_are_where_the_embedding_lies_to_four_decimals() -> None:
+def test_numbers_are_the_projections_of_the_embedding_to_four_decimals() -> None:
     vector = Embedder()(text(3))
     found = DIRECTIONS.numbers(vector)
     assert list(found) == ["embedding_0", "embedding_1", "embedding_2"] == list(DIRECTIONS.names)
@@ -118,7 +118,7 @@ def test_a_sentence_model_that_fails_is_no_zero() -> None:
 
 def test_a_log_without_embeddings_is_refused() -> None:
     (table,) = tables_from_rows(logged(5))
-    with pytest.raises(UsageError, match="sentence embeddings, which topics is without"):
+    with pytest.raises(UsageError, match="sentence embeddings, which topics lacks"):
         check_fits(policy(embedder=Embedder()), table)
     check_fits(policy(), embedded(table, {}, DIRECTIONS))
 

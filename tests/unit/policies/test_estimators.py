@@ -12,9 +12,9 @@ import pytest
 from cases import each
 
 from cascade.errors import ConfigError, UsageError
+from cascade.policies.design import Design
 from cascade.policies.estimators import (
     Constant,
-    Design,
     Gain,
     Linear,
     Logistic,
@@ -92,7 +92,7 @@ def test_a_gain_is_what_is_newly_found_for_its_price() -> None:
     assert gain().value([3.0, 0.5]) == max(each)
     assert gain(lost=False).value([3.0, 0.5]) == max(each[0], p * chance(0.5) / 3.0)
     assert max(each) != each[0]
-    with pytest.raises(ConfigError, match="one entry each"):
+    with pytest.raises(ConfigError, match="must each have an entry"):
         Gain(gain().loss, gain().gained, (None,), np.array([2.0, 3.0]))
 
 
@@ -104,7 +104,7 @@ def test_a_gain_is_divided_by_what_this_question_is_expected_to_cost_and_by_no_l
     assert priced(LINEAR).value([3.0, 0.5]) == pytest.approx(without * 2.0 / 1006.5)
     assert priced(Linear(DESIGN, np.zeros(5), -9.0)).value([3.0, 0.5]) == without
     assert priced(LINEAR).value([NAN, 0.5]) == INF
-    with pytest.raises(ConfigError, match="one entry each"):
+    with pytest.raises(ConfigError, match="must each have an entry"):
         priced(LINEAR, None)
 
 
@@ -138,7 +138,7 @@ def test_a_piecewise_score_rises_with_its_feature_however_its_sums_are_rounded()
 
 
 def test_knots_that_do_not_rise_are_refused() -> None:
-    with pytest.raises(ConfigError, match="the knots rise"):
+    with pytest.raises(ConfigError, match="the knots must rise"):
         Piecewise(0, np.array([1.0, 0.0]), np.array([0.0, 1.0]))
 
 
@@ -185,19 +185,19 @@ def test_many_rows_are_scored_some_at_a_time_in_little_memory() -> None:
 @each(
     "change, said",
     [
-        ({"left": [1, -1, -1, 9, -1, -1]}, "they name nodes from 0 to 5"),
-        ({"left": [1, 2, -1, 4, -1, -1], "right": [2, -1, -1, 5, -1, -1]}, "both are −1 at a leaf"),
-        ({"left": [1, -1, -1, 2, -1, -1]}, "every node has one parent"),
-        ({"roots": [0]}, "every node has one parent"),
-        ({"roots": [0, 3, 3]}, "every node has one parent"),
+        ({"left": [1, -1, -1, 9, -1, -1]}, "they must name nodes from 0 to 5"),
+        ({"left": [1, 2, -1, 4, -1, -1], "right": [2, -1, -1, 5, -1, -1]}, "both must be −1 at a leaf"),
+        ({"left": [1, -1, -1, 2, -1, -1]}, "every node must have one parent"),
+        ({"roots": [0]}, "every node must have one parent"),
+        ({"roots": [0, 3, 3]}, "every node must have one parent"),
         ({"roots": []}, "there is no tree"),
         ({"left": [3, -1, -1, 0, -1, -1], "right": [1, -1, -1, 2, -1, -1], "roots": [4, 5]}, "lead in a circle"),
-        ({"feature": [0, 0, 0, 2, 0, 0]}, "it names one of 2 features"),
-        ({"feature": [-1, 0, 0, 1, 0, 0]}, "it names one of 2 features"),
-        ({"leaf": [0, NAN, 2, 0, 10, 20]}, "are finite"),
-        ({"leaf": [0, 1e308, 1e308, 0, 1e308, 20]}, "and so is their sum"),
-        ({"threshold": [INF, 0, 0, 0.5, 0, 0]}, "are finite"),
-        ({"leaf": [0.0, 1.0]}, "are of one length"),
+        ({"feature": [0, 0, 0, 2, 0, 0]}, "it must name one of 2 features"),
+        ({"feature": [-1, 0, 0, 1, 0, 0]}, "it must name one of 2 features"),
+        ({"leaf": [0, NAN, 2, 0, 10, 20]}, "must be finite"),
+        ({"leaf": [0, 1e308, 1e308, 0, 1e308, 20]}, "and so must their sum"),
+        ({"threshold": [INF, 0, 0, 0.5, 0, 0]}, "must be finite"),
+        ({"leaf": [0.0, 1.0]}, "must have one length"),
     ],
 )
 def test_arrays_that_are_no_trees_are_refused(change: Mapping[str, Any], said: str) -> None:
@@ -261,43 +261,47 @@ PIECES = Piecewise(1, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
     "one, change, said",
     [
         (LINEAR, {"weights": None}, "weights: is missing"),
-        (LINEAR, {"weights": np.zeros(4)}, r"weights: its shape is \(4,\), and \(5,\) is meant"),
-        (LINEAR, {"weights": np.zeros((5, 1))}, "weights: its shape is"),
-        (LINEAR, {"weights": np.zeros(5, dtype=np.float32)}, "its type is float32, and float64 is meant"),
-        (LINEAR, {"weights": np.array([0, 0, NAN, 0, 0])}, "not all of its numbers are finite"),
-        (LINEAR, {"weights": np.full(5, 1e308)}, "so large that a score need not be finite"),
-        (LINEAR, {"intercept": np.array(INF)}, "intercept: not all of its numbers are finite"),
-        (LINEAR, {"design__scale": np.array([1.0, 0.0])}, "scale is above 0"),
+        (LINEAR, {"weights": np.zeros(4)}, r"weights: its shape must be \(5,\), not \(4,\)"),
+        (LINEAR, {"weights": np.zeros((5, 1))}, "weights: its shape must be"),
+        (LINEAR, {"weights": np.zeros(5, dtype=np.float32)}, "its type must be float64, not float32"),
+        (LINEAR, {"weights": np.array([0, 0, NAN, 0, 0])}, "its numbers must be finite"),
+        (LINEAR, {"weights": np.full(5, 1e308)}, "so large that a score may be infinite"),
+        (LINEAR, {"intercept": np.array(INF)}, "intercept: its numbers must be finite"),
+        (LINEAR, {"design__scale": np.array([1.0, 0.0])}, "scale must be above 0"),
         (LINEAR, {"design__low": np.array([9.0, 0.0])}, "low at most high"),
-        (LINEAR, {"design__centre": np.zeros(3)}, r"design.centre: its shape is \(3,\)"),
-        (LINEAR, {"design__pairs": np.array([[0, 3], [0, 0]])}, "pairs: they name columns below 3"),
-        (LINEAR, {"design__pairs": np.array([[0, -1], [0, 0]])}, "pairs: they name columns below 3"),
-        (LINEAR, {"design__indicators": np.array([2])}, "indicators: they name each of the 2 features at most once"),
+        (LINEAR, {"design__centre": np.zeros(3)}, r"design.centre: its shape must be \(2,\)"),
+        (LINEAR, {"design__pairs": np.array([[0, 3], [0, 0]])}, "pairs: they must name columns below 3"),
+        (LINEAR, {"design__pairs": np.array([[0, -1], [0, 0]])}, "pairs: they must name columns below 3"),
+        (
+            LINEAR,
+            {"design__indicators": np.array([2])},
+            "indicators: they must name each of the 2 features at most once",
+        ),
         (LINEAR, {"design__indicators": np.array([1, 1])}, "at most once"),
-        (LINEAR, {"more": np.zeros(1)}, "more: there is no such array in it"),
-        (LOGISTIC, {"slope": np.array(NAN)}, "slope: not all"),
+        (LINEAR, {"more": np.zeros(1)}, "more: it has no such array"),
+        (LOGISTIC, {"slope": np.array(NAN)}, "slope: its numbers"),
         (LOGISTIC, {"offset": np.array(1e101)}, "too large for a logit"),
         (LOGISTIC, {"linear__design__high": None}, "linear.design.high: is missing"),
         (STUMPS, {"left": np.array([1, -1, -1, 0, -1, -1], dtype=np.int32)}, "one parent"),
-        (STUMPS, {"leaf": np.zeros(3)}, "leaf: its shape is"),
-        (STUMPS, {"missing_left": np.full(6, 2, np.uint8).view(np.bool_)}, "not all of its bytes are 0 or 1"),
-        (STUMPS, {"foreseen": np.array([True])}, "foreseen: its shape is"),
-        (gain(), {"cost": np.array([1.0, 0.0])}, "cost: there is one above 0"),
+        (STUMPS, {"leaf": np.zeros(3)}, "leaf: its shape must be"),
+        (STUMPS, {"missing_left": np.full(6, 2, np.uint8).view(np.bool_)}, "its bytes must be 0 or 1"),
+        (STUMPS, {"foreseen": np.array([True])}, "foreseen: its shape must be"),
+        (gain(), {"cost": np.array([1.0, 0.0])}, "cost: it must have a number above 0"),
         (gain(), {"cost": np.array([1.0, 1e-320])}, "too small to divide by"),
         (gain(), {"cost": np.ones(3)}, "gained.2.linear.weights: is missing"),
         (gain(), {"lost__1__slope": None}, "lost.1.slope: is missing"),
-        (gain(), {"lost__7__slope": np.array(1.0)}, "lost.7.slope: there is no such array"),
+        (gain(), {"lost__7__slope": np.array(1.0)}, "lost.7.slope: it has no such array"),
         (gain(), {"price__0__intercept": np.array(1.0)}, "price.0.weights: is missing"),
-        (Signal(1), {"feature": np.array(2)}, "feature is one of 2"),
-        (Signal(1), {"sign": np.array(0.5)}, "sign is 1 or −1"),
-        (PIECES, {"feature": np.array(2)}, "feature is one of 2"),
-        (PIECES, {"knots": np.array([1.0, 1.0])}, "the knots rise"),
-        (PIECES, {"knots": np.array([-1e308, 1e308])}, "the range of knots and of scores is finite"),
-        (PIECES, {"scores": np.array([-1e308, 1e308])}, "the range of knots and of scores is finite"),
-        (PIECES, {"scores": np.zeros(3)}, "as many of one as of the other"),
-        (PIECES, {"knots": np.array([0.0, NAN])}, "knots: not all of its numbers are finite"),
+        (Signal(1), {"feature": np.array(2)}, "feature must be one of 2"),
+        (Signal(1), {"sign": np.array(0.5)}, "sign 1 or −1"),
+        (PIECES, {"feature": np.array(2)}, "feature must be one of 2"),
+        (PIECES, {"knots": np.array([1.0, 1.0])}, "the knots must rise"),
+        (PIECES, {"knots": np.array([-1e308, 1e308])}, "the range of knots and of scores must be finite"),
+        (PIECES, {"scores": np.array([-1e308, 1e308])}, "the range of knots and of scores must be finite"),
+        (PIECES, {"scores": np.zeros(3)}, "as many of each"),
+        (PIECES, {"knots": np.array([0.0, NAN])}, "knots: its numbers must be finite"),
         (PIECES, {"knots": np.zeros(0), "scores": np.zeros(0)}, "at least one"),
-        (Constant(1.0), {"number": np.array(NAN)}, "number: not all"),
+        (Constant(1.0), {"number": np.array(NAN)}, "number: its "),
         (Constant(1.0), {"number": np.zeros(1)}, "number: its shape"),
     ],
 )
@@ -306,14 +310,14 @@ def test_arrays_that_make_no_scorer_are_refused(one: Scorer, change: Mapping[str
         from_arrays(one.kind, changed(one, **change), 2)
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     arrays = changed(
         LOGISTIC, slope=None, linear__weights=np.zeros(1), linear__design__scale=-np.ones(2), odd=np.zeros(1)
     )
     with pytest.raises(ConfigError) as caught:
         from_arrays("logistic", arrays, 2)
     said = "\n".join(caught.value.problems)
-    assert all(part in said for part in ("slope: is missing", "scale is above 0", "odd: there is no such array"))
+    assert all(part in said for part in ("slope: is missing", "scale must be above 0", "odd: it has no such array"))
 
 
 def test_a_scorer_that_nobody_knows_is_refused() -> None:

@@ -19,7 +19,8 @@ from cascade.errors import ConfigError, UsageError
 from cascade.evaluation import card
 from cascade.factory import read_policy
 from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, write
-from cascade.policies.estimators import Constant, Design, Linear, Logistic, Signal
+from cascade.policies.design import Design
+from cascade.policies.estimators import Constant, Linear, Logistic, Signal
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import METHODS, LearnedPolicy, StepRule
 from cascade.policies.learned_config import LearnedConfig
@@ -151,7 +152,7 @@ def test_whatever_a_file_holds_it_is_refused_or_a_policy() -> None:
 @pytest.mark.parametrize("size", [0, 7, 8, 100, -1])
 def test_a_truncated_file_is_refused(size: int) -> None:
     cut = DATA[:size]
-    with pytest.raises(ConfigError, match="no safetensors file"):
+    with pytest.raises(ConfigError, match="not a safetensors file"):
         loads(cut, settings(POLICY, cut))
 
 
@@ -161,39 +162,39 @@ def test_a_truncated_file_is_refused(size: int) -> None:
         (lambda held: held.pop("layout"), "layout: is missing"),
         (lambda held: held.update(layout=np.array(0)), "layout: it is 0, and this release reads 1"),
         (lambda held: held.update(layout=np.array(2)), "its form is 2, and this release reads up to 1"),
-        (lambda held: held.update(odd=np.zeros(1)), "odd: there is no such tensor in it"),
+        (lambda held: held.update(odd=np.zeros(1)), "odd: it has no such tensor"),
         (
             lambda held: held.update({"step3.next.constant.number": np.array(0.5)}),
-            "step3.next.constant.number: there is",
+            "step3.next.constant.number: it has no",
         ),
         (
             lambda held: held.update({"step1.later.constant.number": np.array(0.5)}),
-            "step1.later.constant.number: there",
+            "step1.later.constant.number: it has no",
         ),
-        (lambda held: held.update({"step1.next.constant.number": np.array(0.5)}), "one scorer belongs here"),
+        (lambda held: held.update({"step1.next.constant.number": np.array(0.5)}), "there must be one scorer here"),
         (lambda held: held.update({"step1.include.0.forest.x": np.array(0.5)}), "there are forest"),
         (
             lambda held: held.update({"step1.include.2.constant.number": np.array(0.5)}),
-            "include.2.constant.number: there",
+            "include.2.constant.number: it has no",
         ),
         (
             lambda held: held.update({"step2.next.constant.number": np.array(0.5)}),
-            "step2.next: there is one at every step",
+            "step2.next: it must be at every step",
         ),
         (
             lambda held: held.update({"step1.incumbent.constant.number": np.array(0.5)}),
-            "there is none at the first step",
+            "it must not be at the first step",
         ),
-        (lambda held: [held.pop(name) for name in list(held) if ".next." in name], "step1.next: there is one at every"),
+        (lambda held: [held.pop(name) for name in list(held) if ".next." in name], "step1.next: it must be at every"),
         (lambda held: held.pop("step1.next.signal.sign"), "step1.next.signal.sign: is missing"),
-        (lambda held: held.update({"step1.next.signal.feature": np.array(1)}), "feature is one of 1"),
+        (lambda held: held.update({"step1.next.signal.feature": np.array(1)}), "feature must be one of 1"),
         (
             lambda held: held.update({"step2.incumbent.logistic.linear.weights": np.array([math.nan])}),
-            "step2.incumbent.logistic.linear.weights: not all of its numbers are finite",
+            "step2.incumbent.logistic.linear.weights: its numbers must be finite",
         ),
         (
             lambda held: held.update({"step2.incumbent.logistic.linear.weights": np.ones(1, dtype=np.float32)}),
-            "its type is float32",
+            "its type must be float64, not float32",
         ),
     ],
 )
@@ -212,12 +213,12 @@ def feature(**fields: Any) -> dict[str, Any]:
         ([feature(high=None), feature(step=2)], "p_yes was probability from 0 to ∞, and is"),
         ([feature(name="p_yess"), feature(step=2)], "p_yess was probability from 0 to 1, and is unknown"),
         ([feature(), feature(step=3)], "step: 3 is beyond the 2 steps"),
-        ([feature(), feature(), feature(step=2)], "p_yes stands there 2 times"),
+        ([feature(), feature(), feature(step=2)], "p_yes appears 2 times"),
         (
             [feature(name="agrees[judge]", unit="share of answers"), feature(step=2)],
             "names a place that is not one of",
         ),
-        ([feature()], "feature is one of 0|its shape is"),
+        ([feature()], "feature must be one of 0|its shape must be"),
     ],
 )
 def test_features_that_are_others_here_are_refused(features: list[dict[str, Any]], said: str) -> None:
@@ -227,14 +228,14 @@ def test_features_that_are_others_here_are_refused(features: list[dict[str, Any]
     assert re.search(said if "|" in said else re.escape(said), found)
 
 
-def test_all_reasons_are_said_at_once() -> None:
+def test_all_reasons_are_reported_at_once() -> None:
     def spoil(held: dict[str, Any]) -> None:
         held["odd"] = np.zeros(1)
         held["layout"] = np.array(0)
         held["step1.next.signal.sign"] = np.array(3.0)
 
     said = problems(spoil)
-    assert all(part in said for part in ("odd: there is no such tensor", "layout: it is 0", "sign is 1 or −1"))
+    assert all(part in said for part in ("odd: it has no such tensor", "layout: it is 0", "sign 1 or −1"))
     edited = DATA[:-1] + bytes([DATA[-1] ^ 1])
     with pytest.raises(ConfigError) as caught:
         loads(edited, SECTION | {"features": [*SECTION["features"], feature(unit="nats")]})
@@ -244,10 +245,10 @@ def test_all_reasons_are_said_at_once() -> None:
 @pytest.mark.parametrize(
     ("onward", "said"),
     [
-        (Signal(4), "feature is one of 1"),
-        (Constant(math.nan), "not all of its numbers are finite"),
+        (Signal(4), "feature must be one of 1"),
+        (Constant(math.nan), "its numbers must be finite"),
         (Linear(Design(np.zeros(1), np.zeros(1), np.zeros(1), np.ones(1), np.array([]), np.array([])), np.ones(1), 0.0),
-         "scale is above 0"),
+         "scale must be above 0"),
     ],
 )  # fmt: skip
 def test_a_policy_that_could_not_be_read_again_is_not_written(onward: Any, said: str) -> None:
@@ -323,7 +324,7 @@ def test_a_directory_without_its_numbers_is_refused(tmp_path: Path) -> None:
         (lambda held: held.update(more=1), "policy.more: there is no such setting"),
         (lambda held: held["features"][0].pop("unit"), "policy.features[0].unit: is missing"),
         (lambda held: held["features"][0].update(step=9), "9 is beyond the 4 steps"),
-        (lambda held: held.update(horizon=5), "step4.next: there is one at every step but the last"),
+        (lambda held: held.update(horizon=5), "step4.next: it must be at every step but the last"),
         (lambda held: held.update(sources=["base"]), "policy.features of step"),
     ],
 )

@@ -19,8 +19,8 @@ from cascade.cli.main import app
 from cascade.errors import ConfigError, UsageError
 from cascade.policies import cross as cross_file
 from cascade.policies.cross import CrossPolicy
-from cascade.policies.design import Memo
-from cascade.policies.estimators import Constant, Design, from_arrays
+from cascade.policies.design import Design, Memo
+from cascade.policies.estimators import Constant, from_arrays
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, loads, settings
@@ -137,16 +137,16 @@ def chain(*sizes: int) -> dict[str, Any]:
 @each(
     "change, said",
     [
-        ({"activation": "tanh"}, "activation: it is relu or softsign, not 'tanh'"),
-        (chain(3, 3), "there are 1 to 16 hidden ones"),
-        (chain(3, *(2,) * (MOST_HIDDEN + 1), 3), "there are 1 to 16 hidden ones"),
-        ({"biases": BIASES[:1]}, "weights and biases each"),
-        (chain(3, MOST_UNITS + 1, 3), "each has 1 to 4,096 units"),
-        (chain(3, 0, 3), "each has 1 to 4,096 units"),
-        (chain(2, 4, 3), "with an input for each output before, 3 first"),
-        ({"weights": (LAYERS[0], LAYERS[1].T)}, "with an input for each output before"),
-        ({"weights": (LAYERS[0][0], LAYERS[1])}, "weights are"),
-        ({"biases": (BIASES[0], np.zeros((3, 1)))}, "weights are"),
+        ({"activation": "tanh"}, "activation: it must be relu or softsign, not 'tanh'"),
+        (chain(3, 3), "there must be 1 to 16 hidden ones"),
+        (chain(3, *(2,) * (MOST_HIDDEN + 1), 3), "there must be 1 to 16 hidden ones"),
+        ({"biases": BIASES[:1]}, "each with weights and biases"),
+        (chain(3, MOST_UNITS + 1, 3), "each must have 1 to 4,096 units"),
+        (chain(3, 0, 3), "each must have 1 to 4,096 units"),
+        (chain(2, 4, 3), "an input for each output before, 3 first"),
+        ({"weights": (LAYERS[0], LAYERS[1].T)}, "an input for each output before"),
+        ({"weights": (LAYERS[0][0], LAYERS[1])}, "weights must be"),
+        ({"biases": (BIASES[0], np.zeros((3, 1)))}, "weights must be"),
         ({"allowed": ALL[:2]}, "which of the 3 outputs there are"),
         ({"allowed": ~ALL}, "at least one"),
         ({**chain(3, 2, 1), "allowed": ALL[:1]}, "of at least 2"),
@@ -196,12 +196,12 @@ TWO = Network(DESIGN, *chain(3, 2, 2).values(), "relu", np.ones(2, dtype=np.bool
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"onward": Action(NETWORK, 2), "include": (Action(replace(NETWORK), 0), None)}, "are of one network"),
+        ({"onward": Action(NETWORK, 2), "include": (Action(replace(NETWORK), 0), None)}, "must be of one network"),
         ({"onward": Action(NETWORK, 1)}, "output 2 belongs to going on, not output 1"),
         ({"include": (Action(NETWORK, 0), Action(NETWORK, 0))}, "output 1 belongs to answer 1, not output 0"),
         ({"include": (Action(TWO, 0), None)}, "2 answers and next, or stop and next; it has 2"),
         ({"onward": Action(Network(DESIGN, *chain(3, 2, 4).values(), "relu", np.ones(4)), 3)}, "it has 4"),
-        ({"confidence": (Action(NETWORK, 0), None)}, "an action is the score of going on or of an answer"),
+        ({"confidence": (Action(NETWORK, 0), None)}, "an action must be the score of going on or of an answer"),
     ],
 )
 def test_actions_that_do_not_fit_their_rule_are_refused(parts: dict[str, Any], said: str) -> None:
@@ -233,7 +233,7 @@ def read_again(change: Callable[[dict[str, Any]], Any]) -> LearnedPolicy:
     return loads(data, settings(small(), data))
 
 
-def test_a_network_stands_in_the_file_once_a_step() -> None:
+def test_a_network_is_stored_once_per_step() -> None:
     names = sorted(arrays_of(dumps(small())))
     of_first = [name for name in names if name.startswith("step1.")]
     design = [f"step1.network.design.{part}" for part in ("centre", "high", "indicators", "low", "pairs", "scale")]
@@ -277,43 +277,52 @@ def test_a_network_shares_its_columns_with_the_other_scorers_of_its_step() -> No
     "change, said",
     [
         (lambda held: held.pop("step1.network.activation"), "step1.network.activation: is missing"),
-        (lambda held: held.update({"step1.network.activation": np.array(2)}), "it is one of 2, from 0: relu, softsign"),
-        (lambda held: held.update({"step1.network.activation": np.array(-1)}), "it is one of 2, from 0"),
-        (lambda held: held.update({"step1.network.activation": np.array(0.0)}), "its type is float64"),
-        (lambda held: held.update({"step1.network.allowed": np.ones(3, dtype=np.int64)}), "its type is int64"),
+        (
+            lambda held: held.update({"step1.network.activation": np.array(2)}),
+            "it must be one of 2, from 0: relu, softsign",
+        ),
+        (lambda held: held.update({"step1.network.activation": np.array(-1)}), "it must be one of 2, from 0"),
+        (lambda held: held.update({"step1.network.activation": np.array(0.0)}), "its type must be int64, not float64"),
+        (
+            lambda held: held.update({"step1.network.allowed": np.ones(3, dtype=np.int64)}),
+            "its type must be bool, not int64",
+        ),
         (lambda held: held.update({"step1.network.allowed": np.ones(4, dtype=bool)}), "which of the 3 outputs"),
         (lambda held: held.pop("step1.network.layers.0.biases"), "step1.network.layers.0.biases: is missing"),
         (
             lambda held: held.update({"step1.network.layers.3.biases": held.pop("step1.network.layers.1.biases")}),
-            "step1.network.layers.3.biases: there is no such tensor",
+            "step1.network.layers.3.biases: it has no such tensor",
         ),
         (
             lambda held: held.update({"step1.network.layers.1.odd": np.zeros(1)}),
-            "layers.1.odd: there is no such tensor",
+            "layers.1.odd: it has no such tensor",
         ),
-        (lambda held: held.update({"step1.network.more": np.zeros(1)}), "step1.network.more: there is no such tensor"),
+        (lambda held: held.update({"step1.network.more": np.zeros(1)}), "step1.network.more: it has no such tensor"),
         (
             lambda held: held.update({"step1.network.layers.0.weights": np.zeros((2, 3), dtype=np.float32)}),
-            "its type is float32",
+            "its type must be float64, not float32",
         ),
         (
             lambda held: held.update({"step1.network.layers.0.weights": np.full((2, 3), NAN)}),
-            "step1.network.layers.0.weights: not all of its numbers are finite",
+            "step1.network.layers.0.weights: its numbers must be finite",
         ),
         (
             lambda held: held.update({"step1.network.layers.0.weights": np.full((2, 3), 1e308)}),
-            "step1.network: These numbers are no policy network: layers: the numbers are not finite, or so large",
+            "step1.network: These numbers are not a policy network: layers: the numbers are not finite, or so large",
         ),
-        (lambda held: held.update({"step1.network.layers.0.weights": np.zeros((2, 2))}), "with an input for each"),
-        (lambda held: held.update({"step1.network.design.scale": np.zeros(2)}), "scale is above 0"),
+        (lambda held: held.update({"step1.network.layers.0.weights": np.zeros((2, 2))}), "an input for each"),
+        (lambda held: held.update({"step1.network.design.scale": np.zeros(2)}), "scale must be above 0"),
         (lambda held: held.pop("step1.network.design.low"), "step1.network.design.low: is missing"),
         (lambda held: held.update({"step1.next.action.output": np.array(3)}), "the network allows, 0, 1, 2, not 3"),
         (lambda held: held.update({"step1.next.action.output": np.array(1)}), "output 2 belongs to going on"),
         (lambda held: held.update({"step2.include.0.action.output": np.array(2)}), "allows, 0, 1, not 2"),
-        (lambda held: held.update({"step2.next.action.output": np.array(2)}), "step2.next.action.output: An action is"),
+        (
+            lambda held: held.update({"step2.next.action.output": np.array(2)}),
+            "step2.next.action.output: An action must be",
+        ),
         (
             lambda held: held.update({"step1.confidence.0.action.output": np.array(0)}),
-            "step1: The actions of a step's rule do not fit it: an action is the score of going on or of an answer",
+            "step1: The actions of a step's rule do not fit it: an action must be the score of going on or of an answer",
         ),
         (
             lambda held: [held.pop(name) for name in list(held) if "step1.network." in name],
@@ -321,13 +330,13 @@ def test_a_network_shares_its_columns_with_the_other_scorers_of_its_step() -> No
         ),
         (
             lambda held: [held.pop(name) for name in list(held) if "step2.include" in name],
-            "step2.network: no action is of it",
+            "step2.network: no action uses it",
         ),
         (
             lambda held: held.update({"step1.next.action.network.activation": np.array(0)}),
-            "step1.next.action.network.activation: there is no such tensor",
+            "step1.next.action.network.activation: it has no such tensor",
         ),
-        (lambda held: held.update({"step1.include.0.constant.number": np.array(0.5)}), "one scorer belongs here"),
+        (lambda held: held.update({"step1.include.0.constant.number": np.array(0.5)}), "there must be one scorer here"),
     ],
 )
 def test_tensors_that_make_no_network_are_refused(change: Callable[[dict[str, Any]], Any], said: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cases import each
 
+from cascade.chat import ChatRequest
 from cascade.errors import (
     AuthenticationError,
     BadResponseError,
@@ -426,6 +427,16 @@ def test_content_as_a_list_of_parts_is_joined() -> None:
 def test_a_refusal_among_the_parts_is_a_refusal() -> None:
     with pytest.raises(RefusedError):
         read_completion(payload([{"type": "refusal", "refusal": "I cannot help with that."}]), request(), 0.0)
+
+
+@pytest.mark.parametrize(("images", "believed"), [(0, False), (1, True)])
+def test_an_image_that_a_request_only_names_may_have_many_tokens(images: int, believed: bool) -> None:
+    """gpt-4o-mini counts 25,501 tokens for an image of 1,024 × 1,024, and its address has few bytes."""
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    chat = ChatRequest([{"role": "user", "content": [{"type": "text", "text": "What?"}, *[image] * images]}])
+    asked = request(max_tokens=64)._replace(chat=chat)
+    told = {"prompt_tokens": 25_501, "completion_tokens": 10}
+    assert read_completion(payload(usage=told), asked, 0.0).usage.estimated is not believed
 
 
 @pytest.mark.parametrize(

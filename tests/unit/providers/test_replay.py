@@ -151,7 +151,8 @@ def test_the_first_call_that_is_not_on_record_is_named_not_the_last_resort_alone
     ):
         again.ask(RIVER)
     said = str(caught.value)
-    assert said.startswith("The base at step 1: BadRequestError: The log has the call of the base (answer) at step 1")
+    first = "The call of base failed at step 1: BadRequestError: The log has the call of the base (answer) at step 1"
+    assert said.startswith(first)
     assert "max_tokens was 256, and is 64" in said
     assert "After that: The log has no call of the guide (direct) at step 1" in said
 

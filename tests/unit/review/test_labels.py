@@ -127,7 +127,7 @@ def test_the_certificate_says_what_it_rests_on() -> None:
     assert one.alpha == 0.05
     text = " ".join(one.assumptions)
     assert all(
-        word in text for word in ("tool_calls", "of two equal ones both are right", "probability 0.5", "counts as lost")
+        word in text for word in ("tool_calls", "two equal answers are both right", "probability 0.5", "counts as lost")
     )
     assert (one.reference, one.comparator) == ("dear", "tool_calls")
 
@@ -146,7 +146,7 @@ def test_reviews_that_do_not_say_it_are_refused() -> None:
     for held, kind, word in (
         ([reviews(ids, ask="preference")], "regret", "right or wrong"),
         ([other], "regret", "--matcher"),
-        ([reviews(ids)], "coverage", "nothing of coverage"),
+        ([reviews(ids)], "coverage", "do not determine coverage"),
         ([reviews(ids, 0.5), Reviews(Terms("regret", COMPARED.comparator, 0.5, "other"), ())], "regret", "draws"),
     ):
         with pytest.raises(UsageError, match=word):
@@ -157,7 +157,7 @@ def test_reviews_that_do_not_say_it_are_refused() -> None:
 def test_what_people_said_of_regret_certifies_no_preference() -> None:
     (table,) = labelled_by_reviews(COMPARED, [reviews([])], "regret")
     policy = plain_threshold(table, "doubt", 1.0, get("regret"))
-    with pytest.raises(UsageError, match="found no loss of regret, not of preference"):
+    with pytest.raises(UsageError, match="people judged the outputs for regret, not for preference"):
         calibrate_policy([table], policy, {"kind": "learned"}, Guarantee("preference", 0.05, 0.1), today=DAY)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from cascade.api.judging import Judging
 from cascade.episodes.truth import Row
 from cascade.errors import UsageError
 from cascade.review.pairs import Compared, compare
-from unit.review.booking import call, episode
+from unit.review.booking import call, episode, write
 
 
 def compared(rows: list[Row], matcher: str | None = None) -> Compared:
@@ -72,3 +74,10 @@ def test_hashes_in_the_place_of_texts_are_refused() -> None:
     rows = [{**row, "answer": "sha256:" + "a" * 64} for row in episode(1, call(7), call(1))]
     with pytest.raises(UsageError, match="hashes"):
         compared(rows)
+
+
+def test_a_request_without_the_references_output_is_told_of(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", [*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
+    told: list[str] = []
+    Judging(str(log)).read(told.append)
+    assert told[-1] == "1 request without an output of the reference: not shown"

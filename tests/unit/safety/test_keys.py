@@ -17,7 +17,7 @@ from cascade.errors import ConfigError
 from cascade.factory import endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.providers.registry import Endpoint
-from cascade.safety import holds_key, redact
+from cascade.safety import REDACTED, holds_key, redact
 from unit.made import TWO_MODELS, two_models
 
 R = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC2dE3f"
@@ -284,3 +284,16 @@ def test_traces_hold_no_key(tmp_path: Any) -> None:
     assert b"is [redacted] refused" in stored
     assert KEYS["github"].encode() not in stored
     assert KEYS["aws"].encode() not in stored
+
+
+def test_a_file_in_base64_stays_as_it_is_and_keys_around_it_go() -> None:
+    """To search a 15 MB image took 8 s before its answer was sent, and a chance match would have spoiled the image."""
+    image = "iVBORw0KGgo" * 600 + "AKIAIOSFODNN7EXAMPLE" + "eyJ+bearer/" * 600
+    text = f'{{"key": "sk-abcdefgh1", "url": "data:image/png;base64,{image}=", "end": "ghp_abcdefghij0123456789"}}'
+    shown = f'{{"key": "{REDACTED}", "url": "data:image/png;base64,{image}=", "end": "{REDACTED}"}}'
+    assert redact(text) == shown
+    assert not holds_key(f'{{"input_audio": {{"data": "{image}"}}}}')
+    assert holds_key(f'{{"data": "{image[6500:6700]}"}}')  # too short for a file
+    hidden = text.replace("ghp_abcd", "ghp_ab\u200bcd")
+    assert redact(hidden) == shown
+    assert holds_key(text[20:-40], [image[100:130]])  # a key that the configuration names

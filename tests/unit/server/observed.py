@@ -112,12 +112,18 @@ def outcomes(folder: Path) -> list[tuple[str, str, bool | None]]:
 
 
 def text_of(number: int) -> str:
-    return f"Is {number} times {number + 7} even? It is {'hard' if number % 4 == 0 else 'easy'}."
+    return f"Is {number:05d} times {number + 7:05d} even? It is {'hard' if number % 4 == 0 else 'easy'}."
 
 
-async def observed(folder: Path, provider: Answers, count: int = 320) -> None:
+async def observed(folder: Path, provider: Answers, count: int = 320, first: int = 0) -> None:
+    """Observe requests whose names, and so their roles in a look, are the same in every run.
+
+    Unnamed requests get random names: the rows that fit, and with them the policy, would be others in every run.
+    """
     async with serving(folder, provider) as client:
-        found = await asyncio.gather(*(ask(client, text_of(number)) for number in range(count)))
+        names = ({"x-cascade-group": str(number), "x-cascade-turn": "1"} for number in range(first, first + count))
+        asks = (ask(client, text_of(int(name["x-cascade-group"])), **name) for name in names)
+        found = await asyncio.gather(*asks)
     assert {one.headers["x-cascade-served-by"] for one in found} == {"large"}
     assert {one.headers["x-cascade-mode"] for one in found} == {"observe"}
 

@@ -48,6 +48,7 @@ async def test_feedback_of_each_kind_is_kept(tmp_path: Path) -> None:
     [
         ({}, 400), ({"right": 1}, 400), ({"score": 1.5}, 400), ({"score": True}, 400), ({"better": 1}, 400),
         ({"better": "other"}, 400), ({"trace_id": "nope", "right": True}, 404), ({"trace_id": 7, "right": True}, 400),
+        ({"trace_id": "\0", "right": True}, 400),
     ],
 )  # fmt: skip
 async def test_what_is_no_feedback_is_refused_and_not_kept(tmp_path: Path, body: Any, status: int) -> None:
@@ -107,7 +108,7 @@ def test_nan_is_no_score() -> None:
 
 async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_path: Path) -> None:
     policy = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
-    signed = certificate(made_for=made_for(load(CONFIG)), kappa=0.5, kind="error", delta=0.1)
+    signed = certificate(made_for={**made_for(load(CONFIG)), "requests": None}, kappa=0.5, kind="error", delta=0.1)
     settings = {
         "policy": directory(tmp_path / "policy", signed, policy=policy),
         "guarantee": {"kind": "error", "delta": 0.1, "audit": {"probability": 1, "seed": 1}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cascade.calibration.fingerprint import made_for
+from cascade.calibration.fingerprint import made_for, seen
+from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.errors import RateLimitedError, StreamInterruptedError
 from cascade.guarantees.certificate import make
 from cascade.policies import levels
-from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.artifact import PolicyArtifact, write
+from cascade.policies.scope import PLAIN, kind_of
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.access import new_key
@@ -173,6 +175,19 @@ async def test_a_wrong_request_is_refused_in_openai_s_form(body: Any, status: in
     assert response.headers["x-cascade-trace-id"]
 
 
+async def test_a_name_or_a_path_that_is_not_there_says_what_to_use_instead() -> None:
+    """Applications ask for the model that they used before, and some give the base URL without /v1."""
+    model = await post(None, {"model": "gpt-4o"})
+    assert "does not exist: ask for cascade, or set server.name to the name that" in model.json()["error"]["message"]
+    async with orchestrator(FakeProvider({})) as served, asgi(served) as client:
+        response = await client.post("/chat/completions", json={"model": "cascade", "messages": ASK})
+    assert response.status_code == 404
+    assert response.json()["error"]["message"] == (
+        "POST /chat/completions: there is no such path. Chat requests go to /v1/chat/completions, /v1/responses, "
+        "/v1/messages; GET /openapi.json lists all paths"
+    )
+
+
 async def test_a_mistake_of_ours_is_logged_without_keys_and_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FakeProvider):
         async def acomplete(self, request: Any, timeout_s: float) -> Any:
@@ -319,11 +334,12 @@ async def test_models_with_odd_names_break_no_header(name: str, shown: str) -> N
     assert response.json()["model"] == name
 
 
-def level(threshold: float, alpha: float) -> PolicyArtifact:
+def level(threshold: float, alpha: float, requests: Mapping[str, Any] | None = None) -> PolicyArtifact:
     """Return a policy that keeps the base's reply where its doubt is below a threshold, certified with alpha."""
     bare = PolicyArtifact({"kind": "threshold", "when": "reply_logprob", "threshold": threshold})
     signed = replace(certificate(alpha=alpha, kappa=threshold), policy_sha256=bare.policy_sha256)
-    return replace(bare, certificates=(make(replace(signed, made_for=made_for(load(CONFIG)))),))
+    told = {**made_for(load(CONFIG)), "requests": requests}
+    return replace(bare, certificates=(make(replace(signed, made_for=told)),))
 
 
 async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
@@ -346,6 +362,21 @@ async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
     ]
     assert [served_by for served_by, _ in by.values()] == ["large", "small", "large"]
     assert by["cascade"] == by["cascade:high"] != by["cascade:low"]
+
+
+@pytest.mark.parametrize(("calibrated", "covers"), [(kind_of(ChatRequest(ASK)), True), (PLAIN, False)])
+async def test_a_certificate_made_from_questions_covers_no_chat_request(
+    tmp_path: Path, calibrated: Any, covers: bool
+) -> None:
+    """The request is one message without a setting: nothing but the lack of cascade's prompt tells it from them."""
+    write(tmp_path / "policy", level(2.5, 0.1, seen([calibrated] * 99)))
+    served = orchestrator({"small": [UNSURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
+    async with served, asgi(served) as client:
+        body = {"model": "cascade", "messages": ASK}
+        response = await client.post("/v1/chat/completions", json=body, headers={"x-cascade-explain": "1"})
+    said = "no certificate: the request is a chat request, and the calibration asked questions in cascade's own prompt"
+    assert ("x-cascade-certificate" in response.headers) is covers
+    assert (said in response.json()["cascade"]["warnings"]) is not covers
 
 
 async def test_each_key_has_a_budget_of_its_own() -> None:

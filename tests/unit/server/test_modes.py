@@ -16,6 +16,7 @@ from cascade.api.promoting import plan_promotion, promote
 from cascade.budget.database import Database
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
+from cascade.modes.look import Asked, Rows
 from cascade.server.access import new_key
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
@@ -35,7 +36,7 @@ from .observed import (
     store_of,
     text_of,
 )
-from .served import CONFIG, orchestrator
+from .served import CONFIG, WAIT_S, orchestrator
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +98,16 @@ async def test_only_the_drawn_are_asked_twice_and_a_bypass_never(tmp_path: Path)
 async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -> None:
     provider, tmp_path = Answers(), enforcing
     async with serving(tmp_path, provider) as client:
-        easy, hard = await ask(client, "easy, 1"), await ask(client, "hard, 2")
+        easy, hard = await ask(client, text_of(1001)), await ask(client, text_of(1000))  # as in what was observed
         assert (easy.headers["x-cascade-served-by"], hard.headers["x-cascade-served-by"]) == ("small", "large")
         assert easy.headers["x-cascade-mode"] == "enforce"
         assert "x-cascade-certificate" in easy.headers
-        later = [{"role": "user", "content": "easy, 1"}, easy.json()["choices"][0]["message"]]
+        later = [{"role": "user", "content": text_of(1001)}, easy.json()["choices"][0]["message"]]
         mixed = await ask(client, "easy, and then?", *later)
         assert mixed.headers["x-cascade-served-by"] == "large"  # its history is the base's
         provider.worse = True
         for number in range(60):
-            answer = await ask(client, f"easy, {number + 10}")
+            answer = await ask(client, text_of(4 * number + 2001))
             await settled(client)
             if state_of(tmp_path).mode == "fallback":
                 break
@@ -121,6 +122,48 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
     assert "audits found" in shown["alarm"]
     async with serving(tmp_path, provider) as client:
         assert (await ask(client, "easy, again")).headers["x-cascade-mode"] == "fallback"
+
+
+class Wavering(Answers):
+    """The base is sure of each answer, and differs from the guide in every later turn."""
+
+    async def acomplete(self, request: Any, timeout_s: float) -> Any:
+        wrong = request.model == "small" and len(request.chat.messages) > 1
+        return await self._said(request, "no" if wrong else "yes", -0.01, timeout_s)
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_later_turns_certify_too_and_of_each_conversation_one_turn(tmp_path: Path, named: bool) -> None:
+    async with serving(tmp_path, Wavering()) as client:
+        for number in range(100):
+            names = [{"x-cascade-group": f"{number}", "x-cascade-turn": turn} if named else {} for turn in "12"]
+            first = {"role": "user", "content": "Hello!" if number % 2 else text_of(number)}  # half begin alike
+            said = await ask(client, first["content"], **names[0])
+            reply = said.json()["choices"][0]["message"]
+            await ask(client, text_of(number + 100), first, reply, **names[1])
+    found = promote(config_of(tmp_path))
+    assert (
+        0.2 < found.page["served_by_cheaper"] < 0.8
+    )  # the first turns alone; were they all that certify, it would be 1
+    store = store_of(tmp_path)
+    drawn = store.draws("cascade")
+    store.close()
+    with Store.open(f"sqlite:///{tmp_path}/traces.db", read_only=True) as traces:
+        asked = Asked(0.1, 0.1, 0.1, None, config_of(tmp_path))
+        rows = Rows(traces.read({"walk": "null"}), drawn, ["small", "large"], asked)
+    one = rows.one_of_each(drawn)
+    later = sum(draw.trace_id != min(_turns(rows, draw)) for draw in one)
+    assert len(one) == 100  # each pair of turns is one conversation, named or not
+    assert all(len(_turns(rows, draw)) == 2 for draw in one)
+    assert 20 < later < 80  # by chance 30 to 70
+    assert found.page["certifying_conversations"] <= 100
+
+
+def _turns(rows: Rows, draw: Any) -> list[str]:
+    """Return the traces of a draw's conversation; their names are in the order of their times."""
+    return [
+        name for name, conversation in rows.conversations.items() if conversation == rows.conversations[draw.trace_id]
+    ]
 
 
 async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path: Path) -> None:
@@ -154,7 +197,7 @@ async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_wi
     provider = Answers()
     await observed(tmp_path, provider, 150)
     provider.build, provider.worse = "fp_2", True
-    await observed(tmp_path, provider, 10)
+    await observed(tmp_path, provider, 10, first=150)
     state = state_of(tmp_path)
     assert (state.mode, state.era, len(state.changes)) == ("observe", 2, 2)  # of both models
     assert all("from the build fp_2" in one.why for one in state.changes)
@@ -235,6 +278,20 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
         await settled(client)
     assert pauses[:3] == [1.0, 2.0, 4.0]
     assert set(outcomes(enforcing)[-4:]) == {("audit", "complete", False)}
+
+
+async def test_a_server_stops_though_the_store_of_its_modes_is_away(
+    enforcing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(database: Database, *, reading: bool = False) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with asyncio.timeout(WAIT_S):
+        with monkeypatch.context() as patched:
+            async with serving(enforcing, Held("large"), server={"drain_s": 0.001}) as client:
+                await ask(client, "easy, 1")
+                patched.setattr(Database, "transaction", away)
+    assert outcomes(enforcing)[-1] == ("audit", "pending", None)
 
 
 async def test_the_kill_switch_sends_everything_to_the_guide_at_once(enforcing: Path) -> None:

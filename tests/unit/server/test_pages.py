@@ -245,7 +245,7 @@ async def test_hashed_texts_are_not_shown(tmp_path: Path) -> None:
         page = (await client.get("/ui")).text
         assert "hashes of them" in page
         assert "<h3>Asked</h3>" not in page
-        assert "The log holds hashes instead of texts" in (await client.get("/ui/review?as=ann")).text
+        assert "The log has hashes instead of texts" in (await client.get("/ui/review?as=ann")).text
 
 
 async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_promotion_spends(tmp_path: Path) -> None:

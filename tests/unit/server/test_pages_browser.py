@@ -232,7 +232,7 @@ def test_the_kill_switch_asks_once_more_and_needs_an_admin(browser: Any, address
     assert locked or visit.wrong == []
 
 
-def test_a_wrong_key_is_said_and_forgotten(browser: Any, address: Any) -> None:
+def test_a_wrong_key_is_reported_and_forgotten(browser: Any, address: Any) -> None:
     url, _, locked = address
     if not locked:
         pytest.skip("this server has no keys")

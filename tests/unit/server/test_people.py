@@ -15,8 +15,8 @@ from cascade.config import CascadeConfig, load
 from cascade.episodes.store import Store
 from cascade.modes.store import ModeStore
 from cascade.review.pairs import compare
-from cascade.review.places import opened, place_for
 from cascade.review.reviews import Judgement, Terms
+from cascade.review.storage import opened, place_for
 
 from .observed import Answers, ask, observed, serving, settings, settled, state_of, store_of, text_of
 from .served import CONFIG

@@ -76,7 +76,7 @@ def test_a_look_that_comes_too_early_spends_nothing(observing: Path, monkeypatch
     store = store_of(observing)
     store.keep_plan("cascade", early.plan)
     store.close()
-    monkeypatch.setattr(promoting, "_planned", lambda *_: early)
+    monkeypatch.setattr(promoting._Looking, "planned", lambda _: early)
     with pytest.raises(UsageError, match=r"107 certifying conversations; there are 77.*would spend 0\.05.*--anyway"):
         promote(config_of(observing))
     assert looks(observing) == []

@@ -59,7 +59,7 @@ def test_the_catalog_of_a_configuration_has_the_models_outside_the_ladder_then_t
     assert catalog.guide == "large"
 
 
-def test_all_that_keeps_a_configuration_from_being_served_is_said_at_once() -> None:
+def test_all_that_keeps_a_configuration_from_being_served_is_reported_at_once() -> None:
     models = {"base": "small", "guide": "large"}
     config = load({"models": models, "server": {"name": "small"}, "provider": "fake", "strategy": {"kind": "exit"}})
     with pytest.raises(ConfigError) as caught:

@@ -9,7 +9,7 @@ import httpx
 from stores import postgres_url
 
 from cascade.providers.fake import FakeProvider
-from cascade.review.places import reviews_at
+from cascade.review.storage import reviews_at
 
 from .served import living, orchestrator
 from .test_review_page import outputs, pressed, says

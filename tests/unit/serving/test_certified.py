@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from cascade.calibration.fingerprint import made_for, seen
+from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
@@ -23,7 +24,7 @@ from cascade.factory import build_policy, build_strategy, certified_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.reading import read
-from cascade.policies.scope import PLAIN
+from cascade.policies.scope import PLAIN, kind_of
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy, fallback_of
 from cascade.strategies.base import ModelUse
@@ -33,6 +34,7 @@ from cascade.types import Answer, Question, Request, Step
 from unit.certified import certificate, directory
 from unit.made import RIVER, TWO_MODELS
 
+HI = {"role": "user", "content": "Hi"}
 HARD, EASY = "Which river is hard?", "Which river is easy?"
 SETTINGS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 3}}
 LADDER: Mapping[str, Any] = {
@@ -84,17 +86,46 @@ def test_an_answer_carries_its_certificate(certified: str) -> None:
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_request_of_a_kind_that_the_calibration_never_had_gets_no_certificate(tmp_path: Path, recorded: bool) -> None:
-    told = {**made_for(load(LADDER)), "requests": seen([PLAIN] * 99) if recorded else None}
+    told = {**made_for(load(LADDER)), "requests": seen([kind_of(ChatRequest([HI]))] * 99) if recorded else None}
     inner = {"kind": "threshold", "when": "reply_logprob", "keep": "both", "threshold": 0.4}
     folder = directory(tmp_path / "policy", certificate(made_for=told), policy=inner)
     fake = FakeProvider({"small": ["Danube"], "large": ["Danube"]})
     with Orchestrator.from_config({**LADDER, "policy": folder}, providers={"fake": fake}) as orchestrator:
-        plain = orchestrator.chat([{"role": "user", "content": "Hi"}])
-        hot = orchestrator.chat([{"role": "user", "content": "Hi"}], temperature=2)
+        plain = orchestrator.chat([HI])
+        hot = orchestrator.chat([HI], temperature=2)
     assert plain.certificate is not None
     assert (hot.certificate is None) is recorded
     said = "no certificate: the request has temperature 2, which no calibration request had"
     assert (said in hot.warnings) is recorded
+
+
+OF_QUESTIONS, OF_CHATS = {"requests": seen([PLAIN] * 99)}, {"requests": seen([kind_of(ChatRequest([HI]))] * 99)}
+CHAT_REQUEST = "the request is a chat request, and the calibration asked questions in cascade's own prompt"
+QUESTION = "the question is asked in cascade's own prompt, and the calibration had chat requests"
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize(
+    ("told", "covers_chat", "said"),
+    [(OF_QUESTIONS, False, CHAT_REQUEST), ({}, False, CHAT_REQUEST), (OF_CHATS, True, QUESTION)],
+)
+def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
+    tmp_path: Path, told: dict[str, Any], covers_chat: bool, said: str, required: bool
+) -> None:
+    """A certificate of 0.5.0 describes no requests, and was made from questions."""
+    inner = {"kind": "threshold", "when": "reply_logprob", "keep": "both", "threshold": 0.4}
+    folder = directory(tmp_path / "policy", certificate(made_for={**made_for(load(LADDER)), **told}), policy=inner)
+    fake = FakeProvider({"small": ["Danube"], "large": ["Danube"]})
+    config = {**LADDER, "policy": folder, "guarantee": {"required": required}}
+    with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
+        ways = {True: lambda: orchestrator.chat([HI]), False: lambda: orchestrator.ask("Hi")}
+        assert ways[covers_chat]().certificate is not None
+        if required:
+            with pytest.raises(NotCertifiedError, match=said):
+                ways[not covers_chat]()
+        else:
+            other = ways[not covers_chat]()
+            assert (other.certificate, other.warnings[0]) == (None, f"no certificate: {said}")
 
 
 async def test_all_four_ways_to_ask_carry_it(certified: str) -> None:
@@ -245,7 +276,7 @@ def test_a_policy_that_is_not_calibrated_is_served_without_a_certificate(tmp_pat
             made("", policy=policy, guarantee={"required": True})
 
 
-def test_without_a_policy_directory_nothing_is_said_unless_something_is_asked_for() -> None:
+def test_without_a_policy_directory_there_is_no_warning_unless_a_guarantee_is_asked_for() -> None:
     with made("", policy={"kind": "fixed"}) as orchestrator:
         assert orchestrator.ask(EASY).warnings == ()
         assert orchestrator.alarm is None
@@ -284,7 +315,7 @@ def test_a_group_has_its_own_certificate_and_threshold(tmp_path: Path) -> None:
     assert art.steps[0].decision.scores == (math.inf, math.inf)
 
 
-def test_a_question_that_nothing_speaks_of_is_answered_with_everything_and_no_certificate(tmp_path: Path) -> None:
+def test_a_question_without_an_applicable_certificate_keeps_every_answer_and_gets_none(tmp_path: Path) -> None:
     with made(directory(tmp_path, certificate(made_for=fingerprint(), group="law"))) as orchestrator:
         answer = orchestrator.ask(Question(EASY, group="art"))
     assert (answer.certificate, len(answer.steps)) == (None, 3)
@@ -314,7 +345,7 @@ def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certifie
     assert 500 < sum(first) < 700
 
 
-def test_audited_asks_are_on_record_as_such(certified: str, tmp_path: Path) -> None:
+def test_audited_asks_are_recorded_as_audits(certified: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     asked = {"audit": {"probability": 0.5, "seed": 3}}
     with made(certified, guarantee=asked, traces={"store": url}) as orchestrator:
@@ -359,7 +390,7 @@ def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
         assert miss(orchestrator, 1)[0].reason == "it was given without a certificate"
     with made(certified, guarantee=ALWAYS) as orchestrator:
         other = replace(orchestrator.ask(HARD), certificate=certificate(kind="f1", k=None))
-        assert orchestrator.record_outcome(other, "Danube") == (None, False, "f1 is no promise on single questions")
+        assert orchestrator.record_outcome(other, "Danube") == (None, False, "f1 is not a promise on single questions")
     solvable = directory(tmp_path / "solvable", certificate(kind="solvable", made_for=fingerprint()))
     with made(solvable, guarantee=ALWAYS) as orchestrator:
         truth = orchestrator.record_outcome(orchestrator.ask(HARD), "Volga")
@@ -383,7 +414,11 @@ def test_what_comes_to_light_after_the_alarm_is_not_counted_any_more(certified: 
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
         told = orchestrator.alarm
-        assert orchestrator.record_outcome(late, "Danube") == (True, False, "its certificate was withdrawn meanwhile")
+        assert orchestrator.record_outcome(late, "Danube") == (
+            True,
+            False,
+            "its certificate was withdrawn in the meantime",
+        )
         assert orchestrator.alarm == told
 
 
@@ -410,7 +445,7 @@ def test_audits_that_would_not_count_are_refused(tmp_path: Path, fields: dict[st
 
 
 @pytest.mark.parametrize("watching", [{"monitor": {"level": 0.01}}, {"online": {"step": 1}}])
-def test_what_cannot_be_watched_is_said_when_it_is_made(tmp_path: Path, watching: dict[str, Any]) -> None:
+def test_impossible_monitoring_is_refused_at_construction(tmp_path: Path, watching: dict[str, Any]) -> None:
     f1 = directory(tmp_path, certificate(kind="f1", k=None, made_for=fingerprint()))
     with pytest.raises(ConfigError, match=r"guarantee\.(monitor|online): "):
         made(f1, guarantee=dict(ALWAYS) | watching)
@@ -536,7 +571,7 @@ def test_a_pool_of_small_groups_has_no_monitor(tmp_path: Path) -> None:
         for _ in range(40):  # all of one small group, which misses more than the pool's mean
             truth = orchestrator.record_outcome(orchestrator.ask(Question(HARD, group="art")), "Danube")
             assert (truth.missed, truth.counted) == (True, False)
-            assert "small segments taken together, which audits cannot watch" in truth.reason
+            assert "small segments taken together, which audits cannot monitor" in truth.reason
         orchestrator.record_outcome(orchestrator.ask(Question(HARD, group="law")), "Danube")
         assert orchestrator._service is not None
         assert orchestrator._service.default.monitors["law"].level == 0.05
@@ -545,7 +580,7 @@ def test_a_pool_of_small_groups_has_no_monitor(tmp_path: Path) -> None:
     alone = directory(tmp_path / "alone", pool)
     with made(alone, guarantee=ALWAYS | {"online": {"step": 0.1}}) as orchestrator:  # a threshold may follow them
         assert orchestrator.record_outcome(orchestrator.ask(HARD), "Danube").counted
-    with pytest.raises(ConfigError, match=r"guarantee\.monitor: .* audits cannot watch"):
+    with pytest.raises(ConfigError, match=r"guarantee\.monitor: .* audits cannot monitor"):
         made(alone, guarantee=ALWAYS | {"monitor": {"level": 0.1}})
 
 
@@ -749,7 +784,7 @@ def test_the_threshold_learns_what_it_would_miss_itself_not_what_was_missed_when
         assert thresholds(orchestrator, EASY) > lowered
 
 
-def test_the_monitor_speaks_of_the_certified_threshold_whatever_serves_meanwhile(certified: str) -> None:
+def test_the_monitor_tests_the_certified_threshold_whichever_threshold_serves(certified: str) -> None:
     asked = dict(ALWAYS) | {"online": {"step": 20.0}, "monitor": {"level": 0.0001}}
     with made(certified, guarantee=asked) as orchestrator:
         for number, missed in enumerate((True, False)):  # the lower threshold catches it

@@ -130,7 +130,7 @@ def test_levels_do_not_mix_in_threads(directory: str) -> None:
         ({"alpha": 0.1, "level": "low"}, "Give a level or an alpha, not both"),
     ],
 )
-def test_a_level_that_there_is_not_costs_nothing(directory: str, ways: str, asked: dict[str, Any], said: str) -> None:
+def test_an_unknown_level_is_refused_at_no_cost(directory: str, ways: str, asked: dict[str, Any], said: str) -> None:
     provider = FakeProvider(script)
     config = {**SETTINGS, "policy": directory}
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:

@@ -67,10 +67,10 @@ def test_an_alarm_stays_whatever_serves() -> None:
     monitors.share([held, other])
     assert monitors.withdrawn == {"a"}
     assert monitors.of(held).alarm == told
-    assert monitors.count(held, True, None, "another").reason == "its certificate was withdrawn meanwhile"
+    assert monitors.count(held, True, None, "another").reason == "its certificate was withdrawn in the meantime"
 
 
-def test_of_what_no_audit_told_nothing_is_known() -> None:
+def test_a_certificate_without_audits_has_an_empty_status() -> None:
     assert asking(0.05).of(named("a")) == UNAUDITED
     assert CertificateMonitor().at(0.01) == CertificateMonitor()
     risk = Monitor.start(alpha=0.1, delta=0.1)

@@ -62,7 +62,7 @@ def test_a_conversation_stays_with_the_model_that_has_read_it() -> None:
     assert [asked(one) for one in later] == [["large"], ["large"]]
 
 
-def test_what_is_written_to_a_cache_is_paid_for_and_tells_of_one() -> None:
+def test_writing_to_a_cache_is_charged_and_shows_that_there_is_one() -> None:
     first, second = turns(shop({"cache_write_tokens": LONG, "cached_tokens": 0}), 2)
     large = first.steps[1].calls[0]
     assert large.cost_nano_usd == LONG * 6_250 + 20 * 5_000 + 20 * 25_000  # two messages of 10 tokens are not written
@@ -87,9 +87,8 @@ def test_a_certificate_that_the_reference_keeps_is_kept(tmp_path: Path, kind: st
     """Under a promise on the set of answers, which the reference alone need not keep, nothing changes."""
     config = {name: value for name, value in CONFIG.items() if name != "policy"}
     inner = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.99}
-    one = certificate(
-        kind=kind, kappa=0.0, delta=0.1, made_for=made_for(load(config)), reference="large", comparator="text"
-    )
+    now = {**made_for(load(config)), "requests": None}
+    one = certificate(kind=kind, kappa=0.0, delta=0.1, made_for=now, reference="large", comparator="text")
     folder = directory(tmp_path / "policy", one, policy=inner)
     for answer in turns(shop({"cached_tokens": LONG}, policy=folder), 3)[1:]:
         assert asked(answer)[:1] == models

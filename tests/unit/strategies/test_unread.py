@@ -17,14 +17,14 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def asked(strategy: str, said: Any) -> Any:
+def asked(strategy: str, said: Any, question: str = "Which code?") -> Any:
     config = {
         "models": {"base": {"model": "small", "max_tokens": 64}, "guide": {"model": "large", "max_tokens": 64}},
         "strategy": STRATEGIES[strategy],
         "provider": "fake",
         "traces": "off",
     }
-    return Orchestrator.from_config(config, providers={"fake": FakeProvider(lambda _: said)}).ask("Which code?")
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider(lambda _: said)}).ask(question)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -35,6 +35,15 @@ def test_a_reply_without_an_answer_is_a_warning_with_its_start(strategy: str) ->
     unread = [said for said in answer.warnings if "cannot be read as an answer" in said]
     assert any("large" in said for said in unread)
     assert all("!!! --- ???" in said for said in unread)
+
+
+@pytest.mark.parametrize("strategy", ["ladder", "exit"])
+@pytest.mark.parametrize("label", ["none", "Unknown", "n/a"])
+def test_a_label_that_the_question_offers_is_an_answer(strategy: str, label: str) -> None:
+    """A label "none" was no answer, so every model was paid and nothing served."""
+    said = reply(f"Reasoning: no other fits.\nAnswer: {label}")
+    assert asked(strategy, said, f"Refund, shipping or {label.lower()}?").text == label
+    assert asked(strategy, said, "Which nonexistent, unknowns or can/anna?").text is None
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -202,7 +202,7 @@ def test_a_fit_that_starts_from_another_looks_from_where_that_one_did(
 
 def test_too_few_texts_are_said(table: EpisodeTable, embedding: Embedding) -> None:
     some = fit(table.take(np.arange(120)), embedding, Guarantee("coverage", 0.3))
-    assert any(f"fewer than {ROWS_EACH} training questions have a text" in note for note in some.notes)
+    assert any(f"the text of fewer than {ROWS_EACH} training questions" in note for note in some.notes)
     assert some.policy.directions is None
 
 

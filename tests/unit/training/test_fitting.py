@@ -187,6 +187,11 @@ def test_too_few_questions_are_told_with_how_many_are_missing() -> None:
     with pytest.raises(NotCertifiedError, match="About 29 logged questions would be enough") as caught:
         fit(log(7))
     assert caught.value.needed_n == 29
+    assert str(caught.value).endswith(
+        "if they are like these. Or keep every answer of every step: allow_everything=True."
+    )
+    assert caught.value.why is not None
+    assert "allow" not in caught.value.why  # prove says why, and has no such argument
     found = fit(log(7), allow_everything=True)
     assert found.artifact.certificates[0].keeps_everything
     assert any("a threshold needs 9" in note for note in found.notes)

@@ -206,7 +206,7 @@ def test_a_hedge_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     [
         ({"schema_version": 2}, "a newer release of cascade wrote it"),
         ({"schema_version": 0}, "schema_version: it is 0, and this release reads 1"),
-        ({"usd_a_second": 5.0}, "sha256: it is not that of the rest"),
+        ({"usd_a_second": 5.0}, "sha256: it does not match the rest"),
         ({"colour": 1}, "colour: there is no such field"),
         ({"rules": [{"bought": [1]}]}, "sha256"),
     ],
@@ -286,7 +286,7 @@ def test_a_fit_with_a_price_of_a_second_keeps_a_hedge_that_pays(logged: Path, tm
     assert shown["hedged"]["seconds"] < shown["one after the other"]["seconds"] - 0.3
     assert shown["hedged"]["cost_usd"] == pytest.approx(shown["one after the other"]["cost_usd"], rel=0.25)
     said = " ".join(told)
-    assert "that did not fit it" in said
+    assert "that it was not fitted on" in said
     assert "The hedge is kept in the policy directory" in said
     assert (tmp_path / "policy" / HEDGE_FILE).exists()
     plain = fitted(logged, None)

@@ -87,7 +87,7 @@ def test_a_level_that_cannot_be_certified_is_named() -> None:
             COVERAGE,
             "the alpha of level low must lie between 0 and 1, not 1.5; the alpha",
         ),
-        ({"Low": 0.2, "high": 0.1}, COVERAGE, "'Low' is no name for a level"),
+        ({"Low": 0.2, "high": 0.1}, COVERAGE, "'Low' is not a name for a level"),
         (
             ALPHAS,
             Guarantee("budget", budget_nano_usd=10, most_nano_usd=20),
@@ -193,6 +193,15 @@ def test_a_level_that_costs_more_than_a_stricter_one_is_said() -> None:
     turned = {"low": found["high"], "high": found["low"]}
     (said,) = level_notes(turned)
     assert said.startswith("level low costs no less on the calibration questions than high, which promises more")
+
+
+def test_a_level_of_regret_above_a_tenth_is_said_to_promise_little() -> None:
+    """0.5.0: regret was certified at 30 % without a word."""
+    found = fit(log(600), Guarantee("regret", delta=0.1), alphas={"low": 0.3, "high": 0.1})
+    said = [one for one in level_notes(found) if "promises little" in one]
+    assert len(said) == 1
+    assert said[0].startswith("level low promises little: it may break the promise of regret on 30 % of the questions")
+    assert not any("promises little" in one for one in level_notes(fit(log(60), alphas={"low": 0.3, "high": 0.1})))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,8 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.base import Takes
 from cascade.providers.fake import FakeProvider, reply
+from cascade.training import choosing, fitting
+from cascade.training.choosing import Candidate, Choice
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.shares import SHARES, named_score
 from cascade.training.simple import plain_threshold
@@ -220,6 +222,27 @@ def test_the_first_part_never_certifies_and_the_share_is_one_of_those_listed() -
     assert same.artifact.policy_sha256 == found.artifact.policy_sha256
 
 
+def test_the_choice_that_finds_the_share_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidates were compared, and the chosen one fitted on five folds, twice on the same questions."""
+    table, compared, folds = ladder(200, (0.5, 0.7, 0.9), (10, 100, 1_000)), list[int](), list[int]()
+    choose, cross_fitted = fitting.choose, choosing.cross_fitted
+
+    def counted(table: EpisodeTable, *args: Any, **more: Any) -> Choice:
+        compared.append(table.n)
+        return choose(table, *args, **more)
+
+    def counted_folds(table: EpisodeTable, candidates: Sequence[Candidate], fold: Any) -> Any:
+        folds.append(int(fold.max()) + 1)
+        return cross_fitted(table, candidates, fold)
+
+    monkeypatch.setattr(fitting, "choose", counted)
+    monkeypatch.setattr(choosing, "cross_fitted", counted_folds)
+    found = fit(table, Guarantee("regret", 0.1, 0.1), method="net_benefit")
+    assert found.sizes.calibration / table.n == SHARES[-1]
+    assert compared == [found.sizes.training]
+    assert folds.count(5) == 1
+
+
 def test_what_the_certifying_questions_hold_changes_no_policy() -> None:
     """The share, the steps, the scores: all come from questions that certify nothing."""
     table, found = four(), fitted(four)
@@ -318,7 +341,7 @@ def test_questions_without_the_references_answer_are_said_wherever_the_promise_i
     known = np.arange(400) >= 82
     walk = replace(table.walks[LAST_ONLY], known=known)
     found = fit(replace(table, walks={LAST_ONLY: walk}))
-    said = "82 questions of the log are left out, because the log lacks what the reference answers there"
+    said = "82 questions of the log are left out, because the log lacks the reference's answer there"
     assert found.sizes.calibration == 318
     assert any(note.startswith(said) for note in found.notes)
     assert any(one.startswith(said) for one in found.artifact.certificates[0].assumptions)

@@ -201,7 +201,7 @@ def test_other_observations_are_noted_and_failed_ones_dropped(tmp_path: Path) ->
     assert dict(dropped.rows) == {"a failed call": 1}
 
 
-def test_latency_is_the_time_between_where_it_is_not_said(tmp_path: Path) -> None:
+def test_a_missing_latency_is_the_time_between_start_and_end(tmp_path: Path) -> None:
     (row,) = rows(tmp_path, observed(latency=None))
     assert row["latency_ms"] == 500.0
     (row,) = rows(tmp_path, observed(latency=None, endTime=None))

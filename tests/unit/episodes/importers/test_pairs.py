@@ -195,7 +195,7 @@ def test_single_answers_of_two_models_are_a_ladder_too(tmp_path: Path) -> None:
     assert all(row["answer"] is None and row["text"] == "…" for row in rows)
 
 
-def test_answers_of_nobody_are_dropped(tmp_path: Path) -> None:
+def test_answers_without_a_model_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     path.write_text(json.dumps(answer("base", 1)) + "\n" + json.dumps(answer("base", 1) | {"model": None}) + "\n")
     dropped = Dropped()

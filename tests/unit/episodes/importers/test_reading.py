@@ -77,7 +77,7 @@ def test_a_store_is_read_too(tmp_path: Path) -> None:
     assert [row["step"] for row in read_log(url, where={"walk": "guide only"})] == [2]
 
 
-def test_what_nobody_knows_is_refused_with_advice(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_log_is_refused_with_advice(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", {"prompt": "x", "reply": "y"})
     assert detect(path) is None
     with pytest.raises(UsageError, match="has no row of an episode log"):
@@ -98,7 +98,7 @@ def test_importers_that_there_are_not_and_options_that_do_not_go(tmp_path: Path)
     assert {*KNOWN, "requests", "batch", "harness", "table"} == set(IMPORTERS)
 
 
-def test_a_missing_log_is_said(tmp_path: Path) -> None:
+def test_a_missing_log_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file"):
         list(read_log(tmp_path / "nothing.jsonl"))
 

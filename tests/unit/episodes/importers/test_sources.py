@@ -105,7 +105,7 @@ def test_a_long_item_does_not_end_the_list(tmp_path: Path, monkeypatch: pytest.M
     assert [len(row["a"]) for row in read(tmp_path / "log.json")] == [3_000_000, 1]
 
 
-def test_a_packed_document_that_was_cut_is_said(tmp_path: Path) -> None:
+def test_a_packed_document_that_was_cut_is_reported(tmp_path: Path) -> None:
     packed = gzip.compress(json.dumps([{"a": n} for n in range(1000)]).encode())
     (tmp_path / "log.json.gz").write_bytes(packed[:-20])
     dropped = Dropped()
@@ -144,7 +144,7 @@ def test_an_empty_file_holds_no_record(tmp_path: Path, name: str) -> None:
     assert read(tmp_path / name) == []
 
 
-def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing.csv", tmp_path / "nothing.json", tmp_path / "nothing.parquet", tmp_path):
         with pytest.raises(UsageError, match=r"There is no file|is a folder"):
             read(path)

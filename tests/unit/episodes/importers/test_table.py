@@ -104,13 +104,17 @@ def test_truth_alone_makes_a_candidate(tmp_path: Path) -> None:
     [
         ({"qestion": "prompt", "answr": "reply"}, ["mapped to qestion; did you mean question?", "nor to answr"]),
         ({"question": "promt", "answer": "rply"}, ["no column promt; did you mean prompt?", "no column rply"]),
+        (
+            {"cost": "usd"},
+            ["did you mean cost_usd?. What a field can be mapped to: episode_id, walk, ", ", cost_usd, "],
+        ),
         ({"qestion": "promt"}, ["mapped to qestion", "no column promt"]),
         ({"answer": "reply"}, ["no column is mapped to the question: add question=FIELD"]),
         ({"question": "prompt"}, ["no column is mapped to the answer: add answer=FIELD"]),
         ({"question": "prompt", "answer": "reply", "signals.p": "q"}, ["the table has no column q"]),
     ],
 )
-def test_all_that_is_wrong_with_a_mapping_is_said_at_once(
+def test_all_that_is_wrong_with_a_mapping_is_reported_at_once(
     tmp_path: Path, columns: dict[str, str], said: list[str]
 ) -> None:
     with pytest.raises(UsageError) as raised:
@@ -145,3 +149,28 @@ def test_replicates_without_an_id_are_runs_of_their_own(tmp_path: Path) -> None:
     assert len({one["group"] for one in rows}) == 1
     assert sum(dropped.notes.values()) == 2
     assert "without an episode_id" in dropped.describe()
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    """A table of calls whose model was not mapped was read in silence, with the models' rows as steps in any order."""
+    told: list[str] = []
+    list(rows_from_table(table(tmp_path), columns={"question": "prompt", "answer": "reply"}, told=told.extend))
+    assert told[0] == "ignored: right, usd, seconds, p, who, when"
+    assert told[1].startswith("no column is mapped to the model: the calls of a question are its steps in the order of")
+    told.clear()
+    list(rows_from_table(table(tmp_path), columns=COLUMNS, told=told.extend))
+    assert told == []
+    gold = {name: field for name, field in COLUMNS.items() if name != "correct"} | {"gold": "right"}
+    list(rows_from_table(table(tmp_path), columns=gold, told=told.extend))
+    assert told == ["which answers are right is decided by the accepted answer when the log is used (--matcher)"]
+
+
+def test_models_in_another_order_are_noted(tmp_path: Path) -> None:
+    """Rows in random order made step 1 a mixture of the models, and `prove` said that nothing is saved."""
+    rows = "prompt,reply,who\nA?,x,small\nA?,y,large\nB?,y,large\nB?,x,small\n"
+    columns, dropped = {"question": "prompt", "answer": "reply", "model": "who"}, Dropped()
+    list(rows_from_table(table(tmp_path, rows), dropped, columns=columns))
+    assert "the models, and so the steps, are in another order than for the first question" in dropped.describe()
+    sorted_rows, unnoted = "prompt,reply,who\nA?,x,small\nB?,x,small\nB?,y,large\nA?,y,large\n", Dropped()
+    list(rows_from_table(table(tmp_path, sorted_rows), unnoted, columns=columns))
+    assert unnoted.describe() == ""

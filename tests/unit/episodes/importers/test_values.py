@@ -69,7 +69,7 @@ def test_what_is_no_number_is_none(value: Any) -> None:
     ("value", "said"),
     [(True, True), ("TRUE", True), (1, True), ("1.0", True), ("[1]", True), (["no"], False), (0.0, False), (0.5, None)],
 )
-def test_truth_is_only_what_is_plainly_said(value: Any, said: bool | None) -> None:
+def test_only_plain_truth_values_are_read_as_truth(value: Any, said: bool | None) -> None:
     assert truth(value) is said
 
 

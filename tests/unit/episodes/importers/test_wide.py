@@ -157,7 +157,7 @@ def test_common_spellings_of_the_question_and_the_accepted_answer(question: str,
     assert (found.problems, found.ignored) == ((), {})
 
 
-def test_a_prefix_without_an_answer_is_no_model_and_is_said() -> None:
+def test_a_prefix_without_an_answer_is_not_a_model_and_is_reported() -> None:
     found = layout(["prompt", "a_answer", "a_correct", "b_answer", "total_cost", "topic_label", "parse_ok"])
     assert found is not None
     assert [one.name for one in found.models] == ["a", "b"]
@@ -359,3 +359,16 @@ def test_a_command_that_is_given_a_wide_table_says_how_to_bring_it_in(tmp_path: 
     path = written(tmp_path, form)
     with pytest.raises(UsageError, match=f"a row for each question.*: cascade import {path} -o episodes.jsonl"):
         list(read_log(path))
+
+
+def test_a_repeated_id_is_in_the_group_of_its_first_row_in_other_words_too(tmp_path: Path) -> None:
+    """Only the words of the question made the group, so a split could cut between two runs of one id."""
+    other = ROWS[0] | {"prompt": "Which river is it?"}
+    rows = list(rows_from_table(written(tmp_path, "jsonl", [*ROWS, other])))
+    groups = {row["episode_id"]: row["group"] for row in rows}
+    assert set(groups) == {"q1", "q2", "q1#2"}
+    assert groups["q1#2"] == groups["q1"] != groups["q2"]
+    sets = [row | {"segment": f"set {number}"} for number, row in enumerate([ROWS[0], other])]
+    assert len({row["group"] for row in rows_from_table(written(tmp_path, "jsonl", sets))}) == 2
+    alone = {row["episode_id"]: row["group"] for row in rows_from_table(written(tmp_path, "jsonl"))}
+    assert alone == {name: groups[name] for name in ("q1", "q2")}

@@ -223,7 +223,7 @@ def test_a_question_that_lacks_a_cost_is_left_out_and_said() -> None:
     found = prove(table, Guarantee("coverage", 0.1), threshold, Plan(splits=3))
     assert found.policy.cost_usd is not None
     assert found.n == 149
-    assert any("1 question lacks a cost in the log: left out of all figures" in said for said in found.unknown)
+    assert any("1 question lacks a cost in the log: all figures here leave" in said for said in found.unknown)
 
 
 def test_several_answers_are_said_beside_a_promise_on_the_set() -> None:
@@ -308,7 +308,7 @@ def test_without_texts_no_saving_is_shown_at_a_promise_that_votes_would_decide()
         prove(deep, Guarantee("error", 0.5, 0.1), threshold, Plan(2)).splits == 2
     )  # two answers: the latest is served
     (wide,) = tables_from_rows([row(str(q), t, answer=None, confidence=None) for q in range(60) for t in (1, 2, 3)])
-    with pytest.raises(UsageError, match="votes on 60 of 60 questions"):
+    with pytest.raises(UsageError, match="Votes decide which answer is served on 60 of 60 questions"):
         prove(wide, Guarantee("error", 0.5, 0.1), threshold, Plan(2))
 
 

@@ -205,10 +205,8 @@ def test_a_candidate_whose_answer_votes_decide_is_passed_over_in_a_log_without_t
     surest = Candidate("surest", "depth", 1, first_is_surest)
     found = chosen(DEPTH, surest, table=bare, objective=objective)
     assert found.chosen is surest
-    assert found.of("depth").why.startswith("not fitted: Which one answer is served is decided by votes on 500 of 500")
-    with pytest.raises(
-        UsageError, match=r"fitted: Which one answer is served is decided by votes on 500 of 500 [^;]+$"
-    ):
+    assert found.of("depth").why.startswith("not fitted: Votes decide which answer is served on 500 of 500")
+    with pytest.raises(UsageError, match=r"fitted: Votes decide which answer is served on 500 of 500 [^;]+$"):
         chosen(DEPTH, replace(DEPTH, name="again"), table=bare, objective=objective)
     assert chosen(DEPTH, table=bare).chosen is DEPTH
 

@@ -226,7 +226,7 @@ STATE = f"state-{STEPS}.safetensors"
         (STATE, lambda data: data[:-9], "its SHA-256 differs from the one"),
         (CURVES_FILE, lambda data: data[:-30], "its SHA-256 differs from the one"),
         (CURVES_FILE, lambda data: data.replace(b"1,", b"2,", 1), "its SHA-256 differs from the one"),
-        (CHECKPOINT_FILE, lambda data: data[:-20], "no JSON as it was written"),
+        (CHECKPOINT_FILE, lambda data: data[:-20], "not JSON as cascade writes it"),
         (CHECKPOINT_FILE, lambda data: b"[]", "not a checkpoint of format 1"),
         (CHECKPOINT_FILE, document(lambda held: held.update(schema_version=2)), "not a checkpoint of format 1"),
         (CHECKPOINT_FILE, document(lambda held: held["state"].update(file="../x")), "its name must have its step"),

@@ -311,7 +311,7 @@ def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
 def test_embeddings_that_are_not_offered_are_said_of_a_network_without_a_certificate_too() -> None:
     asked = {"guarantee": COVERAGE, "networks": Networks(SMALL), "embedding": Embedding(Embedder(), {})}
     (said,) = fit_uncertified([log(120)], method="cpo", **asked).notes
-    assert said.startswith("embeddings are not offered: fewer than 100 training questions have a text")
+    assert said.startswith("embeddings are not offered: the log has the text of fewer than 100 training questions")
     assert said in fit_policy([log(120)], method="ccpo", **asked).notes
 
 

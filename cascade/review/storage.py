@@ -1,17 +1,17 @@
-"""Where judgements are kept: a file, or a database that the replicas of a server share. Both hold the same lines."""
+"""Storage of judgements: a file, or a database shared by the replicas of a server. Both have the same lines."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from cascade.budget.database import Database
 from cascade.episodes.files import is_url
 from cascade.episodes.schema import Dropped
-from cascade.episodes.store import StoreError, parse
-from cascade.errors import UsageError, quote
+from cascade.episodes.store import parse
+from cascade.episodes.store.address import database_at
+from cascade.errors import UsageError
 from cascade.review.reviews import (
     Judgement,
     ReviewFile,
@@ -29,14 +29,14 @@ _TABLES = ("CREATE TABLE IF NOT EXISTS cascade_reviews (number BIGINT PRIMARY KE
 
 
 class ReviewTable:
-    """Judgements in a database. Used as a context manager; any number of processes at a time.
+    """Judgements in a database, for any number of processes at a time. Use it as a context manager.
 
     Args:
-        url: of a PostgreSQL store.
-        terms: what it is begun with. A table that was begun keeps its key, and refuses other terms.
+        url: the URL of a PostgreSQL store.
+        terms: the terms of the review. An existing table keeps its key, and refuses other terms.
 
     Raises:
-        UsageError: it was begun with other terms.
+        UsageError: the table has other terms.
         StoreError: it cannot be reached.
     """
 
@@ -65,24 +65,22 @@ class ReviewTable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._database.close()
 
 
 def opened(place: Place, terms: Terms) -> ReviewFile | ReviewTable:
-    """Return what judgements are written to; it is begun with these terms where it is not there.
+    """Open the place for writing judgements; create it with these terms if it does not exist.
 
     Raises:
-        UsageError: it was begun with other terms, or another process is writing the file.
+        UsageError: it has other terms, or another process is writing the file.
         StoreError: the database cannot be reached.
     """
     return ReviewTable(place, terms) if isinstance(place, str) else ReviewFile(place, terms)
 
 
 def reviews_at(place: Place) -> Reviews | None:
-    """Return what is kept there; None if no review has begun.
+    """Return the reviews stored there; None if no review has begun.
 
     Raises:
         UsageError: a line cannot be read.
@@ -100,7 +98,7 @@ def reviews_at(place: Place) -> Reviews | None:
 
 
 def place_for(traces: str, suffix: str) -> Place:
-    """Return where judgements of a store's traces are kept: beside its file, or in its PostgreSQL database.
+    """Return the place of the judgements of a store's traces: beside its file, or in its PostgreSQL database.
 
     >>> place_for("sqlite:////data/traces.db", ".reviews.jsonl").name
     'traces.db.reviews.jsonl'
@@ -111,15 +109,8 @@ def place_for(traces: str, suffix: str) -> Place:
 
 def _database(url: str) -> Database:
     if not is_url(url):
-        raise UsageError(f"{url} is no URL of a store.")
-    address = parse(url)
-    try:
-        return Database.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1), _TABLES)
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "psycopg":
-            raise
-        said = quote(str(error)).rstrip(".")
-        raise StoreError(f"{address.shown} cannot be used for reviews: {said}.", retryable=True) from None
+        raise UsageError(f"{url} is not a store's URL.")
+    return database_at(url, _TABLES, "The store of reviews")
 
 
 def _read(database: Database, name: str) -> Reviews:

@@ -1,9 +1,9 @@
-"""Begin the reference's call early: the calls themselves. `hedging` decides.
+"""Makes the calls of a question whose reference is called early (a hedge). `hedging` decides when.
 
-`HedgedCalls` makes the calls of one question. A call that is to be begun early runs beside the next one: in a thread
-where the caller blocks, else in a task. What it brings is kept until its step is reached, and nothing of it is shown
-before. Where the question ends first, however it ends, the call is stopped. A stopped call ends by itself and settles
-its holds; `Orchestrator.close` waits for it as for a question.
+`HedgedCalls` makes the calls of one question. An early call runs together with the next one: in a thread if the caller
+blocks, else in a task. Its result is kept until its step is reached, and nothing of it is shown before. If the question
+ends first, the call is stopped. A stopped call ends by itself and settles its holds; `Orchestrator.close` waits for it
+as for a question.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from cascade.types import Answer, Completion, Request, TextDelta
 
 Event: TypeAlias = TextDelta | Completion
 _tasks: set[asyncio.Task[None]] = set()
-"""Calls that run in tasks: an event loop holds its tasks by weak references alone."""
+"""The running tasks: an event loop keeps only weak references to its tasks."""
 
 
 class HedgedCalls(Calls):
-    """The calls of one question, one of which may be begun early.
+    """The calls of one question, one of which may be started early.
 
     Args:
-        calls: makes the others.
-        hedging: decides.
+        calls: makes the other calls.
+        hedging: decides which call is started early.
     """
 
     __slots__ = ("_begin", "_begun", "_hedging")
@@ -47,11 +47,11 @@ class HedgedCalls(Calls):
 
     @property
     def purse(self) -> Purse:
-        """What the question's walk is to spend from."""
+        """The cap of the question, from which its walk spends."""
         return self._hedging.purse
 
     def follow(self, plain: Run) -> Run:
-        """Return the same walk; what `Hedging` begins and ends beside it is begun and ended."""
+        """Follow the walk, and start and stop the early calls that `Hedging` requests."""
         walk = self._hedging.follow(plain)
         try:
             item = next(walk)
@@ -76,7 +76,7 @@ class HedgedCalls(Calls):
             self._ended()
 
     def _ended(self) -> Outcome:
-        """Stop the call that was begun; return what came of it, None where it was still running."""
+        """Stop the early call; return its result, or None if it was still running."""
         if self._begun is None:
             return None
         (_, call), self._begun = self._begun, None
@@ -85,19 +85,19 @@ class HedgedCalls(Calls):
     # --- blocking ---
 
     def complete(self, request: Request) -> Completion:
-        """Make a call, or take the one that was begun early."""
+        """Make a call, or take the result of the early one."""
         call = self._thread(request, pieces=False)
         if call is None:
             return super().complete(request)
         return next(event for event in call.events(shows=False) if isinstance(event, Completion))
 
     def stream(self, request: Request) -> Iterator[Event]:
-        """Do as `complete`, and yield the reply as it is written."""
+        """Like `complete`, but yield the reply as it is written."""
         call = self._thread(request, pieces=True)
         yield from super().stream(request) if call is None else call.events(shows=True)
 
     def _thread(self, request: Request, *, pieces: bool) -> _InThread | None:
-        """Return the call that was begun early, if it is this one. Else begin the one that runs beside this one."""
+        """Return the early call if it is this call. Otherwise start the early call that belongs to this one."""
         begun = self._taken(request)
         if begun is not None:
             assert isinstance(begun, _InThread)  # noqa: S101 - a question is asked in one way
@@ -121,7 +121,7 @@ class HedgedCalls(Calls):
     # --- without blocking ---
 
     async def acomplete(self, request: Request) -> Completion:
-        """Make a call, or take the one that was begun early, without blocking."""
+        """Make a call, or take the result of the early one, without blocking."""
         call = await self._task(request, pieces=False)
         if call is None:
             return await super().acomplete(request)
@@ -132,7 +132,7 @@ class HedgedCalls(Calls):
         raise AssertionError("a call ends with its completion")  # pragma: no cover
 
     async def astream(self, request: Request) -> AsyncGenerator[Event, None]:
-        """Do as `acomplete`, and yield the reply as it is written."""
+        """Like `acomplete`, but yield the reply as it is written."""
         call = await self._task(request, pieces=True)
         made = super().astream(request) if call is None else call.events(shows=True)
         async with aclosing(made) as events:
@@ -140,7 +140,7 @@ class HedgedCalls(Calls):
                 yield event
 
     async def _task(self, request: Request, *, pieces: bool) -> _InTask | None:
-        """Do as `_thread`. Where pieces may be asked for later, the call is begun so that it can give them."""
+        """Do as `_thread`. If the text may be streamed later, start the call as a stream."""
         begun = self._taken(request)
         if begun is not None:
             assert isinstance(begun, _InTask)  # noqa: S101 - a question is asked in one way
@@ -178,12 +178,12 @@ class HedgedCalls(Calls):
 
 
 class _InThread:
-    """A call that runs in a thread of its own.
+    """A call in a thread of its own.
 
     Args:
-        made: makes the call; the switch stops it.
+        made: makes the call; its argument is the switch that stops it.
         halt: stops every call of the orchestrator.
-        began: is called once the call has its money, or has none.
+        began: is called once the call's money is held or refused.
     """
 
     def __init__(self, made: Callable[[Halt], Iterator[Event]], halt: Halt, began: Callable[[], None]) -> None:
@@ -211,10 +211,10 @@ class _InThread:
             self._came.put(last)
 
     def events(self, *, shows: bool) -> Generator[Event, None, None]:
-        """Yield what the call has brought and brings; `shows` says whether its text is passed on.
+        """Yield the call's pieces so far and to come; `shows` says whether its text is passed on.
 
         Raises:
-            ProviderError: it failed; `early` where nothing was passed on.
+            ProviderError: it failed; `early` is set if nothing was passed on.
         """
         passed, failed = False, isinstance(self._outcome, BaseException)
         event: Event | BaseException | None = None
@@ -229,13 +229,13 @@ class _InThread:
             self._halt.stop()
 
     def end(self) -> Outcome:
-        """Stop the call; return what came of it, None where it was still running."""
+        """Stop the call; return its result, or None if it was still running."""
         self._halt.stop()
         return _outcome(self._outcome)
 
 
 class _InTask:
-    """A call that runs in a task of its own; arguments as of `_InThread`."""
+    """A call in a task of its own; arguments as for `_InThread`."""
 
     def __init__(self, made: Callable[[], AsyncGenerator[Event, None]], halt: Halt, began: Callable[[], None]) -> None:
         self._made, self._all, self._began = made, halt, began
@@ -279,7 +279,7 @@ class _InTask:
             self.end()
 
     def end(self) -> Outcome:
-        """Stop the call; return what came of it, None where it was still running."""
+        """Stop the call; return its result, or None if it was still running."""
         with suppress(RuntimeError):  # its event loop was closed
             self._task.cancel()
         return _outcome(self._outcome)
@@ -289,14 +289,14 @@ _STOPPED = "The call was stopped."
 
 
 def _outcome(last: Completion | BaseException | None) -> Outcome:
-    """Return what came of a call that is not needed; a refusal by a budget is a call that cost nothing."""
+    """Return the result of a call that is not needed; a call that the budget refused cost nothing."""
     if isinstance(last, BudgetExceededError):
         return _early(last, passed=False)
     return last if isinstance(last, Completion | ProviderError) else None
 
 
 def _early(error: BaseException | None, *, passed: bool) -> ProviderError:
-    """Return the error of a call that was begun early; `passed` says that text of it was passed on.
+    """Return the error of an early call; `passed`: whether some of its text was passed on.
 
     Raises:
         ClosedError: the orchestrator was closed, or the question stopped.

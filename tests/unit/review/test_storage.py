@@ -9,8 +9,8 @@ import pytest
 from stores import postgres_url
 
 from cascade.errors import UsageError
-from cascade.review.places import ReviewTable, opened, place_for, reviews_at
 from cascade.review.reviews import Judgement, ReviewFile, Terms
+from cascade.review.storage import ReviewTable, opened, place_for, reviews_at
 
 TERMS = Terms("regret", "json")
 

@@ -1,15 +1,16 @@
-"""A look at certifying rows: it fits a policy on the other rows, certifies it, and compares its cost with the guide's.
+"""A look: fits a policy on the fitting rows, certifies it on the certifying rows, and tests the saving.
 
 It is a pure function of rows and drawn requests. A row without an outcome counts as a loss at every threshold. Such a
-row, and a row of unknown cost, count as the dearest possible request, and no mean of costs includes them.
+row, and a row of unknown cost, count as the most expensive possible request, and no mean of costs includes them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ from cascade.config import CascadeConfig
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.served import PathPoint
 from cascade.conformal.split import needed_n
-from cascade.episodes.schema import COLUMNS, ECHOED, FINGERPRINT, SCHEMA_VERSION, Dropped, replay_of
+from cascade.episodes.schema import COLUMNS, ECHOED, FINGERPRINT, SCHEMA_VERSION, Dropped, chat_of, replay_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee, get
 from cascade.modes.draws import SAVING_LEVEL, look_level
+from cascade.modes.histories import NAMED, continued, histories, shuffled
 from cascade.modes.people import judged
 from cascade.modes.plan import LEAST_FIT
 from cascade.modes.saving import Bounds, Costs, least_saving
@@ -106,11 +108,19 @@ class Rows:
         for row in rows:
             one = whole.get(row["episode_id"])
             if one is not None and row["walk"] is None:
-                name = {"group": one.conversation, "dataset": one.cascade, "split": None, "segment": None}
-                held[row["episode_id"]].append({**row, **name})
+                held[row["episode_id"]].append({**row, "dataset": one.cascade, "split": None, "segment": None})
         self.missing = frozenset(one.trace_id for one in drawn if len(held.get(one.trace_id, ())) < len(models))
-        self._rows = [row for name, some in held.items() if name not in self.missing for row in some]
-        self._rows += [_nothing(one, models) for one in drawn if one.trace_id in self.missing]
+        complete = {name: some for name, some in held.items() if name not in self.missing}
+        self.conversations = _conversations(drawn, complete, models[-1], asked)
+        self._rows = [{**row, "group": self.conversations[name]} for name, some in complete.items() for row in some]
+        self._rows += [  # an incomplete record, which counts as a loss
+            dict.fromkeys(COLUMNS)
+            | {"episode_id": one.trace_id, "dataset": one.cascade, "group": self.conversations[one.trace_id]}
+            | {"question": f"missing: {one.trace_id}", "step": 1, "horizon": len(models), "source": models[0]}
+            | {"model": models[0], "text": "", "signals": {}, "schema_version": SCHEMA_VERSION}
+            for one in drawn
+            if one.trace_id in self.missing
+        ]
         self._asked, self._drawn = asked, drawn
         self.models, self.builds = self._signs(ECHOED), self._signs(FINGERPRINT)
 
@@ -121,6 +131,16 @@ class Rows:
             if isinstance(said, str):
                 found[row["model"]].add(said)
         return {model: tuple(sorted(said)) for model, said in sorted(found.items())}
+
+    def one_of_each(self, drawn: Iterable[Draw]) -> list[Draw]:
+        """Return one row of each conversation, drawn by its random name alone.
+
+        Were it the first row, and every request drawn, no later turn would certify, though the policy serves them.
+        """
+        found: dict[str, Draw] = {}
+        for one in sorted(drawn, key=lambda one: shuffled(one.trace_id)):
+            found.setdefault(self.conversations[one.trace_id], one)
+        return list(found.values())
 
     def share_judged(self) -> float | None:
         """Return the share of the rows whose answer differs, which people judge; None if it needs no labels."""
@@ -135,8 +155,9 @@ class Rows:
         A question that two conversations ask appears twice: each is a draw from the traffic that the promise covers.
         """
         table, comparator = self._judged()
-        each = zip(table.groups, table.questions, strict=True)
-        return replace(table, questions=tuple([_name(group, question) for group, question in each])), comparator
+        each = [f"{group}\x1f{question}" for group, question in zip(table.groups, table.questions, strict=True)]
+        names = [hashlib.sha256(one.encode("utf-8", "replace")).hexdigest()[:16] for one in each]
+        return replace(table, questions=tuple(names)), comparator
 
     def _judged(self) -> tuple[EpisodeTable, str]:
         if get(self._asked.guarantee).reviewed:
@@ -149,36 +170,36 @@ class Rows:
         return replace(table, truth=truth), truth.comparator
 
 
-def _name(conversation: str | None, question: str) -> str:
-    return hashlib.sha256(f"{conversation}\x1f{question}".encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _nothing(one: Draw, models: Sequence[str]) -> dict[str, Any]:
-    """Return the row of a request without an outcome: an incomplete record, which counts as a loss."""
-    return dict.fromkeys(COLUMNS) | {
-        "episode_id": one.trace_id,
-        "dataset": one.cascade,
-        "group": one.conversation,
-        "question": f"missing: {one.trace_id}",
-        "step": 1,
-        "horizon": len(models),
-        "source": models[0],
-        "model": models[0],
-        "text": "",
-        "signals": {},
-        "schema_version": SCHEMA_VERSION,
-    }
+def _conversations(
+    drawn: Sequence[Draw], complete: Mapping[str, list[dict[str, Any]]], guide: str, asked: Asked
+) -> dict[str, str]:
+    """Return the conversation of each draw, by its trace; unnamed later turns join the first turn they continue."""
+    modes = None if asked.config is None else asked.config.modes
+    examples = 0 if modes is None else modes.examples
+    ended, begun = {}, {}
+    for one in drawn:
+        said = next((row for row in complete.get(one.trace_id, ()) if row["model"] == guide), {})
+        request = chat_of(said) if said else None
+        if request is None or one.conversation.startswith(NAMED):
+            continue
+        digests = histories(request.messages, None, examples)
+        if digests:
+            begun[one.conversation] = digests[0]
+        elif said["text"] is not None:
+            ended[one.conversation] = histories([*request.messages, json.loads(said["text"])], None, examples)[-1]
+    joined = continued(ended, begun)
+    return {one.trace_id: joined.get(one.conversation, one.conversation) for one in drawn}
 
 
 def too_few(asked: Asked, look: int, fit: int, conversations: int) -> str | None:
-    """Return why a look cannot succeed, as far as counts tell; None if it may."""
+    """Return why a look cannot succeed, judged by the counts; None if it may succeed."""
     needed = needed_n(asked.alpha, look_level(asked.delta, look))
     if conversations < needed:
         return (
-            f"{conversations} conversations could certify, and look {look} needs at least {needed}, "
-            f"of which none may differ"
+            f"look {look} needs at least {needed} certifying conversations, none of them different from the guide's; "
+            f"there are {conversations}"
         )
-    return f"{fit} rows could fit, and at least {LEAST_FIT} are needed" if fit < LEAST_FIT else None
+    return f"a fit needs at least {LEAST_FIT} rows, and there are {fit}" if fit < LEAST_FIT else None
 
 
 def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> Found:
@@ -186,14 +207,14 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
 
     Args:
         rows: all drawn rows, including those that certify.
-        certifying: the certifying rows, one for each conversation, which no earlier look has used.
+        certifying: the certifying rows, which no earlier look has used.
         asked: the request for the look.
         look: its number k, which determines how much of delta it may spend.
     """
     promise, saving_level = asked.promise(look), look_level(SAVING_LEVEL, look)
     table, comparator = rows.table()
-    wanted = {one.trace_id for one in certifying}
-    groups = {one.conversation for one in certifying}
+    wanted = {one.trace_id for one in rows.one_of_each(certifying)}
+    groups = {rows.conversations[one.trace_id] for one in certifying}
     is_missing = np.array([name in rows.missing for name in table.ids])
     certify = np.array([name in wanted for name in table.ids])
     fits = np.array([group not in groups for group in table.groups]) & ~is_missing
@@ -221,7 +242,11 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
 
 def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
     """Return the page of a look that ends without reading a row."""
-    return {**_asked_for(asked, opened.look), "certifying_conversations": len(opened.certifying), "why": why}
+    return {
+        **_asked_for(asked, opened.look),
+        "certifying_conversations": len({one.conversation for one in opened.certifying}),
+        "why": why,
+    }
 
 
 def _asked_for(asked: Asked, look: int) -> dict[str, Any]:
@@ -248,7 +273,7 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
     page |= {
         "losses": fitted.calibrated.segments[0].found.misses,
         "threshold": kappa if np.isfinite(kappa) else None,
-        "served_by_cheaper": float(np.mean(costs.served[known] < (costs.guide + costs.others)[known])),
+        "served_by_cheaper": float(np.mean(~costs.asks_guide[known])),
         "guide_usd": float(costs.guide[known].mean()) / 1e9,
         "saving_usd": float(savings.mean()) / 1e9,
         "least_saving_usd": least / 1e9,
@@ -258,7 +283,7 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
         "certificate": certificate.calibration_id,
     }
     if not costs.within(bounds):
-        return Found({**page, "why": "no saving: a request cost more than four times the dearest one before it"})
+        return Found({**page, "why": "no saving: a request cost more than four times the dearest fitting row"})
     if least <= 0:
         return Found({**page, "why": "no saving: after the cost of audits it may be zero"})
     held = InForce(
@@ -278,17 +303,13 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
 def costs_of(table: EpisodeTable, policy: Policy, kappa: float, promise: Guarantee) -> Costs:
     """Return the costs of requests under a policy at a threshold, and those of their calls."""
     served = promise.rules.served(sample_of(table, policy), kappa=kappa)  # type: ignore[attr-defined]
-    cost = served.at(PathPoint(kappa)).cost.astype(np.float64)
+    found = served.at(PathPoint(kappa))
     guide = table.arrays.cost[:, -1].astype(np.float64)
     others = table.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
-    return Costs(guide, others, cost, ~table.priced)
+    return Costs(guide, others, found.cost.astype(np.float64), ~table.priced, found.asks_last)
 
 
 def _files(fitted: Fitted) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
         write(folder, fitted.artifact)
-        return {path.name: path.read_bytes() for path in _all(Path(folder))}
-
-
-def _all(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.is_file())
+        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
