@@ -38,7 +38,6 @@ from cascade.guarantees.questions import Found, Truth, check_told, untold
 from cascade.money import dollars
 from cascade.policies.artifact import PolicyArtifact, Seen
 from cascade.policies.base import Policy
-from cascade.policies.scope import form_unsaid
 from cascade.text import counted
 from cascade.types import Certificate
 
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
 _SELECTION = 0.3
 """The share of the questions that order a path, if a path is needed and none exists."""
 _NAMED = 5
-_KEEP_ALL = "Or keep every answer of every step: allow_everything=True."
 """The maximum number of questions and groups that a message names; it counts the rest."""
+_KEEP_ALL = "Or keep every answer of every step: allow_everything=True."
 _APART = ("The policy and its settings were chosen without the calibration questions.",)
 
 
@@ -472,11 +471,20 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
         yield f"No question costs more than {dollars(asked.most_nano_usd)}: the cap per question sees to it."
     if asked.separate and found.segment is None:
         yield "It speaks of all segments that have no certificate of their own, taken together."
-    if form_unsaid(frame.made_for.get("requests")):
+    if _form_unsaid(frame.made_for.get("requests")):
         yield "Fresh questions are asked as the log's were: in cascade's prompt or as chat requests, it does not say."
     unseen = unknown(frame.made_for)
     if unseen:
         yield f"Not on record, so that a change would go unseen: {', '.join(unseen)}."
+
+
+def _form_unsaid(requests: Mapping[str, Any] | None) -> bool:
+    """Return whether the log does not say in which form the models saw its requests."""
+    if requests is None or not requests["kinds"]:
+        return False
+    from cascade.policies.scope import form_unsaid  # a log of plain questions needs none of it
+
+    return form_unsaid(requests)
 
 
 def report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, guarantee: Guarantee) -> Calibrated:

@@ -13,12 +13,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cascade.chat import ChatRequest
 from cascade.policies.base import Policy
 from cascade.text import same_model
 from cascade.types import Certificate, Step
+
+if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
 
 Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The counts of the calibration questions at one step, by its number of answers.
@@ -207,6 +209,7 @@ _LIMIT = "a limit of the reply"
 def kind_of(chat: ChatRequest | None) -> Kind:
     """Return what is special about a request.
 
+    >>> from cascade.chat import ChatRequest
     >>> dict(kind_of(ChatRequest([{"role": "user", "content": "Hi"}], {"temperature": 2, "max_tokens": 1})))
     {'form': 'chat', 'temperature': 2.0, 'a limit of the reply': 1.0}
     """

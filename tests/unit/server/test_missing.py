@@ -74,7 +74,7 @@ def test_a_plan_counts_what_is_missing_and_a_look_that_it_calls_vain_must_be_ask
     plan = plan_promotion(config_of(observing)).plan
     assert plan.needed is None
     assert f"30 of {drawn(observing, 'fit')} drawn requests have no outcome" in plan.describe()
-    assert "without these a promotion would be likely" in plan.describe()
+    assert "if they had one, a promotion would be likely with more rows" in plan.describe()
     with pytest.raises(UsageError, match=r"30 of .* have no outcome.* would spend 0\.05 of delta.*--anyway"):
         promote(config_of(observing))
     assert state_of(observing).looks == 0

@@ -357,7 +357,7 @@ def test_requests_by_outcome() -> None:
     assert found == {
         "small answered at once": (3, "kept"),
         "large answered after small": (1, "guide"),
-        "large alone: by its name, by a bypass or by the mode": (1, "direct"),
+        "large alone: requested by name, a bypass, or the mode": (1, "direct"),
         "no answer was served": (1, "none"),
     }
 
