@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -384,7 +385,9 @@ def _usual_advice(proof: Proof) -> str:
     if proof.needed_n is not None:
         sure = proof.chance is None or proof.chance == 1
         likely = "" if sure else f" with a probability of {chance_said(proof.chance or 0.0)}"
-        needed = f": about {proof.needed_n:,} in all would be enough{likely}"
+        fitted = math.ceil(proof.needed_n * proof.sizes[0] / proof.n)
+        alone = f"or {fitted:,} for cascade fit, which keeps none to test"
+        needed = f": about {proof.needed_n:,} in all would be enough{likely}, {alone}"
     unpriced = ""
     if proof.reference.cost_usd is None and proof.reference.length == 1:
         unpriced = (
