@@ -107,14 +107,12 @@ def promote(
             No look was taken.
         ConfigError: the configuration has no modes.
     """
-    with _looking(config, cascade) as at:
-        share = at.modes.canary if canary is None else canary
-        if not 0 < share <= 1:
-            raise UsageError(f"A canary is a share of the keys above 0, at most 1, not {share:g}.")
-        with at.leased():
-            if not anyway:
-                at.refuse_unlikely()
-            return at.promoted(share, by)
+    if canary is not None and not 0 < canary <= 1:
+        raise UsageError(f"A canary is a share of the keys above 0, at most 1, not {canary:g}.")
+    with _looking(config, cascade) as at, at.leased():
+        if not anyway:
+            at.refuse_unlikely()
+        return at.promoted(at.modes.canary if canary is None else canary, by)
 
 
 def promote_if_likely(

@@ -357,7 +357,7 @@ def _looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
             f"`{one.feature.name}`" if one.feature.name.isprintable() else plain_line(one.feature.name),
             plain_line(one.feature.unit),
             _range(one.feature.low, one.feature.high),
-            f"{one.known:.0%}",
+            "-" if one.known is None else f"{one.known:.0%}",
             "-" if one.weight is None else f"{one.weight:.2f}",
             plain_line(one.feature.what),
         ]

@@ -437,13 +437,13 @@ class Weighed(NamedTuple):
         feature: its description.
         weight: 0: the score does not depend on it; 1: it depends on nothing else. None where nothing is scored, or
             the score does not vary. Features that tell the same share a weight as the fit divided it.
-        known: the share of questions that have it.
+        known: the share of questions that have it; None if no question took the step.
     """
 
     step: int
     feature: Feature
     weight: float | None
-    known: float
+    known: float | None
 
 
 def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weighed]:
@@ -461,7 +461,7 @@ def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weig
     for step, rule, here in _rules(policy, some):
         raw = rule.features.table(here, max(1, min(step, here.horizon)))[here.steps >= min(step, here.horizon)]
         for place, name in enumerate(rule.features.names):
-            known = float((~np.isnan(raw[:, place])).mean()) if len(raw) else 0.0
+            known = float((~np.isnan(raw[:, place])).mean()) if len(raw) else None
             found.append(Weighed(step, describe(name), _weight(rule, raw, place, seed), known))
     return found
 

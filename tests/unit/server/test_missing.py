@@ -81,6 +81,12 @@ def test_a_plan_counts_what_is_missing_and_a_look_that_it_calls_vain_must_be_ask
     assert promote(config_of(observing), anyway=True).page["look"] == 1
 
 
+def test_a_canary_outside_its_range_is_refused_before_a_store_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"share of the keys above 0, at most 1, not 1\.5"):
+        promote(config_of(tmp_path), canary=1.5)
+    assert not list(tmp_path.iterdir())
+
+
 def drawn(folder: Path, role: str) -> int:
     store = store_of(folder)
     try:

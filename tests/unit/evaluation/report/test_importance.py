@@ -65,7 +65,7 @@ def test_missing_that_was_never_foreseen_is_left_out() -> None:
     assert one.known == pytest.approx(0.75)
     assert one.weight == pytest.approx(1, abs=0.05)
     (none,) = weighed(LearnedPolicy("threshold", (rule, last)), history_of(table(0)))
-    assert (none.weight, none.known) == (None, 0)
+    assert (none.weight, none.known) == (None, None)
 
 
 def test_a_constant_score_hangs_on_nothing() -> None:
