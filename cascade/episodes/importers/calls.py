@@ -142,6 +142,15 @@ def mapped(
     return _ours(made, columns)
 
 
+def note_unread(fields: Mapping[str, Any], columns: Mapping[str, str], place: str, dropped: Dropped) -> None:
+    """Count the values that cannot be read and so become null; `columns` has the column that each field fills."""
+    for field, column in columns.items():
+        try:
+            cast(column, fields.get(field))
+        except OddValueError as error:
+            dropped.note(odd(column, error, field), place)
+
+
 def _ours(made: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Return the values with amounts, seconds and signals converted to cascade's columns."""
     cost, seconds = (made.pop(name, None) for name in ALSO)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.calls import LoggedCall, importer, mapped, note_unread
 from cascade.episodes.importers.chat import chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import AROUND, Record
 from cascade.episodes.importers.values import (
@@ -29,6 +29,13 @@ from cascade.episodes.importers.values import (
 from cascade.episodes.schema import Dropped
 
 _CALLS = frozenset({"GENERATION"})
+_READ = {
+    "total_cost": "cost_usd",
+    "calculated_total_cost": "cost_usd",
+    "latency": "latency_s",
+    "prompt_tokens": "input_tokens",
+    "completion_tokens": "output_tokens",
+}
 
 
 def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iterator[LoggedCall]:
@@ -40,6 +47,10 @@ def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iter
     if fields.get("level") == "ERROR":
         dropped.drop("a failed call", place)
         return
+    note_unread(fields, _READ, place, dropped)
+    for name, column in (("usage_details", "input_tokens"), ("cost_details", "cost_usd")):
+        inside = {f"{name}.{kind}": value for kind, value in mapping(fields.get(name)).items()}
+        note_unread(inside, dict.fromkeys(inside, column), place, dropped)
     around = {snake(name): value for name, value in mapping(fields.get(AROUND)).items()}
     start, end = moment(fields.get("start_time")), moment(fields.get("end_time"))
     latency_s = number(fields.get("latency"))

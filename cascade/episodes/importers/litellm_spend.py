@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.calls import LoggedCall, importer, mapped, note_unread
 from cascade.episodes.importers.chat import chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
@@ -31,6 +31,12 @@ from cascade.episodes.importers.values import (
 )
 from cascade.episodes.schema import Dropped
 
+_READ = {
+    "spend": "cost_usd",
+    "prompt_tokens": "input_tokens",
+    "completion_tokens": "output_tokens",
+    "request_duration_ms": "latency_ms",
+}
 _CHAT = ("completion", "responses", "anthropic_messages", "generate_content")
 _CUT = "litellm_truncated"
 _REDACTED = "redacted-by-litellm"
@@ -46,6 +52,7 @@ def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iter
     if "failure" in {fields.get("status"), metadata.get("status")}:
         dropped.drop("a failed call", place)
         return
+    note_unread(fields, _READ, place, dropped)
     fields = {**fields, "metadata": metadata}
     start, end = moment(fields.get("startTime")), moment(fields.get("endTime"))
     made = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cascade.chat import ChatRequest
-from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.calls import LoggedCall, importer, mapped, note_unread
 from cascade.episodes.importers.chat import Reply, chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
@@ -36,6 +36,9 @@ _INDEXED_CALL = re.compile(r"gen_ai\.(prompt|completion)\.(\d+)\.tool_calls\.(\d
 _INDEXED_TOOL = re.compile(r"llm\.request\.functions\.(\d+)\.(name|description|parameters)")
 _TOOLS, _SYSTEM = "gen_ai.tool.definitions", "gen_ai.system_instructions"
 _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
+_COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+_COUNTS |= {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+_READ = {f"gen_ai.usage.{name}": column for name, column in {**_COUNTS, "cost": "cost_usd"}.items()}
 _ERROR_CODES = (2, "STATUS_CODE_ERROR", "ERROR")
 
 
@@ -75,6 +78,7 @@ def _call(span: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedC
     if code in _ERROR_CODES or has.get("error.type"):
         dropped.drop("a failed call", place)
         return None
+    note_unread(has, _READ, place, dropped)
     events = [(str(event.get("name")), attributes(event.get("attributes"))) for event in _listed(fields, "events")]
     start = _moment(fields, "startTimeUnixNano", "start_time_unix_nano", "start_time")
     end = _moment(fields, "endTimeUnixNano", "end_time_unix_nano", "end_time")

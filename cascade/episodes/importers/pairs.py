@@ -19,10 +19,15 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+from cascade.episodes.importers.calls import note_unread
 from cascade.episodes.importers.sources import ANSWER_NAMES, PAIR_NAMES, Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
 from cascade.episodes.schema import CARRIED_OVER, COLUMNS, GUIDE_ONLY, SCHEMA_VERSION, TOLD, Dropped
 from cascade.errors import UsageError
+
+_NUMBERS = ("cost_usd", "input_tokens", "output_tokens", "latency_ms")
+_READ = {f"{prefix}{name}": name for prefix in ("", "base_", "guide_") for name in _NUMBERS}
+_READ |= {"base_uncertainty_cost_usd": "cost_usd", "base_correct": "correct", "guide_correct": "correct"}
 
 
 def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:
@@ -54,6 +59,7 @@ def _rows(record: Record, dropped: Dropped) -> Iterator[dict[str, Any]]:
     if not turn or not turns or fields["question_id"] is None:
         dropped.drop("no question_id, round or T", place)
         return
+    note_unread(fields, _READ, place, dropped)
     if fields.get("question") is None:
         dropped.note("question is null", place)
     head = _head_of_pair(fields)
@@ -168,6 +174,8 @@ def _is_whole(record: Record, dropped: Dropped) -> bool:
     missing = [name for name in ("question_id", "model", "role") if record.fields.get(name) is None]
     if missing:
         dropped.drop(f"no {' or '.join(missing)}", record.place)
+    else:
+        note_unread(record.fields, _READ, record.place, dropped)
     return not missing
 
 

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from cascade.chat import ChatRequest
-from cascade.episodes.importers.calls import checked_columns, mapped
+from cascade.episodes.importers.calls import checked_columns, mapped, note_unread
 from cascade.episodes.importers.chat import LoggedAnswer, answered, asked, gold_in, ladder_rows
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import loaded, nano_usd, number, text, truth, whole
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.types import Usage
+
+_READ = {name: name for name in ("cost_nano_usd", "cost_usd", "latency_s", "input_tokens", "output_tokens", "correct")}
 
 
 def rows_from_requests(
@@ -65,6 +67,7 @@ def _columns(record: Record, fields: Mapping[str, str], dataset: str, dropped: D
         except UsageError as error:
             dropped.drop(str(error), record.place)
             return None
+    note_unread(found, _READ, record.place, dropped)
     seconds = number(found.get("latency_s"))
     row = {
         "dataset": dataset,

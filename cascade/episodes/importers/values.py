@@ -31,6 +31,10 @@ _NANO = 9
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 """A number whose thousands are separated by commas. A count cannot have decimals; of USD, "1,234" may be 1.234."""
+_UNITS = (1.0, 1e3, 1e6)
+"""How many of them are a second: seconds, milliseconds, microseconds. What is larger counts nanoseconds."""
+_FAR_S = 1e11
+"""In seconds the year 5138, in milliseconds 1973."""
 _MAX_DEPTH = 8
 """The maximum depth of a message's text."""
 _TRUE = frozenset({"true", "1", "1.0", "yes", "y", "correct", "right", "pass", "passed"})
@@ -133,17 +137,22 @@ class Moment(NamedTuple):
 
 
 def moment(value: Any) -> Moment | None:
-    """Return a time written as ISO 8601 (UTC if it does not say) or as nanoseconds since 1970; None for none.
+    """Return a time written as ISO 8601 (UTC if it does not say) or as a number since 1970; None for none.
+
+    Whether a number counts seconds, milliseconds, microseconds or nanoseconds is told by its size.
 
     >>> moment("2026-11-21T10:00:00Z").iso, moment("1544712660000000000").iso
     ('2026-11-21T10:00:00.000+00:00', '2018-12-13T14:51:00.000+00:00')
+    >>> moment(1544712660).iso, moment(1544712660000).iso
+    ('2018-12-13T14:51:00.000+00:00', '2018-12-13T14:51:00.000+00:00')
     """
     made = loaded(value)
     try:
         if isinstance(made, datetime):
             at = made
-        elif isinstance(made, int) or str(made).isdecimal():
-            at = datetime.fromtimestamp(int(made) / 1e9, UTC)
+        elif isinstance(made, int | float) or str(made).isdecimal():
+            since = float(made)
+            at = datetime.fromtimestamp(since / next((unit for unit in _UNITS if since < _FAR_S * unit), 1e9), UTC)
         else:
             at = datetime.fromisoformat(str(made))
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)

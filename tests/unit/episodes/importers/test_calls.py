@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,11 @@ from cascade.episodes.importers.calls import (
     field_of,
     mapped,
 )
+from cascade.episodes.importers.langfuse import rows_from_langfuse
+from cascade.episodes.importers.litellm_spend import rows_from_litellm
+from cascade.episodes.importers.otel import rows_from_otel
+from cascade.episodes.importers.pairs import rows_from_pairs
+from cascade.episodes.importers.requests import rows_from_requests
 from cascade.episodes.schema import COLUMNS, Dropped, identity
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
@@ -153,3 +160,39 @@ def test_a_mapped_value_that_says_nothing_is_noted() -> None:
     fields = {"right": "maybe", "n": "3", "empty": ""}
     made = mapped(fields, {"correct": "right", "step": "n", "answer": "empty", "gold": "x"}, "log:1", dropped)
     assert (made, dropped.noted) == ({"step": 3}, ["log:1: correct is no true or false, read as null"])
+
+
+SPEND = {"call_type": "completion", "spend": "EUR 0.1", "prompt_tokens": "12k", "messages": [], "response": {}}
+OBSERVATION = {"input": "Hi", "output": "Yo", "totalCost": "n/a", "usageDetails": {"input": "many"}}
+SPAN = {"attributes": {"gen_ai.request.model": "m", "gen_ai.usage.cost": "free", "gen_ai.usage.input_tokens": "many"}}
+REQUEST = {
+    "request_id": "1",
+    "model": "m",
+    "messages_json": "[]",
+    "cost_usd": 1,
+    "latency_s": "soon",
+    "output_text": "Yo",
+}
+PAIR = dict.fromkeys(("dataset", "question_id", "question", "base_model", "guide_model"), "a") | {
+    "pair": "a>b", "round": 1, "T": 1, "base_correct": "perhaps", "guide_correct": 1, "guide_cost_usd": "free"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows_from", "record", "unread"),
+    [
+        (rows_from_litellm, SPEND, {"spend", "prompt_tokens"}),
+        (rows_from_langfuse, OBSERVATION, {"total_cost", "usage_details.input"}),
+        (rows_from_otel, SPAN, {"gen_ai.usage.cost", "gen_ai.usage.input_tokens"}),
+        (rows_from_requests, REQUEST, {"latency_s"}),
+        (rows_from_pairs, PAIR, {"base_correct", "guide_cost_usd"}),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_an_export_says_and_nobody_can_read_is_counted(
+    rows_from: Any, record: dict[str, Any], unread: set[str], tmp_path: Path
+) -> None:
+    log, dropped = tmp_path / "log.jsonl", Dropped()
+    log.write_text(json.dumps(record), "utf-8")
+    list(rows_from(log, dropped))
+    assert {note.partition(" is ")[0] for note in dropped.notes if note.endswith("read as null")} == unread
