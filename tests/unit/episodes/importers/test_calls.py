@@ -168,7 +168,7 @@ SPAN = {"attributes": {"gen_ai.request.model": "m", "gen_ai.usage.cost": "free",
 REQUEST = {
     "request_id": "1",
     "model": "m",
-    "messages_json": "[]",
+    "messages_json": None,
     "cost_usd": 1,
     "latency_s": "soon",
     "output_text": "Yo",
