@@ -159,7 +159,7 @@ def show(results: Sequence[Found]) -> None:
     print("\n".join(table(("world", "alpha", "method", "cost", "best coin of two depths", "clairvoyant"), rows)))
     print("\nCost over the limit, the cheapest of these:\n")
     ratios = [
-        (one.world, f"{one.alpha:g}", ratio.method, f"{ratio.questions:,}", f"{ratio.mean:.3f} ± {ratio.error:.3f}")
+        (one.world, f"{one.alpha:g}", ratio.method, f"{ratio.questions:,}", f"{ratio.mean:.3f}{_spread(ratio.error)}")
         for one in open_
         for ratio in one.ratios
     ]
@@ -167,6 +167,10 @@ def show(results: Sequence[Found]) -> None:
     print()
     for met, said in map(bar, open_):
         print(f"{'ok    ' if met else 'MISSED'} {said}")
+
+
+def _spread(error: float) -> str:
+    return "" if math.isnan(error) else f" ± {error:.3f}"  # a single draw has none
 
 
 def main(argv: Sequence[str] | None = None) -> int:
