@@ -407,10 +407,14 @@ class Kind(ABC):
         raise UsageError(f"{guarantee.kind} tests no path: it has no points to order.")
 
     def certain_loss(self, n: int, alpha: float, delta: float | None) -> float:
-        """Return the mean loss that n calibration questions allow; 0 if n is too small for a threshold."""
+        """Return the mean loss that n calibration questions allow; 0 if n is too small for a threshold.
+
+        If n is enough but allows no loss, return 1 / n: thresholds pass until the first loss.
+        """
         from cascade.conformal.binomial import most_losses
 
-        return (most_losses(n, alpha, 0.5 if delta is None else delta) or 0) / max(n, 1)
+        allowed = most_losses(n, alpha, 0.5 if delta is None else delta)
+        return 0.0 if allowed is None else min(max(allowed, 1) / n, alpha)
 
     def verify(self, certificate: Certificate, sample: Scored) -> Iterator[Told]:
         """Test a promise on fresh questions; yield a result for each part of it.

@@ -234,6 +234,7 @@ def test_no_question_is_no_log() -> None:
         (COVERAGE, 5, 0.1),  # too few for any threshold: what was asked for stays the aim
         (Guarantee("error", 0.1, 0.1), 200, 14 / 200),
         (Guarantee("error", 0.1, 0.1), 10, 0.1),
+        (Guarantee("error", 0.1, 0.1), 30, 1 / 30),  # enough for a threshold, if no question is lost
         (Guarantee("budget", budget_nano_usd=10, most_nano_usd=20), 100, None),
     ],
 )

@@ -15,6 +15,7 @@ from scipy.stats import binom
 from cascade.calibration.scores import sample_of
 from cascade.calibration.verifying import verify
 from cascade.conformal.arrays import StepArrays
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.served import PathPoint
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
@@ -220,6 +221,16 @@ def test_the_first_part_never_certifies_and_the_share_is_one_of_those_listed() -
     assert not set(found.artifact.questions) & set(found.artifact.seen.all)
     same = fit(four().take(np.random.default_rng(1).permutation(four().n)))
     assert same.artifact.policy_sha256 == found.artifact.policy_sha256
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_share_that_allows_no_loss_is_not_taken_for_one_that_allows_alpha(seed: int) -> None:
+    """75 questions certify 5 % only if none is lost; `fit` compared that share at a loss of 5 %, and took it."""
+    table = ladder(300, **PAIR, seed=seed)
+    unknown = replace(table, signals={"of_no_known_kind": table.signals["reply_mean_logprob"]})
+    found = fit(unknown)
+    assert most_losses(found.sizes.calibration, 0.05, 0.1)
+    assert (found.calibrated.realised.cost_nano_usd or 1_000) < 0.8 * 1_000
 
 
 def test_the_choice_that_finds_the_share_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
