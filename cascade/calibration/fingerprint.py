@@ -456,8 +456,21 @@ def unknown(then: MadeFor) -> list[str]:
 
 def log_differences(table: EpisodeTable, config: CascadeConfig | None) -> list[str]:
     """Return the differences between a configuration's cascade and the one that made a log, a sentence each."""
-    changed = [] if config is None else differences(made_for(table), made_for(config))
-    return [said.replace("the certificate", "the log") for said in changed]
+    if config is None:
+        return []
+    logged, configured = made_for(table), made_for(config)
+    changed = [said.replace("the certificate", "the log") for said in differences(logged, configured)]
+    if changed:
+        changed[-1] += _renaming(logged.get("step_models") or (), configured.get("step_models") or ())
+    return changed
+
+
+def _renaming(was: Sequence[str | None], here: Sequence[str | None]) -> str:
+    """Return how a log gets the configured names of its models, if it has as many and all have other names."""
+    if None in was or None in here or len(was) != len(here) or set(was) & set(here):
+        return ""
+    renamed = " ".join(f"--rename {old}={new}" for old, new in zip(was, here, strict=True))
+    return f". If these are the same models under other names: cascade import LOG -o NEW {renamed}"
 
 
 def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> None:

@@ -57,6 +57,10 @@ def import_log(
         list[str] | None,
         typer.Option("--cost", help="MODEL=USD: what a call of this model costs where the log does not say."),
     ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename", help="MODEL=NAME: the name that cascade.yaml gives to a model of the log."),
+    ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="The name of the questions in the log.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -77,6 +81,7 @@ def import_log(
         parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
     )
     costs = _costs(parse_pairs("--cost", "MODEL=USD, as small=0.0001", cost))
+    names = parse_pairs("--rename", "MODEL=NAME, as small=openai/gpt-4o-mini", rename)
     name = kind or known(source) or "table"
     tally = Tally()
     chosen = [one.strip() for one in (models or "").split(",") if one.strip()]
@@ -94,7 +99,8 @@ def import_log(
     first = next(rows, None)
     if first is None:
         raise UsageError(f"Nothing in {source} can be imported. {tally.dropped.describe()}".strip())
-    write_rows(output, _shown(tally.counted(_priced(itertools.chain([first], rows), costs, tally.dropped))))
+    whole = _renamed(_priced(itertools.chain([first], rows), costs, tally.dropped), names, tally.dropped)
+    write_rows(output, _shown(tally.counted(whole)))
     if as_json:
         print_json({"source": source, "from": name, "output": str(output), **tally.document()})
         return
@@ -125,6 +131,17 @@ def _priced(rows: Iterable[dict[str, Any]], costs: Mapping[str, int], dropped: D
             yield row
     for model in unused:
         dropped.note("an unused --cost: the log has no such model, or gives the cost of its calls", model)
+
+
+def _renamed(rows: Iterable[dict[str, Any]], names: Mapping[str, str], dropped: Dropped) -> Iterator[dict[str, Any]]:
+    """Yield the rows with the given names of their models."""
+    unused = dict.fromkeys(names)
+    for row in rows:
+        changed = {name: names[row[name]] for name in ("model", "source") if row[name] in names}
+        unused.pop(row["model"], None)
+        yield {**row, **changed} if changed else row
+    for model in unused:
+        dropped.note("an unused --rename: the log has no such model", model)
 
 
 def parse_pairs(option: str, example: str, given: Iterable[str] | None) -> dict[str, str]:

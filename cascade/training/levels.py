@@ -24,7 +24,7 @@ from cascade.training.dividing import SHARE, Divided, Embedding, Init, divided, 
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
 from cascade.training.objective import Objective
-from cascade.training.portfolio import AUTO, asked_of, sees_something
+from cascade.training.portfolio import AUTO, LOG_SIGNALS, asked_of, sees_something
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -155,7 +155,7 @@ def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee],
     if not parts.training.n:
         return {}
     if not sees_something(parts.training):
-        raise UsageError(f"{parts.training.dataset} has no signal that a policy for all levels can use.")
+        raise UsageError(f"{parts.training.dataset} has no signal that a policy for all levels can use. {LOG_SIGNALS}")
     objective = {name: objective_of(parts, asked, how.lambda_set) for name, asked in wanted.items()}
     return {name: _taken(policy) for name, policy in make(parts.training, objective).items()}
 

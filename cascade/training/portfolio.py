@@ -52,6 +52,11 @@ METHODS = (AUTO, *learned.METHODS)
 DEPTH = "fixed depth"
 REFERENCE = "the reference alone"
 """The candidate that asks the guide, or a ladder's last model, at once."""
+LOG_SIGNALS = (
+    "Log signals, as cascade collect does (log-probs, verdicts, several samples), or name a column of an imported "
+    "table: cascade import --map MODEL.signals.NAME=COLUMN."
+)
+"""What to do where a log has no signal."""
 _FEW = 100
 """The fewest training questions for trees: with fewer they rarely find a cut."""
 BOOSTED_ROWS = 2_000
@@ -137,7 +142,7 @@ def portfolio(
     if not found and method == "purchases" and sees_something(table) and not _buys(table, objective):
         raise UsageError(_cannot_buy(table))
     if not found:
-        raise UsageError(f"{table.dataset} has no signal that a policy of the method {method} can use.")
+        raise UsageError(f"{table.dataset} has no signal that a policy of the method {method} can use. {LOG_SIGNALS}")
     return found
 
 

@@ -107,6 +107,26 @@ def test_the_imported_signal_decides_live(tmp_path: Path, fitted: Ran, logprob: 
     assert answer.certificate.kind == "regret"
 
 
+def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli: Cli, tmp_path: Path) -> None:
+    """Before, `fit --config` refused such a log, and nothing said how to go on."""
+    table(tmp_path / "answers.csv", 400)
+    assert cli(*IMPORT).code == 0
+    log = IMPORT[IMPORT.index("-o") + 1]
+    models = "{small: openai/gpt-4o-mini, large: openai/gpt-4o}"
+    ladder = (
+        "strategy: {kind: ladder, models: [small, large]}\npolicy: {kind: threshold, when: reply_logprob, threshold: 1}"
+    )
+    (tmp_path / "named.yaml").write_text(f"models: {models}\n{ladder}\nprovider: fake\n")
+    fit = [log if word == log else word for word in FIT] + ["--config", "named.yaml"]
+    refused = cli(*fit)
+    assert refused.code == 2
+    (command,) = re.findall(r"other names: cascade (import LOG -o NEW .*)\.", " ".join(refused.err.split()))
+    renamed = cli(*shlex.split(command.replace("LOG", log).replace("NEW", "named.parquet")), "--rename", "tiny=other")
+    assert (renamed.code, "an unused --rename: the log has no such model" in renamed.out) == (0, True), renamed.err
+    fitted = cli(*["named.parquet" if word == log else word for word in fit])
+    assert fitted.code == 0, fitted.err
+
+
 def test_a_table_is_known_without_from(cli: Cli, tmp_path: Path) -> None:
     table(tmp_path / "answers.csv", 2)
     ran = cli(*[word for word in IMPORT if word not in {"--from", "table"}])
