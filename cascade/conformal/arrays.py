@@ -469,9 +469,7 @@ class Curve:
 
     def index(self, kappa: float | Floats) -> Ints:
         """Return the index of the point that holds at a threshold, or at each of many: int64 of the same shape."""
-        if np.isnan(kappa).any():
-            raise UsageError("kappa is not a number; give a threshold, −inf for everything, +inf for the least")
-        return np.asarray(self.kappa.size - 1 - np.searchsorted(self.kappa[::-1], kappa, side="left"), dtype=np.int64)
+        return point_at(self.kappa, kappa)
 
     def sum_at(self, kappa: float) -> Fraction:
         """Return the sum at a threshold, exactly."""
@@ -480,6 +478,13 @@ class Curve:
     def mean_at(self, kappa: float) -> float | None:
         """Return the mean over the questions at a threshold; None without questions."""
         return float(self.sum_at(kappa) / self.n) if self.n else None
+
+
+def point_at(kappas: Floats, kappa: float | Floats) -> Ints:
+    """Return which of the points, one for each of the descending `kappas`, holds at a threshold, or at each of many."""
+    if np.isnan(kappa).any():
+        raise UsageError("kappa is not a number; give a threshold, −inf for everything, +inf for the least")
+    return np.asarray(kappas.size - 1 - np.searchsorted(kappas[::-1], kappa, side="left"), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, ancestors, hopeless
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays, ancestors, hopeless, point_at
 from cascade.errors import UsageError
 
 # The rounding error of a share such as 1 − 0.4 is at most one unit in the last place (1e-16); one question of 10⁷ is
@@ -90,10 +90,7 @@ class Frontier:
 
     def index(self, kappa: float | Floats) -> Ints:
         """Return the index of the point that holds at a threshold, or at each of several."""
-        if np.isnan(kappa).any():
-            raise UsageError("kappa is not a number; give a threshold, −inf for everything, +inf for the least")
-        above = self.kappa.size - np.searchsorted(self.kappa[::-1], kappa, side="left")
-        return np.asarray(above - 1, dtype=np.int64)
+        return point_at(self.kappa, kappa)
 
     def point(self, k: int) -> Point:
         """Return point k."""

@@ -526,23 +526,27 @@ def votes_decide(
     """
     n, steps, places = levels.leaf.shape
     leaf, ranked = (one.reshape(n, steps * places) for one in (levels.leaf, confidence))
-    ranked = np.where(np.isnan(ranked), UNKNOWN_CONFIDENCE, ranked)
+    ranked = _ranked(ranked)
     found = np.zeros(n, dtype=np.bool_)
     # The kept answers change only at a question's own levels; a level of −∞ is never reached.
     bars = leaf.T if kappa is None else [np.full(n, max(kappa, -_MOST))]
     for bar in bars:
         kept = (leaf >= bar[:, None]) & (bar > -np.inf)[:, None]
-        best = np.where(kept, ranked, -np.inf).max(axis=1, initial=-np.inf)
-        top = kept & (ranked == best[:, None])
+        top = _top(kept, ranked)
         found |= (kept.sum(axis=1) > 2) & (top.sum(axis=1) > 1)
         if sure is not None:
             figures = np.where(kept, known_sure(sure.reshape(leaf.shape)), -np.inf)
             found |= _served(top, places, figures) < figures.max(axis=1, initial=-np.inf)
     if present is not None:
         there = present.reshape(leaf.shape) & (leaf.max(axis=1) < (np.inf if kappa is None else kappa))[:, None]
-        best = np.where(there, ranked, -np.inf).max(axis=1, initial=-np.inf)
-        found |= (there.sum(axis=1) > 2) & ((there & (ranked == best[:, None])).sum(axis=1) > 1)
+        found |= (there.sum(axis=1) > 2) & (_top(there, ranked).sum(axis=1) > 1)
     return found
+
+
+def _top(kept: Bools, ranked: Floats) -> Bools:
+    """Return the kept answers with the highest confidence of their question, bool (n, answers)."""
+    best = np.where(kept, ranked, -np.inf).max(axis=1, initial=-np.inf)
+    return np.asarray(kept & (ranked == best[:, None]))
 
 
 def _served(top: Bools, places: int, figures: Floats) -> Floats:

@@ -130,8 +130,12 @@ def split_kappa(critical: Floats, alpha: float) -> float:
     """
     if np.isnan(critical).any():
         raise UsageError("A critical value is not a number.")
-    k = split_rank(critical.size, alpha)
-    return float("-inf") if k == 0 else float(np.partition(critical, k - 1)[k - 1])
+    return _at_rank(critical, split_rank(critical.size, alpha))
+
+
+def _at_rank(values: Floats, k: int) -> float:
+    """Return the k-th smallest value; −∞ for k = 0."""
+    return float(np.partition(values, k - 1)[k - 1]) if k else -math.inf
 
 
 # --- The critical value of a question: the highest threshold at which a right answer is still kept ---
@@ -348,7 +352,7 @@ def calibrate(
         values = values[one_of_each(groups, seed=seed)]
     n = values.size
     k = split_rank(n, alpha) if delta is None else pac_rank(n, alpha, delta)
-    kappa = float(np.partition(values, k - 1)[k - 1]) if k else -math.inf
+    kappa = _at_rank(values, k)
     misses = n - int(np.count_nonzero(passed(values, kappa)))
     return Calibration(kappa, n, k, float(alpha), None if delta is None else float(delta), misses)
 

@@ -26,7 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Reading:
-    """Arrays by dotted names, and the problems found in them.
+    """A file's arrays by dotted names, and the problems found in them.
 
     >>> held = Reading({"linear.weights": np.zeros(3)})
     >>> held.inside("linear").take("weights", np.float64, (4,)) is None
@@ -43,7 +43,7 @@ class Reading:
         """Objects already built from arrays that occur again in the file."""
 
     def inside(self, name: str) -> Reading:
-        """Return the array of a name; problems are added to the same list."""
+        """Return the group of arrays whose names begin with this name; both have one list of problems."""
         part = Reading(self._arrays)
         part._prefix, part._taken = f"{self._prefix}{name}.", self._taken
         part.problems, part.shared = self.problems, self.shared
@@ -55,10 +55,10 @@ class Reading:
         return sorted({name.split(".")[0] for name in here})
 
     def take(self, name: str, dtype: Any, shape: Sequence[int | None], *, finite: bool = True) -> Any:
-        """Return an array of exactly this type and shape (None: any length, one length for all Nones is not meant).
+        """Return an array of exactly this type and shape; None in the shape means any length.
 
         Return None and note the problem if it is missing, has another type or shape, or has a number that is not
-        finite; if `finite` is false, only NaN is a problem.
+        finite. If `finite` is false, infinite numbers are allowed, but not NaN.
         """
         full = self._prefix + name
         self._taken.add(full)
@@ -105,7 +105,7 @@ class Reading:
 
 
 GO_ON = math.inf
-"""The score if a feature is missing that never was in training: go on, keep the answer (`Design.unforeseen`)."""
+"""The score if a feature is missing that was never missing in training: go on, keep the answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +165,7 @@ class Design:
         return self._made(raw, np.isnan(raw))
 
     def _made(self, raw: Floats, missing: Bools | None) -> Floats:
-        """Return the columns; `missing` says which features are, bool (…, d), None that none is."""
+        """Return the columns; `missing`, bool (…, d), marks the missing features; None if none is missing."""
         made = np.empty((*raw.shape[:-1], self.columns))
         scaled, shown = made[..., : self.width], self.width + self.indicators.size
         np.maximum(raw, self.low, out=scaled)
@@ -244,7 +244,7 @@ def _within(places: Ints, below: int) -> bool:
 
 
 class Designed(NamedTuple):
-    """Columns, float64 (…, D), and the rows in which they must not be used: bool (…); None for none."""
+    """Columns, float64 (…, D), and the rows that must not use them, bool (…); None if all may use them."""
 
     rows: Floats
     unforeseen: Any
@@ -255,7 +255,7 @@ class Designed(NamedTuple):
 
 
 class Memo:
-    """A cache for one set of raw features, float64 (…, d): the scorers of a step have parts in common.
+    """A cache for one set of raw features, float64 (…, d), since the scorers of a step have parts in common.
 
     Attributes:
         missing: which features are missing, bool (…, d); None if none is.
@@ -374,8 +374,10 @@ _REMEMBERED = 256
 class Directions:
     """The directions on which sentence embeddings are projected.
 
-    `centre`, float64 (d,), is the mean of the training questions' embeddings, and `axes`, float64 (k, d), are of length
-    1. Embeddings of another sentence model cannot be used.
+    Attributes:
+        model: the sentence model; embeddings of another model cannot be used.
+        centre: float64 (d,), the mean of the training questions' embeddings.
+        axes: float64 (k, d), the directions, each of length 1.
     """
 
     model: str
@@ -385,7 +387,7 @@ class Directions:
     def __post_init__(self) -> None:
         fits = self.centre.ndim == 1 and self.axes.ndim == 2 and self.axes.shape[1:] == self.centre.shape
         if not fits or not self.axes.size or not (np.isfinite(self.centre).all() and np.isfinite(self.axes).all()):
-            raise UsageError("The directions of an embedding are finite numbers: a centre (d,) and axes (k, d).")
+            raise UsageError("The directions of an embedding must be finite numbers: a centre (d,) and axes (k, d).")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ class _Equal(NamedTuple):
 
 
 class _Votes(NamedTuple):
-    """The largest share of all answers so far that are the same; unknown without an answer."""
+    """The share of the most frequent answer among all answers so far; unknown without an answer."""
 
     def of(self, seen: View) -> Values:
         most, among = seen.alike.sum(axis=-1).max(axis=-1), (seen.answers >= 0).sum(axis=(-2, -1))
@@ -172,7 +172,7 @@ class _AnswersHere(NamedTuple):
 
 
 class _SoFar(NamedTuple):
-    """A sum over all steps so far, "tokens" (read and written) or "cost" (nano-USD); unknown if one step's is."""
+    """A sum over all steps so far: "tokens" (input and output) or "cost" (nano-USD); unknown if that of a step is."""
 
     what: str
 
@@ -247,7 +247,7 @@ def is_signal(name: str) -> bool:
 
 
 def _compared(what: str, said: Sequence[str], names: tuple[str, ...]) -> Column | None:
-    """Return what compares the answers of one place, or of two, None where there are no such places."""
+    """Return the comparison of the answers of one place, or of two; None if there are no such places."""
     many = 2 if what in {"same", "follows"} else 1
     if len(said) != many or not set(said) <= set(names):
         return None
@@ -309,8 +309,8 @@ class FeatureSet:
     def table(self, history: History, step: int) -> Floats:
         """Return the features of logged questions after step `step`, from 1: float64 (n, d).
 
-        Missing values are NaN, and so are all values of a question whose record ends before that step. No later step is
-        read.
+        Missing values are NaN, and so are all values of a question whose record ends before that step. Later steps are
+        not read.
         """
         out = np.full((history.n, len(self.names)), np.nan)
         if 1 <= step <= history.horizon:
@@ -323,7 +323,7 @@ class FeatureSet:
     def live(self, observation: Observation, more: Mapping[str, float] | None = None) -> list[float]:
         """Return the same features of the latest step of a question that is being answered.
 
-        `more` has numbers of the question beside those of its text: its embedding's.
+        `more` has further numbers of the question: those of its embedding.
         """
         seen = LiveView(observation, self.sources, more)
         return [float(one.of(seen)) for one in self._columns]
@@ -402,6 +402,8 @@ def _described_view(name: str) -> Feature:
 
 # --- what is offered
 
+_LEAST_KNOWN = 0.1
+"""A feature that is known for a smaller share of the questions is not offered."""
 _TOO_EQUAL = 0.99
 """A feature with the same value for a larger share of the questions is not offered."""
 _TOO_ALIKE = 0.999
@@ -412,15 +414,12 @@ ASKED_OFFERED = ("characters", "choices", "context_characters", *OF_REQUEST)
 MOST_OFFERED, ENOUGH = 20, 6
 
 
-def offered(
-    history: History, step: int, *, least_known: float = 0.1, at_most: int = MOST_OFFERED, enough: int = ENOUGH
-) -> tuple[str, ...]:
+def offered(history: History, step: int, *, at_most: int = MOST_OFFERED, enough: int = ENOUGH) -> tuple[str, ...]:
     """Return the names of the features worth fitting on after a step, the most informative kind first.
 
-    It leaves out a feature that is known for less than the share `least_known` of the questions that reached the step,
-    that hardly varies, or that repeats an earlier one. It does not look at which answers are right.
-    `design/features.md` lists the kinds. Signals that say little of how good an answer is come last, until there are
-    `enough` names.
+    It leaves out a feature that is known for less than a tenth of the questions that reached the step, that hardly
+    varies, or that repeats an earlier one. It does not read which answers are right. `design/features.md` lists the
+    kinds. Signals that say little about how good an answer is come last, until there are `enough` names.
     """
     telling = list(dict.fromkeys(_telling(history, step)))
     names = tuple(dict.fromkeys([*telling, *_signals(history)]))
@@ -431,7 +430,7 @@ def offered(
         if len(kept) >= (at_most if index < len(telling) else min(at_most, enough)):
             break
         replaced = name == "cost_so_far" and "tokens_so_far" in kept
-        if not replaced and _tells(values[:, index], least_known):
+        if not replaced and _tells(values[:, index]):
             compared = _Compared(np.isnan(some[:, index]), _standard(some[:, index]))
             if not any(_say_the_same(compared, one) for one in kept.values()):
                 kept[name] = compared
@@ -464,10 +463,10 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _comparisons(places: Sequence[str], step: int, ladder: bool) -> Iterator[str]:
-    """Yield comparisons of answers: in a ladder each model's with the latest, in rounds the last two.
+    """Yield comparisons of answers: in a ladder of each model's with the latest, in rounds of the last two.
 
-    The share of earlier answers that are the same, and whether one model took the other's over, add nothing to these
-    (`design/features.md`), so that they are not offered.
+    Two more comparisons add nothing to these and are not offered (`design/features.md`): the share of earlier answers
+    that are the same, and whether one model repeats the other's answer.
     """
     first, *others = places
     yield from (f"same[{first},{other}]" for other in others)
@@ -480,10 +479,10 @@ def _comparisons(places: Sequence[str], step: int, ladder: bool) -> Iterator[str
 
 
 def _earlier(series: Sequence[str], step: int, ladder: bool) -> Iterator[str]:
-    """Yield earlier values: of each model in a ladder; what changed, and the extremes, in rounds of the same models.
+    """Yield earlier values: in a ladder that of each model; in rounds of the same models the change and the extremes.
 
     A column that follows from others is not offered: the previous value is the latest minus the change, and in round 2
-    the least follows from these and the greatest.
+    the least follows from these two and the greatest.
     """
     if ladder:
         yield from (f"{one}.at{k}" for k in range(step - 1, 0, -1) for one in series)
@@ -492,10 +491,10 @@ def _earlier(series: Sequence[str], step: int, ladder: bool) -> Iterator[str]:
         yield from (f"{one}.{view}" for one in series for view in views)
 
 
-def _tells(values: Floats, least_known: float) -> bool:
+def _tells(values: Floats) -> bool:
     """Whether a feature is known often enough, and varies."""
     known = values[~np.isnan(values)]
-    if not known.size or known.size < least_known * values.size:
+    if not known.size or known.size < _LEAST_KNOWN * values.size:
         return False
     common = np.partition(known, known.size // 2)[known.size // 2]  # the most frequent value
     return float((known == common).mean()) <= _TOO_EQUAL

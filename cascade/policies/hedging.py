@@ -38,7 +38,10 @@ _KEYS = ("schema_version", "horizon", "sources", "usd_a_second", "rules", "held_
 class HedgeRule(NamedTuple):
     """The predicted value of starting the reference's call in one state.
 
-    `bought` has the numbers of the steps taken so far, rising; the worth is in nano-USD.
+    Attributes:
+        bought: the numbers of the steps taken so far, rising.
+        features: the features that the prediction reads.
+        worth: the predicted value, nano-USD.
     """
 
     bought: tuple[int, ...]
@@ -48,10 +51,14 @@ class HedgeRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """The rules for starting the reference's call early. In a state without a rule it is not started.
+    """The rules for starting the reference's call early. In a state without a rule the call is not started early.
 
-    `horizon` is the number of the reference's step, and there is one rule for each state. `held_out` says what it does
-    on questions that it was not fitted on, for people who read the file.
+    Attributes:
+        horizon: the number of the reference's step.
+        sources: the places of a step's candidates, as in `History`.
+        usd_a_second: the price of a second.
+        rules: at most one rule for each state.
+        held_out: the effect on questions that did not fit the hedge, for people who read the file.
     """
 
     horizon: int
@@ -69,7 +76,7 @@ class Hedge:
         object.__setattr__(self, "_by_state", found)
 
     def begins(self, observation: Observation) -> bool:
-        """Whether to start the reference's call together with the next one. Pure; a step numbered 0 means none yet."""
+        """Whether to start the reference's call together with the next one. Pure. A step numbered 0 is no step yet."""
         bought = tuple([step.number for step in observation.steps if step.number])
         rule = self._by_state.get(bought)
         if rule is None or observation.horizon != self.horizon:
@@ -118,7 +125,7 @@ def loads(data: bytes, source: str) -> Hedge:
     except ConfigError as error:
         raise ConfigError(error.problems, where) from None
     except (UsageError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError([f"rules: they are not valid: {error}"], where) from None
+        raise ConfigError([f"rules: {error}"], where) from None
 
 
 def _problems(document: Any) -> Iterator[str]:

@@ -101,11 +101,11 @@ class LearnedPolicy(Policy):
         rules: one for each step, all with the same sources.
         kappa: the threshold if none is certified.
         directions: the directions of a question's sentence embedding that it uses; None if it uses none.
-        embedded: the same with the sentence model, which `scores` then needs; on a log the numbers stand in `asked`.
+        embedded: the same with the sentence model, which `scores` then needs; a log has the numbers in `asked`.
         takes: the part of the strategy that it walks over, one rule for each step of it; None: all of it.
-        states: where it decides before each call, the offers that were bought when a rule decides, by their numbers:
-            one set for each rule, smaller ones first, none of them at first and the last offer alone, the reference,
-            at the end. Empty for a policy that has a rule for each step.
+        states: for a policy that decides before each call, the numbers of the offers bought when each rule decides. The
+            first set is empty, smaller sets come first, and the last set has only the last offer, the reference. Empty
+            for a policy that has a rule for each step.
     """
 
     method: str
@@ -202,7 +202,7 @@ class LearnedPolicy(Policy):
         return Scores(kept, onward, self._confidences(observation, rule, places, memo) if self.judges else None, buy)
 
     def _rule_of(self, observation: Observation) -> StepRule:
-        """Return the rule for the offers that were bought; the step numbered 0 means none yet."""
+        """Return the rule for the offers that were bought. A step numbered 0 is no step yet."""
         bought = tuple([step.number for step in observation.steps if step.number])
         if bought and bought[-1] >= self.horizon:
             return self.rules[-1]
@@ -283,7 +283,7 @@ class LearnedPolicy(Policy):
         return BatchScores(scores, confidence)
 
     def _batch_bought(self, history: History) -> BatchScores:
-        """Walk over a log to its end, buying as `scores` does; others are skipped at every threshold."""
+        """Walk over a log to its end, and buy as `scores` does; all other steps are skipped at every threshold."""
         present, horizon = history.answer >= 0, self.horizon
         scores = ScoreArrays(np.full(present.shape, -np.inf), np.full(present.shape[:2], np.inf))
         confidence, bought = np.full(present.shape, np.nan), np.zeros(present.shape[:2], dtype=np.bool_)
@@ -323,8 +323,8 @@ def as_learned(policy: Policy) -> LearnedPolicy | None:
 class _Found(NamedTuple):
     """A rule's results on n rows with m places.
 
-    `next` and `incumbent` are (n,), the others (n, m). NaN is unknown; `own` says where the confidence is the
-    strategy's.
+    `next` and `incumbent` are (n,), the others (n, m). NaN is unknown; `own` marks the answers that keep the strategy's
+    confidence.
     """
 
     next: Floats
@@ -396,10 +396,10 @@ def beside(chances: Floats, incumbent: Floats, best: Floats) -> Floats:
         best: float64 (n,), the highest confidence of the earlier answers; NaN = none has any.
 
     Returns:
-        float64 (n, m): above `best` where the chance is above the incumbent's, below where it is below, `best` itself
-        where it is equal, and as close to the chance as that allows. Chances of one side keep their order. All lie in
-        [0, 1]: where `best` is 0 or 1 itself there is no room beyond it, and those on that side equal it. Where the
-        incumbent is unknown, the chance itself, at least `LEAST` from 0 and 1. NaN where the chance is.
+        float64 (n, m) in [0, 1]. A confidence is above `best` if the chance is above the incumbent's, below `best` if
+        it is below, and `best` if the two are equal; it is as close to the chance as that allows. Chances on one side
+        keep their order. If `best` is 0 or 1, the confidences beyond it equal it. If the incumbent is unknown, the
+        confidence is the chance, at least `LEAST` from 0 and 1. NaN if the chance is NaN.
     """
     made = np.minimum(np.maximum(chances, LEAST), 1.0 - LEAST)
     apart = ~np.isnan(best) & ~np.isnan(incumbent)
@@ -422,8 +422,8 @@ def _ahead(chances: Floats, side: np.ndarray[tuple[int, ...], np.dtype[np.bool_]
 
 # --- how much a policy's score depends on each of its features: one figure for readers, for every form of score ---
 # For a policy network the figure is about the probabilities of its actions; after the last step these are the
-# probabilities of keeping answers. It is not about their logarithms, which are the scores: whether an action has 1e-9
-# or 1e-20 decides nothing, but would make up most of the logarithms' variance.
+# probabilities of keeping answers. Their logarithms, the scores, would mislead: a change from 1e-9 to 1e-20 decides
+# nothing, but would make up most of the logarithms' variance.
 
 _ROWS = 2_000
 """The most questions used: the figure has two digits."""
@@ -435,8 +435,9 @@ class Weighed(NamedTuple):
     Attributes:
         step: the step after which the policy reads it; 0 before any call.
         feature: its description.
-        weight: 0: the score does not depend on it; 1: it depends on nothing else. None where nothing is scored, or
-            the score does not vary. Features that tell the same share a weight as the fit divided it.
+        weight: 0 if the score does not depend on the feature, 1 if it depends on nothing else. None if nothing is
+            scored, or if the score does not vary. Features with the same information share a weight, divided as the fit
+            divided it.
         known: the share of questions that have it; None if no question took the step.
     """
 
@@ -452,7 +453,7 @@ def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weig
     A feature's values are permuted among the questions; its weight is √(E[(s − r)²] / (2 Var s)), for a score s that
     becomes r. For a linear score that is |weight| · sd(feature) / sd(score). For a network, s and r are the
     probabilities of its actions, and both means are summed over these. A question is left out if its score is +∞
-    because it lacks a feature that was always there in training. About 2,000 questions are looked at, evenly spread.
+    because it lacks a feature that was always there in training. About 2,000 questions, evenly spread, are used.
 
     Reference: Breiman, Random forests (2001), permutation importance, of the score instead of its error.
     """

@@ -154,7 +154,7 @@ class LearnedConfig(_InDirectory):
 
         read = signals_read([one.name for one in self.features], self.sources)
         for name in sorted({name for name in read if name is not None} - strategy.signals):
-            said = f"it looks at the signal {name}, which the {strategy.kind} strategy never gives"
+            said = f"it reads the signal {name}, which the {strategy.kind} strategy never gives"
             yield f"policy.features: {said}{did_you_mean(name, strategy.signals)}"
 
     def _taken_problems(

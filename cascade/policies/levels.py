@@ -2,11 +2,11 @@
 
 The directory itself is the default level, a policy directory like any other, so all readers can read that level. The
 others are policy directories in `levels/NAME/`. `levels.json` names all of them, with the alpha that each promises and
-the SHA-256 of its policy, so that levels of two fits are never taken for those of one. The level that allows the most
-misses is the cheapest: "low" is a low budget, not a low risk.
+the SHA-256 of its policy, so that the levels of two fits cannot be mixed. The level that allows the most misses is the
+cheapest: "low" means a low budget, not a low risk.
 
-Reading checks everything before anything is used, and names every problem; no path in the file is followed but those
-two forms. Writing is whole or not at all, `levels.json` last; `foreign` says beforehand what it would write over.
+Reading checks everything before anything is used, and names every problem. It follows no path in the file other than
+these two forms. Writing is atomic and writes `levels.json` last; `foreign` lists beforehand what it would overwrite.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ class Levels:
         return cls(default, in_order({name: one.alpha for name, one in found.items()}, found))
 
     def chosen(self, level: str | None = None, alpha: float | None = None) -> Level:
-        """Return the level asked for, by its name or by the share that may be missed.
+        """Return the requested level; by default the default level.
 
         Args:
             level: its name.
             alpha: the highest alpha allowed; the cheapest level within it is chosen.
 
         Raises:
-            UsageError: there is none, or both are given.
+            UsageError: there is no such level, or both are given.
 
         >>> levels = Levels("mid", {"low": Level("low", 0.2, ""), "mid": Level("mid", 0.1, "")})
         >>> levels.chosen("low").alpha, levels.chosen(alpha=0.15).name, levels.chosen().name
@@ -111,7 +111,9 @@ class Levels:
 
     def _promising(self, alpha: float) -> Level:
         if not is_share(alpha):
-            raise UsageError(f"alpha is a share of questions, between 0 and 1, not {alpha!r}. There is {self.told}.")
+            raise UsageError(
+                f"alpha must be a share of questions, between 0 and 1, not {alpha!r}. There is {self.told}."
+            )
         found = next((one for one in self.by_name.values() if one.alpha <= alpha), None)
         if found is None:
             raise UsageError(f"No level promises an alpha of {alpha:g} or less. There is {self.told}.")
@@ -160,7 +162,7 @@ def write(
 ) -> Levels:
     """Write a policy directory with several levels; the same artefacts give the same bytes.
 
-    All of it is written, or nothing changes. Levels that were there before go.
+    The write is atomic. Levels that the directory had before are removed.
 
     Args:
         directory: the directory; it is created if it does not exist.
@@ -169,11 +171,11 @@ def write(
         files: further files of each level, by its name: a model card, a plot; as in `artifact.write`.
 
     Raises:
-        UsageError: they cannot be levels of one directory, or it cannot be written there.
+        UsageError: the policies cannot be levels of one directory, or the directory cannot be written.
     """
     levels, folder, beside = Levels.of(artifacts, default), Path(directory), files or {}
     if linked := _linked(folder, levels.by_name):
-        raise UsageError(f"{linked} is a link, and levels are written into the directory itself; choose another one.")
+        raise UsageError(f"{linked} is a link, but levels must be in the directory itself; choose another one.")
     kept = tuple(f"{levels.directory(name)}/" for name in levels.by_name)
     contents = {file: data for file, data in levels_gone(folder).items() if not file.startswith(kept)}
     for name in [*(one for one in levels.by_name if one != default), default]:
@@ -203,7 +205,7 @@ def foreign(directory: str | Path, names: Iterable[str], default: str) -> list[P
 
 
 def _linked(folder: Path, names: Iterable[str]) -> Path | None:
-    """Return the first of the folders of levels that is a link."""
+    """Return the first level's folder that is a link; None if none is."""
     within = folder / LEVELS_FOLDER
     return next((one for one in (within, *(within / name for name in names)) if one.is_symlink()), None)
 
@@ -233,7 +235,7 @@ def read(directory: str | Path) -> Levels | None:
         raise damaged(error) from None
     problems = list(_file_problems(document))
     if not problems and (linked := _linked(folder, document["levels"])):
-        problems = [f"{linked} is a link: levels are in the directory itself"]
+        problems = [f"{linked} is a link, but levels must be in the directory itself"]
     if problems:
         raise damaged(ConfigError(problems, str(file)))
     entries = document["levels"]
@@ -242,7 +244,7 @@ def read(directory: str | Path) -> Levels | None:
 
 
 def check(levels: Levels, artifacts: Mapping[str, PolicyArtifact], *, certificates: bool = True) -> Iterator[str]:
-    """Yield where the policies of a directory differ from those that its `levels.json` names."""
+    """Yield the differences between the policies of a directory and those that its `levels.json` names."""
     for name, level in levels.by_name.items():
         found = artifacts[name].policy_sha256
         if found != level.policy_sha256:

@@ -1,9 +1,9 @@
 """Policy networks, for serving: numpy only, with the same bits for one row and for many.
 
 At each step of a walk the actions are {keep candidate 1, …, keep candidate m, next}, or {stop, next} if every answer is
-kept. An action's score is its log-probability. The sums of a layer are added input after input, bias first, for
-one row and for many; activations are those that IEEE arithmetic rounds correctly element by element; `exp` and `log`
-are `math`'s. `design` says why, and `design/network.md` what it costs.
+kept. An action's score is its log-probability. The sums of a layer add the bias first and then input after input, for
+one row and for many. IEEE arithmetic rounds the activations correctly, element by element; `exp` and `log` come from
+`math`. `policies.design` gives the reasons, and `design/network.md` the cost.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from cascade.errors import UsageError
 from cascade.policies.design import GO_ON, Array, Design, Memo, Reading, Scored, fixed
 
 MOST_HIDDEN, MOST_UNITS = 16, 4_096
-"""The maximum numbers of hidden layers and of units per layer; a file with more is refused."""
+"""The most hidden layers, and the most units of a layer; a file with more is refused."""
 _LARGEST = 1e300
-"""No logit may be larger: the difference of two is then finite too."""
+"""No logit may be larger, so that the difference of two logits is finite."""
 _BLOCK = 1_024
-"""Rows that go through the layers together: with 64 units they stay in the second cache; 5.3 µs a row and layer of 64
-with 64 rows, 3.7 with 1,024, 4.4 with 2,048."""
+"""Rows that go through the layers together: with 64 units they fit into the second-level cache. A row takes 5.3 µs per
+layer of 64 units in blocks of 64 rows, 3.7 µs in blocks of 1,024, and 4.4 µs in blocks of 2,048."""
 
 
 def _relu(inputs: Floats, out: Floats) -> None:
@@ -39,28 +39,27 @@ def _softsign(inputs: Floats, out: Floats) -> None:
 
 
 ACTIVATIONS: Mapping[str, Callable[[Floats, Floats], None]] = {"relu": _relu, "softsign": _softsign}
-"""By name, in the order of their codes in a file: max(x, 0) and x / (1 + |x|). Only what is rounded correctly element
-by element is here: the vector form of tanh may differ from its scalar form by a bit."""
+"""By name, in the order of their codes in a file: max(x, 0) and x / (1 + |x|). Both are rounded correctly element by
+element. tanh is missing, since its vector form may differ from its scalar form by a bit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
     """A multilayer perceptron with a softmax over the actions of a step.
 
-    With h_0 the D columns of the design, h_l = activation(W_l · h_{l−1} + b_l) for the hidden layers and z the same of
-    the last layer without activation, the log-probability of output j is z_j − log Σ_i exp(z_i) over the outputs i that
-    are allowed, and −inf where j is not.
+    h_0 are the D columns of the design. A hidden layer computes h_l = activation(W_l · h_{l−1} + b_l); the last layer
+    computes z in the same way, without activation. The log-probability of output j is z_j − log Σ_i exp(z_i), summed
+    over the allowed outputs i; it is −inf if j is not allowed.
 
     Attributes:
-        design: the raw features (d) as columns (D).
+        design: the conversion of d raw features to D columns.
         weights: float64 (out, in) for each layer, the hidden ones first; the last has k outputs.
         biases: float64 (out,) for each layer.
         activation: "relu" or "softsign".
-        allowed: bool (k,), which outputs there are at this step: "next" is none at the last.
+        allowed: bool (k,), the outputs that are allowed at this step; "next" is not allowed at the last step.
 
     Raises:
-        UsageError: the shapes do not chain, an output is missing, or the numbers are such that a score need not be
-            finite.
+        UsageError: the shapes of two layers do not fit together, no output is allowed, or a score may be infinite.
 
     >>> design = Design(np.zeros(1), np.ones(1), np.array([-9.0]), np.array([9.0]), np.array([]), np.empty((0, 2)))
     >>> layers = (np.array([[1.0], [-1.0]]), np.array([[0.0, 0.0], [1.0, 0.0]]))
@@ -93,24 +92,23 @@ class Network:
         """The outputs k, allowed or not."""
         return int(self.allowed.size)
 
-    def log_probabilities(self, raw: Floats, memo: Memo | None = None) -> Floats:
+    def log_probabilities(self, raw: Floats) -> Floats:
         """Return the log-probabilities of the outputs, float64 (…, d) -> (…, k); the same bits for any number of rows.
 
-        −inf for outputs that are not allowed; `GO_ON` for the others where a missing feature was not foreseen. `memo`
-        is what was made of the same raw features already.
+        An output that is not allowed has −inf. The others have `GO_ON` if a missing feature was not foreseen.
         """
-        memo = memo or Memo(raw)
+        memo = Memo(raw)
         return np.array(self.row(memo), dtype=np.float64) if raw.ndim == 1 else self.rows(memo)
 
     def row(self, memo: Memo) -> Sequence[float]:
-        """Return the log-probabilities of the memo's one row, k floats; made once a memo."""
+        """Return the log-probabilities of the memo's one row, k floats; computed once for each memo."""
         found: Sequence[float] | None = memo.networks.get(self)
         if found is None:
             found = memo.networks[self] = self._of_one(memo)
         return found
 
     def rows(self, memo: Memo) -> Floats:
-        """Return the log-probabilities of the memo's rows, float64 (…, k); made once a memo."""
+        """Return the log-probabilities of the memo's rows, float64 (…, k); computed once for each memo."""
         found: Floats | None = memo.networks.get(self)
         if found is None:
             found = memo.networks[self] = self._of_many(memo)
@@ -125,7 +123,7 @@ class Network:
         activate, totals = ACTIVATIONS[self.activation], np.empty(0)
         for number, layer in enumerate(self._layers):
             inputs = np.empty((len(layer.terms), 1))
-            inputs[0] = 1.0  # of the bias
+            inputs[0] = 1.0  # for the bias
             if number:
                 activate(totals, inputs[1:, 0])
             else:
@@ -134,7 +132,7 @@ class Network:
         logits: list[float] = totals.tolist()
         most = max([logits[j] for j in self._there])
         total = 0.0
-        for j in self._there:  # not sum(), which may carry what rounding lost
+        for j in self._there:  # not sum(), which compensates for rounding in some Python releases
             total += math.exp(logits[j] - most)
         normaliser = math.log(total)
         for j in self._there:
@@ -154,7 +152,7 @@ class Network:
         return logs
 
     def _logits(self, rows: Floats) -> Floats:
-        """Return the logits of columns, float64 (n, D) -> (k, n): a unit's sums lie side by side."""
+        """Return the logits of columns, float64 (n, D) -> (k, n): the n sums of a unit are neighbours in memory."""
         activate, held = ACTIVATIONS[self.activation], np.ascontiguousarray(rows.T)
         for number, layer in enumerate(self._layers):
             if number:
@@ -182,7 +180,7 @@ class Network:
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Network | None:
-        """Return a network of d features from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         design = Design.read(held.inside("design"), width)
         code, allowed = held.take("activation", np.int64, ()), held.take("allowed", np.bool_, (None,))
         if code is not None and not 0 <= int(code) < len(ACTIVATIONS):
@@ -202,7 +200,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action(Scored):
-    """The log-probability of one output of a network. All actions of a step are of one network, which is passed once.
+    """The log-probability of one output of a network. The actions of a step share one network, which is computed once.
 
     Raises:
         UsageError: the network has no such output, or does not allow it.
@@ -214,7 +212,7 @@ class Action(Scored):
 
     def __post_init__(self) -> None:
         if not 0 <= self.output < self.network.outputs or not self.network.allowed[self.output]:
-            there = ", ".join(str(j) for j in np.flatnonzero(self.network.allowed).tolist())
+            there = ", ".join(map(str, np.flatnonzero(self.network.allowed).tolist()))
             raise UsageError(
                 f"An action must be one of the outputs that the network allows, {there}, not {self.output}."
             )
@@ -240,12 +238,12 @@ class Action(Scored):
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Action | None:
-        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        """Build it from a file's arrays; if they are not valid, note why and return None."""
         return cls.of(held, Network.read(held.inside("network"), width))
 
     @classmethod
     def of(cls, held: Reading, network: Network | None) -> Action | None:
-        """Return the action of a network that was read already; None, and the problems noted, where there is none."""
+        """Build the action of a network that has been read; if that is not possible, note why and return None."""
         output = held.take("output", np.int64, ())
         if output is None or network is None:
             return None
@@ -259,7 +257,7 @@ class Action(Scored):
 def action_problems(
     onward: Scored | None, include: Sequence[Scored | None], others: Sequence[Scored | None]
 ) -> Iterator[str]:
-    """Yield the reasons why the actions of a step's rule are not those of one network.
+    """Yield the reasons why the actions of a step's rule do not belong to one network.
 
     `include` has the scores of the m answers, and `others` the rule's other scorers.
     """
@@ -268,7 +266,7 @@ def action_problems(
     if any(isinstance(one, Action) for one in others):
         yield "an action must be the score of going on or of an answer, not a confidence"
     if len(networks) > 1:
-        yield "all actions of a step must be of one network"
+        yield "all actions of a step must belong to one network"
     many = len(include)
     for at, one in actions.items():
         outputs = one.network.outputs
@@ -282,9 +280,9 @@ def action_problems(
 
 
 class _Layer(NamedTuple):
-    """A layer in memory order for its sums.
+    """A layer, arranged in memory for its sums.
 
-    `terms`, float64 (in + 1, out), has the biases first; `in_order` is of `_reduces_in_order`.
+    `terms`, float64 (in + 1, out), has the biases first; `in_order` is the result of `_reduces_in_order`.
     """
 
     terms: Floats
@@ -298,7 +296,7 @@ class _Layer(NamedTuple):
 
 
 def _laid(weights: Floats, biases: Floats) -> _Layer:
-    terms = np.empty((weights.shape[1] + 1, biases.size))  # in C order: along its fast axis numpy would sum pairwise
+    terms = np.empty((weights.shape[1] + 1, biases.size))  # in C order, see `_reduces_in_order`
     terms[0], terms[1:] = biases, weights.T
     terms.setflags(write=False)
     return _Layer(terms, _reduces_in_order(*terms.shape))
@@ -308,8 +306,9 @@ def _laid(weights: Floats, biases: Floats) -> _Layer:
 def _reduces_in_order(rows: int, columns: int) -> bool:
     """Whether `np.add.reduce` over the first axis gives the bits of `np.add.accumulate`, which is sequential.
 
-    numpy sums pairwise along the fast axis in memory only, so it does for two columns and more. It takes a third of the
-    time, and is tried once for each shape, since the bits of a certified score depend on it.
+    numpy sums pairwise only along the axis that is contiguous in memory, so the bits are the same for two columns or
+    more. `reduce` takes a third of the time. This function compares the two once for each shape, since the bits of a
+    certified score depend on it.
 
     Reference: the notes of `numpy.sum`.
     """
@@ -320,10 +319,9 @@ def _reduces_in_order(rows: int, columns: int) -> bool:
 
 
 def _log_softmax(logits: Floats) -> Floats:
-    """Return logits less the logarithm of their sum of exponentials over the first axis: float64 (k, n) -> (k, n).
+    """Return logits minus the logarithm of their sum of exponentials over the first axis: float64 (k, n) -> (k, n).
 
-    A sum that is ±0 changes no bit by its sign: in the next layer only a sum that is ±0 itself, and here the difference
-    to the largest is ±0 for that one, and −0 only where two are 0, so that the logarithm is none of 1.
+    The sign of a logit of ±0 changes no bit of the result.
     """
     shifted = logits - logits.max(axis=0)
     total = np.zeros(logits.shape[1])
@@ -346,13 +344,19 @@ def _problems(network: Network) -> Iterator[str]:
         for one, bias, into, out in zip(weights, biases, sizes[:-1], sizes[1:], strict=True)
     )
     if not chained:
-        yield f"layers: weights must be (out, in), biases (out,), an input for each output before, {sizes[0]} first"
+        yield (
+            "layers: weights must be (out, in) and biases (out,); a layer has an input for each output of the layer "
+            f"before it, and the first layer has {sizes[0]}"
+        )
     if any(not 1 <= size <= MOST_UNITS for size in sizes[1:]):
         yield f"layers: each must have 1 to {MOST_UNITS:,} units"
     if sizes[-1] < 2 or allowed.shape != (sizes[-1],) or not allowed.any():
-        yield f"allowed: it says which of the {sizes[-1]} outputs there are, of at least 2 at least one"
+        yield (
+            f"allowed: it must have one bool for each of the {sizes[-1]} outputs; there must be at least 2 outputs, "
+            "and one of them allowed"
+        )
     elif chained and not _bounded(network):
-        yield "layers: the numbers are not finite, or so large that a score may be infinite"
+        yield "layers: a number is not finite, or so large that a score may be infinite"
 
 
 def _bounded(network: Network) -> bool:
@@ -361,7 +365,7 @@ def _bounded(network: Network) -> bool:
         most = network.design.most()
         for weights, bias in zip(network.weights, network.biases, strict=True):
             most = np.abs(weights) @ most + np.abs(bias)
-            if not (most <= _LARGEST).all():  # nor where it is no number
+            if not (most <= _LARGEST).all():  # also if it is NaN
                 return False
             if network.activation == "softsign":
                 most = np.minimum(most, 1.0)

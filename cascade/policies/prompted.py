@@ -22,10 +22,10 @@ KEEP_BASE, KEEP_GUIDE, GO_ON = 1.0, 2.0, 3.0
 class PromptedPolicy(Policy):
     """Follow the model's decision.
 
-    Signal `decided_action` (of the base-guide strategy with a decider): 1 keep the base's answer, 2 the guide's, 3 go
-    on. Signal `says_exit` (of the exit strategy): 1 stop, 0 go on; every answer on the way is kept, as in the source.
-    A reply that was neither, or a choice of an answer that is not there, goes on; at the last step the guide's answer
-    is kept, or the newest.
+    Signal `decided_action` (of the base-guide strategy with a decider): 1 keeps the base's answer, 2 the guide's, 3
+    goes on. Signal `says_exit` (of the exit strategy): 1 stops, 0 goes on; every answer on the way is kept, as in the
+    paper. If the signal is missing or names an answer that the step lacks, the policy goes on; at the last step it
+    keeps the guide's answer, or else the newest.
     """
 
     kappa: float = 0.0
@@ -60,6 +60,6 @@ class PromptedConfig(PolicyConfig):
         return PromptedPolicy()
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield where no model of the strategy decides."""
+        """Yield a problem if no model of the strategy decides."""
         if not strategy.decides:
             yield "policy: prompted needs a model that decides: strategy.decider: guide, or strategy: {kind: exit}"

@@ -165,7 +165,7 @@ def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> It
         most = one.made_for.get("most_nano_usd")
         differ += [] if most == asked.most_nano_usd else [f"most_nano_usd is {most}"]
         if differ:
-            yield f"certificates[{place}]: it is not what was asked for: {', '.join(differ)}"
+            yield f"certificates[{place}]: it differs from the request: {', '.join(differ)}"
 
 
 def shape_problems(
@@ -174,7 +174,7 @@ def shape_problems(
     checks: Mapping[str, Callable[[Any], bool]] = MappingProxyType({}),
     optional: Iterable[str] = (),
 ) -> Iterator[str]:
-    """Yield where a file's document lacks a field, has an unknown one, another version, or a field of another form."""
+    """Yield the problems of a file's document: missing or unknown fields, another version, values of another form."""
     if not isinstance(document, dict):
         yield "it must be an object with named fields"
         return

@@ -42,8 +42,8 @@ class Scope:
         needs: the signals that the policy cannot do without; only these are checked where `shown` is None.
         shown: what the calibration questions showed at each step; None where the certificate does not say (0.5.0).
         echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
-        insists: whether a walk goes on where it would end with a step that is not covered: a certificate is required,
-            and the policy's decision at such a step proves nothing.
+        insists: whether a walk goes on instead of ending at a step that is not covered, because a certificate is
+            required and the policy's decision at such a step proves nothing.
         strict: whether odd steps are not covered either, because they have become more frequent than the calibration
             allows.
     """
@@ -169,9 +169,9 @@ def usual(at: Shown) -> int:
 
 
 def failures(step: Step) -> list[str]:
-    """Return a sentence for each failed call of a step, but of those begun early, which are made again.
+    """Return a sentence for each failed call of a step, without calls that began early, since these are repeated.
 
-    The provider's own message is only in `Call.error`.
+    Only `Call.error` has the provider's own message.
     """
     return [
         f"the call of {call.request.role} at step {step.number} failed ({call.failed_with})"
@@ -181,33 +181,35 @@ def failures(step: Step) -> list[str]:
 
 
 # --- kinds of requests ---
-# Only what changes a reply by its kind is looked at: tools, a form, what is in the messages, and how the reply is
-# drawn. What is asked is not: fresh questions are as unlike each other as those of the calibration.
+# A kind has the properties of a request that change the kind of reply: tools, a required form, the parts of the
+# messages, and the sampling settings. The question itself is left out, since questions differ in every log.
 
 Kind: TypeAlias = Mapping[str, float | str]
-"""What is special about a request, by a name: a number, or a text (JSON), "" where there is nothing more to say."""
+"""The special properties of a request, by name: a number or a text (JSON); "" if the name says everything."""
 Seen: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""By a name of `Kind`: `of` requests had it; `least` and `most` of its numbers, `texts`, which are None if too many."""
+"""For each name of `Kind`: how many requests had it (`of`), its `least` and `most` number, and its `texts` (None if
+they are too many)."""
 PLAIN: Kind = {}
 """A question, which cascade puts into its own prompt."""
 _FORM, _CHAT, _UNSAID = "form", "chat", "unknown"
 UNSAID: Kind = {_FORM: _UNSAID}
 """A request of a log that does not say whether the model saw it in cascade's prompt or as a chat request."""
 QUESTIONS: Mapping[str, Any] = {"of": 0, "kinds": {}}
-"""What `calibration.fingerprint.seen` says of questions alone: 0.5.0 had no others, and its certificates do not say."""
+"""What `calibration.fingerprint.seen` returns for plain questions. Certificates of 0.5.0, which had no other requests,
+do not record it."""
 _DRAWN = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "stop", "reasoning_effort", "verbosity", "modalities", "tool_choice", "parallel_tool_calls",
     "web_search_options",
 )  # fmt: skip
-"""The settings that change how a reply is drawn. What is only kept or passed on (user, metadata, store) does not."""
+"""The settings that change how a reply is sampled. Others (user, metadata, store) do not change the reply."""
 _NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
-"""Settings at their default, which say nothing."""
+"""Settings at their defaults, which are left out."""
 _LIMIT = "a limit of the reply"
 
 
 def kind_of(chat: ChatRequest | None) -> Kind:
-    """Return what is special about a request.
+    """Return the special properties of a request.
 
     >>> from cascade.chat import ChatRequest
     >>> dict(kind_of(ChatRequest([{"role": "user", "content": "Hi"}], {"temperature": 2, "max_tokens": 1})))
@@ -247,8 +249,8 @@ def _parts(chat: ChatRequest) -> Iterator[str]:
 def unlike(kind: Kind, held: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield a sentence for each difference between a request and those of the calibration; none if these are unknown.
 
-    `held` is what the certificate says of the requests (`calibration.fingerprint.seen`). If the form is another,
-    nothing else is compared.
+    `held` describes the calibration requests (`calibration.fingerprint.seen`). If the form differs, nothing else is
+    compared.
 
     >>> held = {"of": 2, "kinds": {"temperature": {"of": 2, "least": 0.2, "most": 1.0}}}
     >>> list(unlike({"form": "chat", "temperature": 2.0}, held))
@@ -276,14 +278,15 @@ def unlike(kind: Kind, held: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def form_unsaid(held: Mapping[str, Any] | None) -> bool:
-    """Return whether a calibration had requests of which its log does not say in which form the models saw them."""
+    """Return whether the log of a calibration does not say in which form the models saw some of its requests."""
     return held is not None and _UNSAID in held["kinds"].get(_FORM, {}).get("texts", ())
 
 
 def _of_other_form(kind: Kind, held: Mapping[str, Any]) -> str | None:
     """Return a sentence if a calibration had only questions, and this is a chat request, or the other way round.
 
-    Only chat requests have other kinds, so a certificate of before `_FORM` that names one was made from chat requests.
+    Only chat requests have further properties. So an older certificate, without `_FORM`, that names a property was made
+    from chat requests.
     """
     chats = held["kinds"].get(_FORM, {"of": 0})["of"]
     if form_unsaid(held):

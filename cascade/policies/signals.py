@@ -125,7 +125,7 @@ def logprob_signals(completion: Completion, answer: str) -> dict[str, float | No
 
 
 def answer_tokens(tokens: Sequence[Token], answer: str) -> Sequence[Token]:
-    """Return the tokens at the end of a reply that spell its answer; none if they cannot be told."""
+    """Return the tokens at the end of a reply that spell its answer; none if the reply does not contain it."""
     if not tokens or not answer:
         return ()
     spelled = "".join([token.text for token in tokens])
@@ -146,7 +146,7 @@ def answer_tokens(tokens: Sequence[Token], answer: str) -> Sequence[Token]:
 
 
 def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
-    """Return the mean and the least log-prob of tokens, in nats; None for both where one of them is unknown."""
+    """Return the mean and the least log-prob of tokens, in nats; None for both if any log-prob is unknown."""
     if not tokens:
         return None, None
     known = [token.logprob for token in tokens if token.logprob is not None]
@@ -190,7 +190,7 @@ def _arguments(request: ChatRequest, calls: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Yield the values of a JSON value as texts; whole numbers as such."""
+    """Yield the values inside a JSON value as texts; 2.0 becomes "2"."""
     if isinstance(value, Mapping | list):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(item)
@@ -203,7 +203,7 @@ def _leaves(value: Any) -> Iterator[str]:
 def value_tokens(tokens: Sequence[Token]) -> list[Token]:
     """Return the tokens that spell the values of a JSON text, possibly inside other text such as a code fence.
 
-    A token that holds a value's characters and structure too counts as a value: the model chose it whole.
+    A token with both structure and characters of a value counts as a value, since the model chose it as a whole.
 
     >>> written = ('{"', 'city', '": "', 'Wien', '", "n": ', '3', '}')
     >>> [token.text for token in value_tokens([Token(text, -0.1) for text in written])]

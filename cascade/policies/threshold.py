@@ -39,15 +39,16 @@ _READS = {"uncertain": "p_yes", "p_yes": "p_yes", "reply_logprob": "reply_mean_l
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPolicy(Policy):
-    """Go on while the doubt about a step is at least `kappa`, else keep the answer that was judged right.
+    """Go on while the doubt about a step is at least `kappa`; otherwise keep the answer that was judged right.
 
-    `when` says what the doubt is: "uncertain" the guide's uncertainty in nats; "p_yes" 1 − P(yes), so that a sure "no"
-    is not enough to stop (for guides whose corrections are weaker than their judgement); "reply_logprob" minus the
-    mean log-prob of the reply's tokens in nats, which asks nobody (for ladders); "gate" 1 − the verdict of a verifier
-    (for `verified`). Unknown is full doubt.
-
-    `keep="judged"` keeps the base's answer after a yes and the guide's after a no, and the newest where nothing was
-    judged; `keep="both"` keeps every answer of every step that was paid.
+    Attributes:
+        kappa: the threshold on the doubt.
+        keep: "judged" keeps the base's answer after a yes, the guide's after a no, and the newest without a verdict;
+            "both" keeps every answer of every step that was paid.
+        when: the doubt. "uncertain": the guide's uncertainty, in nats. "p_yes": 1 − P(yes), so that a sure "no" does
+            not stop (for guides that judge better than they correct). "reply_logprob": minus the mean log-prob of the
+            reply's tokens, in nats, which needs no verdict (for ladders). "gate": 1 − the verdict of a verifier (for
+            `verified`). An unknown value is full doubt.
     """
 
     kappa: float = 0.3

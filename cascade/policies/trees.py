@@ -22,8 +22,8 @@ from cascade.policies.design import Array, Memo, Reading, Scored, fixed, or_go_o
 MOST_LEAVES = 64
 """The most leaves of a tree: the leaves still possible are the bits of one machine word."""
 _CHUNK = 1_024
-"""Rows that are scored together: every inner node is asked of each, and 60 trees of 8 leaves have 420 of them. 1,024
-rows are 3 MB of thresholds compared; 100,000 would be 340 MB."""
+"""Rows that are scored together. Each row is compared with every inner node, and 60 trees of 8 leaves have 420 of
+them: 1,024 rows take 3 MB, and 100,000 would take 340 MB."""
 _TYPES: dict[str, Any] = {
     "feature": np.int32,
     "threshold": np.float64,
@@ -47,10 +47,10 @@ class Trees(Scored):
         leaf: float64 (N,), what a leaf adds; meaningless at an inner node. (`values` gives the score of a row.)
         roots: int32 (R,), where each tree begins.
         intercept: the start of every sum.
-        foreseen: bool (d,), whether a feature may be missing; where another is, the score is +inf (`design.GO_ON`).
+        foreseen: bool (d,), whether a feature may be missing; if another one is, the score is +inf (`design.GO_ON`).
 
     Raises:
-        UsageError: these are no trees: a child out of range, a node with two parents, a circle, too many leaves.
+        UsageError: the trees are not valid: a child out of range, a node with two parents, a circle, too many leaves.
     """
 
     kind = "trees"
@@ -122,10 +122,11 @@ class Trees(Scored):
 
 
 class _Laid(NamedTuple):
-    """Trees laid out for scoring: R trees, M inner nodes each (fewer are filled up with nodes that rule nothing out).
+    """Trees in the layout for scoring: R trees of M inner nodes each; smaller trees get nodes that rule out no leaf.
 
-    `feature`, `threshold` and `missing_left`, (M, R), are of the inner nodes; `mask` has a bit a leaf from left to
-    right, those set that "right" leaves possible. The leaves of a tree begin at its `offset` in `leaf`.
+    `feature`, `threshold` and `missing_left`, (M, R), belong to the inner nodes. `mask` has one bit for each leaf, from
+    left to right: the bit is set if the leaf is possible when the row goes right. The leaves of a tree begin at its
+    `offset` in `leaf`.
     """
 
     feature: Array
@@ -142,7 +143,7 @@ _LOWEST = np.array([(byte & -byte).bit_length() - 1 for byte in range(256)], dty
 
 
 def _lowest(words: Array) -> Array:
-    """Return the lowest bit that is set in each word, from 0. None is 0."""
+    """Return the position of the lowest bit that is set in each word, from 0; 0 if none is set."""
     if words.dtype == np.uint8:
         return _LOWEST.take(words)
     alone = words & (~words + words.dtype.type(1))
@@ -168,7 +169,7 @@ def _laid(trees: Trees) -> _Laid:
             node[m, r], mask[m, r] = inner, every & ~((1 << end) - (1 << start))
     sizes = [len(tree.leaves) for tree in each]
     leaves = [leaf for tree in each for leaf in tree.leaves]
-    # The places that are filled up look at feature 0, and whatever they find rules nothing out.
+    # The added nodes read feature 0, and rule out no leaf whatever its value is.
     filled = np.arange(many)[:, None] >= np.array([len(tree.inner) for tree in each])[None, :]
     feature = np.where(filled, 0, trees.feature[node]).astype(np.int64)
     parts = feature, trees.threshold[node], trees.missing_left[node], mask
@@ -185,7 +186,7 @@ def _walked(trees: Trees, root: int) -> _Tree:
         node, start = ahead.pop()
         if trees.left[node] < 0:
             leaves.append(node)
-        elif start is None:  # first the left side, then this node again, which then knows its leaves, then the right
+        elif start is None:  # the left side, then this node with the range of its left leaves, then the right side
             ahead += [(int(trees.right[node]), None), (node, len(leaves)), (int(trees.left[node]), None)]
         else:
             inner.append((node, start, len(leaves)))

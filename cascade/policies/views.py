@@ -1,12 +1,12 @@
 """The inputs of features: numbers of the question's text, and views of logged steps or of the steps of a live question.
 
-`LogView` and `LiveView` are two `View`s: the same values, of n questions or of one. They put candidates into the same
-places, compare answers by the same rule (`matching.same.answer_key`, which numbers the answers of a table too) and know
-one zero, so that columns made of one are equal, bit by bit, to columns made of the other.
+`LogView` and `LiveView` give the same values, of n questions or of one. Both put candidates into the same places,
+compare answers by the same rule (`matching.same.answer_key`, which also numbers the answers of a table) and turn −0
+into 0. So both give the same features, bit by bit.
 
-`asked_numbers` gives the numbers of a question's text, which are known before anybody has answered it. It serves live
-and fills the tables. They are counts and ratios: there is no table of words to keep, and no function whose last bit
-depends on a library. `design/features.md` lists them.
+`asked_numbers` computes the numbers of a question's text, which are known before any model answers, for live questions
+and for tables. They are counts and ratios, so that their last bit depends on no library. `design/features.md` lists
+them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _size(given: object) -> int:
     return len(given) if isinstance(given, Mapping | list) else 0
 
 
-@lru_cache(maxsize=256)  # a walk asks for the same question's at every step
+@lru_cache(maxsize=256)  # every step of a walk needs the numbers of the same question
 def _of_text(text: str) -> dict[str, float]:
     head = text[:HEAD_CHARS].strip()
     lowered = head.lower()
@@ -162,9 +162,9 @@ NUMBER = AskedNumber("length, of 1", -2.0, 2.0, "projection of its sentence embe
 NAN = math.nan
 NOWHERE = -1
 Values: TypeAlias = Any
-"""float64 (n,) of logged questions; one float of the live one. NaN is unknown."""
+"""float64 (n,) for logged questions; one float for the live one. NaN is unknown."""
 Whole: TypeAlias = Any
-"""int64 or bool with the questions first; of the live one without that axis."""
+"""int64 or bool, with the questions on the first axis; the live question has no such axis."""
 
 
 class View(ABC):
@@ -199,7 +199,7 @@ class View(ABC):
     @property
     @abstractmethod
     def answers(self) -> Whole:
-        """Which distinct answer a candidate is, int64 (…, t, m), −1 without a candidate; m places of the features."""
+        """The number of each candidate's distinct answer, int64 (…, t, m), −1 without a candidate; m places."""
 
     @cached_property
     def alike(self) -> Whole:
@@ -208,7 +208,7 @@ class View(ABC):
         return (flat[..., :, None] == flat[..., None, :]) & (flat >= 0)[..., None]
 
     def where_texts_are_known(self, values: Values) -> Values:
-        """Return the values of questions whose answers can be compared, NaN of the others."""
+        """Return the values of questions whose answers can be compared, and NaN for the others."""
         return values
 
 
@@ -223,7 +223,7 @@ class LogView(View):
     def signal(self, name: str, t: int) -> Floats:
         """Return a signal of step t: float64 (n,)."""
         held = self.history.signals.get(name)
-        return self.unknown() if held is None else held[:, t] + 0.0  # + 0.0: there is one zero
+        return self.unknown() if held is None else held[:, t] + 0.0  # −0 becomes 0
 
     def confidence(self, place: int, t: int) -> Floats:
         """Return the confidence of a place's candidate at step t: float64 (n,)."""
@@ -231,11 +231,11 @@ class LogView(View):
         return self.unknown() if at == NOWHERE else self.history.confidence[:, t, at] + 0.0
 
     def tokens(self, t: int) -> Floats:
-        """Return what step t read and wrote, in tokens: float64 (n,)."""
+        """Return the input and output tokens of step t: float64 (n,)."""
         return self.history.tokens[:, t]
 
     def cost(self, t: int) -> Floats:
-        """Return what step t cost, in nano-USD: float64 (n,)."""
+        """Return the cost of step t, in nano-USD: float64 (n,)."""
         return self.history.cost[:, t]
 
     def asked(self, name: str) -> Floats:
@@ -255,14 +255,14 @@ class LogView(View):
         return np.stack(taken, axis=2)
 
     def where_texts_are_known(self, values: Floats) -> Floats:
-        """Return the values of questions whose answers can be compared, NaN of the others."""
+        """Return the values of questions whose answers can be compared, and NaN for the others."""
         return np.where(self.history.texts_known, values, np.nan)
 
 
 class LiveView(View):
     """The steps of one question that is being answered. Values are computed only when they are read.
 
-    `more` has numbers of the question's text that are known otherwise.
+    `more` has further numbers of the question's text, such as those of its embedding.
     """
 
     def __init__(
@@ -282,12 +282,12 @@ class LiveView(View):
         return NAN if candidate is None or candidate.confidence is None else candidate.confidence + 0.0
 
     def tokens(self, t: int) -> float:
-        """Return what step t read and wrote, in tokens."""
+        """Return the input and output tokens of step t."""
         read = [call.completion.usage[:2] for call in self._steps[t].calls if call.completion is not None]
         return _total([count for both in read for count in both])
 
     def cost(self, t: int) -> float:
-        """Return what step t cost, in nano-USD."""
+        """Return the cost of step t, in nano-USD."""
         return _total([call.cost_nano_usd for call in self._steps[t].calls if call.completion is not None])
 
     def asked(self, name: str) -> float:
@@ -324,10 +324,7 @@ class LiveView(View):
 
 
 def _total(counts: Sequence[int | None]) -> float:
-    """Return the sum of a count over a step's recorded calls, as in a log; NaN if one is unknown, or there is no call.
-
-    A call without a reply has no row in a log, and does not count here.
-    """
+    """Return the sum of a count over a step's calls, as in a log; NaN if one is unknown, or there is no call."""
     known = [count for count in counts if count is not None]
     return float(sum(known)) if known and len(known) == len(counts) else NAN
 

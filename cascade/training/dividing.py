@@ -306,7 +306,7 @@ def directions(vectors: Floats, model: str) -> Directions | None:
     return Directions(model, centre, axes * signs[:, None])
 
 
-# --- notes printed with a fitted policy; and how many questions would do ---
+# --- notes printed with a fitted policy, and how many questions would be enough ---
 
 LEAST_TRAINING = 20
 """With fewer training questions there is no comparison: the fixed depth, which learns nothing, or the requested method
@@ -373,7 +373,7 @@ def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy
             yield f"the score is the length of an answer, in tokens, because {why}"
     elif table.n < LEAST_TRAINING:
         bare = "the policy reads nothing but the step"
-        taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, because it was asked for"
+        taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, because it was requested"
         be = "is" if table.n == 1 else "are"
         yield f"{counted(table.n, 'training question')} {be} too few to choose by: {taken}"
 

@@ -3,7 +3,7 @@
 A design defines how raw features are clipped, scaled, marked as missing and multiplied. A ridge regression is
 factorised once and solved for many targets: backward induction needs dozens of solutions.
 
-    minimise over b, β   Σ_i w_i (y_i − b − x_iᵀβ)² + Σ_j λ_j (β_j − prior_j)²
+    minimise over b, β   Σ_i (y_i − b − x_iᵀβ)² + Σ_j λ_j β_j²
 
 The intercept b is not penalised. λ is not scaled by n: the meaning of a penalty does not depend on the number of rows.
 
@@ -133,15 +133,12 @@ def _pairs(plain: Design, raw: Floats) -> Ints:
     found = []
     for place in range(many, normed.shape[1]):
         twins = [other for other in kept if alike[other, place]]
-        if (flat[place] and _constant(column(place))) or any(_same(column(place), column(one)) for one in twins):
+        new = column(place)
+        if (flat[place] and not _normed(new).any()) or any(_same(new, column(one)) for one in twins):
             continue
         kept.append(place)
         found.append((first[place - many], second[place - many]))
     return np.array(found, dtype=np.int64).reshape(-1, 2)
-
-
-def _constant(column: Floats) -> bool:
-    return not _normed(column).any()
 
 
 def _same(one: Floats, other: Floats) -> bool:
@@ -254,19 +251,6 @@ def checked_column(name: str, values: Floats | float, many: int, *, least: float
     return column
 
 
-def _checked(
-    rows: Floats, penalty: Floats | float, prior: Floats | None, weights: Floats | None
-) -> tuple[Floats, Floats, Floats | None]:
-    """Return penalty and prior of each column, and the rows' weights."""
-    many, columns = checked_rows(rows).shape
-    penalties = checked_column("penalty", penalty, columns, least=0.0)
-    aim = checked_column("prior", 0.0 if prior is None else prior, columns)
-    counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
-    if counted is not None and not counted.sum() > 0:
-        raise UsageError("weights: they are all 0, so there is nothing to fit on.")
-    return penalties, aim, counted
-
-
 # --- linear ---
 
 
@@ -288,16 +272,14 @@ class Weights(NamedTuple):
 class Ridge:
     """A design factorised for one penalty: call `prepare`, then `solve` for each column of targets.
 
-    Preparing costs n·D² + D³, each solution n·D. Constant columns keep the prior's weight (0 without a prior);
-    collinear columns share the explained part.
+    Preparing costs n·D² + D³, each solution n·D. Constant columns get the weight 0; collinear columns share the
+    explained part.
 
     Attributes:
         rows: float64 (n, D), not copied.
-        penalty, prior: float64 (D,).
-        weights: float64 (n,) or None, the weights of the rows.
-        centre: float64 (D,), the columns' (weighted) means.
+        centre: float64 (D,), the columns' means.
         gram: float64 (D, D), centred.
-        factor: of gram + diag(penalty).
+        factor: the factorised gram + diag(penalty).
 
     >>> x = np.array([[-1.0], [0.0], [1.0]])
     >>> prepared = Ridge.prepare(x, penalty=2.0)
@@ -306,50 +288,32 @@ class Ridge:
     """
 
     rows: Floats
-    penalty: Floats
-    prior: Floats
-    weights: Floats | None
     centre: Floats
     gram: Floats
     factor: Factor
 
     @classmethod
-    def prepare(
-        cls,
-        rows: Floats,
-        penalty: Floats | float,
-        prior: Floats | None = None,
-        weights: Floats | None = None,
-    ) -> Ridge:
+    def prepare(cls, rows: Floats, penalty: Floats | float) -> Ridge:
         """Factorise.
 
         Args:
             rows: float64 (n, D), a design's columns, without a column for the intercept.
             penalty: λ ≥ 0, one for all columns or one each, (D,).
-            prior: float64 (D,), the weights to shrink towards; by default 0.
-            weights: float64 (n,) ≥ 0, the weight of each row.
         """
-        penalties, aim, counted = _checked(rows, penalty, prior, weights)
-        centre = mean_of(rows, counted)
-        gram = centred_gram(rows, centre, counted)
-        return cls(rows, penalties, aim, counted, centre, gram, factored(gram + np.diag(penalties)))
+        penalties = checked_column("penalty", penalty, checked_rows(rows).shape[1], least=0.0)
+        centre = rows.mean(axis=0)
+        gram = centred_gram(rows, centre)
+        return cls(rows, centre, gram, factored(gram + np.diag(penalties)))
 
-    def solve(self, y: Floats, weights: Floats | None = None) -> Weights:
-        """Return the minimiser for targets y, float64 (n,).
-
-        With row `weights` other than those prepared for, everything is factorised again, at the cost of preparing.
-        """
-        if weights is not None:
-            return Ridge.prepare(self.rows, self.penalty, self.prior, weights).solve(y)
+    def solve(self, y: Floats) -> Weights:
+        """Return the minimiser for targets y, float64 (n,)."""
         target = checked_column("y", y, len(self.rows))
-        mean = float(mean_of(target, self.weights))
+        mean = float(target.mean())
         residual = target - mean
-        if self.weights is not None:
-            residual *= self.weights
         # The residuals sum to 0, so the columns' means drop out of this product.
-        right = residual @ self.rows - residual.sum() * self.centre - self.gram @ self.prior
+        right = residual @ self.rows - residual.sum() * self.centre
         right[self.gram.diagonal() == 0.0] = 0.0  # for a constant column this is rounding
-        found = self.prior + self.factor.solve(right)
+        found = self.factor.solve(right) + 0.0  # no weight is −0
         return Weights(mean - float(self.centre @ found), found)
 
 
@@ -449,10 +413,15 @@ class _Task:
 
 
 def _task(rows: Floats, y: Floats, penalty: Floats | float, prior: Floats | None, weights: Floats | None) -> _Task:
-    target = checked_column("y", y, len(checked_rows(rows)), least=0.0)
+    many, columns = checked_rows(rows).shape
+    target = checked_column("y", y, many, least=0.0)
     if target.max() > 1.0:
         raise UsageError("y: every number must lie in 0..1.")
-    penalties, aim, counted = _checked(rows, penalty, prior, weights)
+    penalties = checked_column("penalty", penalty, columns, least=0.0)
+    aim = checked_column("prior", 0.0 if prior is None else prior, columns)
+    counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
+    if counted is not None and not counted.sum() > 0:
+        raise UsageError("weights: they are all 0, so there is nothing to fit on.")
     return _Task(rows, target, penalties, aim, counted, mean_of(rows, counted))
 
 
@@ -542,17 +511,16 @@ class Slope(NamedTuple):
     offset: float
 
 
-def platt(logit: Floats, y: Floats, weights: Floats | None = None) -> Slope:
+def platt(logit: Floats, y: Floats) -> Slope:
     """Return the slope and offset under which out-of-fold logits are calibrated.
 
     The targets are Platt's: (N₊ + 1)/(N₊ + 2) for y = 1 and 1/(N₋ + 2) for y = 0, so that a few perfectly separated
     rows do not give probabilities of 0 or 1. If the logits point the wrong way, the slope is 0: the same probability
-        for all.
+    for all.
 
     Args:
         logit: float64 (n,), from models that did not see the row's group (`folds`).
         y: float64 (n,), 0 or 1; a share counts as a part of each.
-        weights: float64 (n,) ≥ 0, the weight of each row.
 
     Reference: Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng, A note on Platt's
     probabilistic outputs (Machine Learning 68, 2007).
@@ -564,7 +532,7 @@ def platt(logit: Floats, y: Floats, weights: Floats | None = None) -> Slope:
     target = checked_column("y", y, len(column), least=0.0)
     if target.max(initial=0.0) > 1.0:
         raise UsageError("y: every number must lie in 0..1.")
-    counted = np.ones_like(target) if weights is None else checked_column("weights", weights, len(column), least=0.0)
+    counted = np.ones_like(target)
     right = float(counted @ target)
     wrong = float(counted.sum()) - right
     smoothed = target * ((right + 1.0) / (right + 2.0)) + (1.0 - target) / (wrong + 2.0)

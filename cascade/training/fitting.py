@@ -413,8 +413,8 @@ def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, s
     compared = [replace(one, chosen=True, why=alone.why) for one in choice.judged if one.name == REFERENCE]
     judged = (*others, *(compared or [alone]))
     table = choice.sample.table
-    sample = sample_of(table, policy) if has_reference(table) else choice.sample  # without training questions there are
-    # no rows and no walks
+    # Without training questions the table has no reference.
+    sample = sample_of(table, policy) if has_reference(table) else choice.sample
     choice = replace(choice, chosen=taken, judged=judged, sample=sample)
     made = _Made(policy, choice)
     return _Certified(*made, _calibrated(made, parts, guarantee, how), (said,))
@@ -459,7 +459,7 @@ class Prepared:
 
 
 def prepared(parts: Divided, guarantee: Guarantee, how: How) -> Prepared:
-    """Check a divided log, and embed its questions if that was asked for.
+    """Check a divided log, and embed its questions if `how` has a sentence model.
 
     An earlier policy's directions are used if it has any.
     """
@@ -492,7 +492,7 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
         )
     if guarantee.separate and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
         problems.append(
-            f"a promise for each segment was asked for, but each of the {parts.questions:,} segments has one question: "
+            f"a promise for each segment was requested, but each of the {parts.questions:,} segments has one question: "
             "ask for one promise for all, without --by-segment, or log in the column segment what questions belong to"
         )
     problems += [
@@ -512,7 +512,7 @@ def objective_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) 
 def choice_on(
     training: EpisodeTable, objective: Objective, method: str = AUTO, seed: int = 0, networks: Networks | None = None
 ) -> Choice:
-    """Choose on training questions; if they are too few, take the fixed depth, or the method that was asked for.
+    """Choose on training questions; if they are too few, take the fixed depth or the requested method.
 
     No candidate starts from an earlier policy here. An earlier policy may have seen these questions, so its candidates
     would be scored on questions that they know, and the others on questions that they do not know.

@@ -36,7 +36,7 @@ from cascade.policies.estimators import Constant, Linear, Scorer
 from cascade.policies.features import FeatureSet
 from cascade.policies.hedging import Hedge, HedgeRule
 from cascade.training.estimators import Ridge, make_design, one_thread
-from cascade.training.purchases import State, features_in, offers_of
+from cascade.training.purchases import State, features_in, offers_of, values_in
 from cascade.training.stopping import PENALTY
 
 NEVER = -1
@@ -156,14 +156,10 @@ def decided(hedge: Hedge, walks: Walks) -> Ints:
     for state, rows in walks.states().items():
         rule = rules.get(state)
         if rule is not None:
-            begins = _begins(rule.worth, _raw(rule.features, walks.history, state, rows)) & (found[rows] == NEVER)
+            raw = values_in(rule.features, walks.history.take(rows), state)
+            begins = _begins(rule.worth, raw) & (found[rows] == NEVER)
             found[rows[begins]] = walks.beside(state, rows)[begins]
     return found
-
-
-def _raw(features: FeatureSet, history: History, state: State, rows: Ints) -> Floats:
-    here = history.take(rows)
-    return features.table(here.only(state) if state else here, max(1, len(state)))
 
 
 def _begins(worth: Scorer, raw: Floats) -> Bools:
@@ -172,11 +168,8 @@ def _begins(worth: Scorer, raw: Floats) -> Bools:
 
 
 @one_thread()
-def fit_hedge(walks: Walks, usd_a_second: float, *, penalty: float = PENALTY) -> Hedge:
-    """Fit the rules for starting the reference's call early.
-
-    The penalty of the ridge regressions is for each column and column.
-    """
+def fit_hedge(walks: Walks, usd_a_second: float) -> Hedge:
+    """Fit the rules for starting the reference's call early."""
     price = usd_a_second * _NANO
     later = np.zeros(walks.n)
     rules: list[HedgeRule] = []
@@ -184,25 +177,25 @@ def fit_hedge(walks: Walks, usd_a_second: float, *, penalty: float = PENALTY) ->
         part = walks.take(rows)
         reached, beside = part.paid[:, -1], walks.beside(state, rows)
         now = np.where(reached, price * _saved(part, beside), -part.money[:, -1])
-        features, worth = _regression(part.history, state, now - later[rows], penalty)
-        begins = _begins(worth, _raw(features, walks.history, state, rows))
+        features, worth = _regression(part.history, state, now - later[rows])
+        begins = _begins(worth, values_in(features, part.history, state))
         later[rows] = np.where(begins, now, later[rows])
         rules.append(HedgeRule(state, features, worth))
     return Hedge(walks.paid.shape[1], walks.history.sources, usd_a_second, tuple(reversed(rules)))
 
 
-def _regression(history: History, state: State, y: Floats, penalty: float) -> tuple[FeatureSet, Scorer]:
+def _regression(history: History, state: State, y: Floats) -> tuple[FeatureSet, Scorer]:
     """Return the regression of y on the features of a state; the mean if there are too few questions or features."""
     nothing = FeatureSet((), history.sources), Constant(float(y.mean()))
     if len(y) < _LEAST_ROWS:
         return nothing
     features = features_in(history, state)
-    raw = features.table(history.only(state) if state else history, max(1, len(state)))
+    raw = values_in(features, history, state)
     design = make_design(raw, products=False)
     columns = design.rows(raw)
     if not columns.shape[1]:
         return nothing
-    found = Ridge.prepare(columns, penalty * columns.shape[1]).solve(y)
+    found = Ridge.prepare(columns, PENALTY * columns.shape[1]).solve(y)
     return features, Linear(design, found.weights, found.intercept)
 
 

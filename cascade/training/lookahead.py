@@ -22,13 +22,7 @@ from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators import Ridge, Weights, logistic
 from cascade.training.stages import PENALTY, Stage, logistic_of, per_price, prior_of, rule_before
-from cascade.training.stopping import (
-    Outcome,
-    Problem,
-    backward,
-    policy_of,
-    price_of_loss,
-)
+from cascade.training.stopping import Outcome, Problem, backward, policy_of, price_of_loss
 
 _PRICE_PENALTY = 1.0
 """The penalty per column: best if the features explain half of the variance of costs (`stopping.PENALTY`)."""
@@ -38,15 +32,14 @@ _LEAST_ROWS = 10
 """With fewer questions, a conditional probability is their share, the same for all questions."""
 
 
-def fit_lookahead(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
+def fit_lookahead(problem: Problem) -> LearnedPolicy:
     """Fit optimal stopping by the index.
 
-    Probabilities are shrunk towards those of an earlier policy of this method; the penalty is for each column and
-    column.
+    Probabilities are shrunk towards those of an earlier policy of this method.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
     """
-    gains = [_gain(problem, stage, penalty) for stage in problem.stages[:-1]]
+    gains = [_gain(problem, stage) for stage in problem.stages[:-1]]
     include = None if problem.inclusion is None else per_price(problem.inclusion)
     scores = _scores(problem, gains)
 
@@ -78,12 +71,12 @@ class _Shown(NamedTuple):
         return logistic_of(self.stage.design, found)
 
 
-def _gain(problem: Problem, stage: Stage, penalty: float) -> Gain | None:
+def _gain(problem: Problem, stage: Stage) -> Gain | None:
     """Fit one step's index; None if no question decides there."""
     rows, t = stage.rows[stage.deciding], stage.step - 1
     if not rows.size:
         return None
-    shown = _Shown(stage, rows, stage.columns[stage.deciding], stage.penalty(penalty))
+    shown = _Shown(stage, rows, stage.columns[stage.deciding], stage.penalty(PENALTY))
     now, later = problem.loss[rows, t], problem.loss[rows, t + 1 :]
     rule = rule_before(problem.init, stage.step, problem.table.sources)
     before = rule.next if rule is not None and isinstance(rule.next, Gain) else None

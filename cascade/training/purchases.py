@@ -115,12 +115,12 @@ class _Rules(NamedTuple):
     outcome: Outcome
 
 
-def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PENALTY) -> LearnedPolicy:
+def fit_purchases(problem: Problem, *, trees: bool = False) -> LearnedPolicy:
     """Fit which offer to buy next and when to stop; an earlier policy is not used.
 
     Questions that lack an offer are left out. With `trees`, the mean of a ridge regression and of boosted trees
     predicts an offer's value if there are enough requests for a cut; the price of a loss and the later decisions are
-    those of the ridge regressions. The penalty of a column is `penalty` times the number of columns.
+    those of the ridge regressions.
     """
     table = problem.table
     parents = offers_of(table)
@@ -132,7 +132,7 @@ def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PEN
     part, cost = table.take(whole), problem.cost.values[whole]
     states = states_of(parents)
     sure = _sure(part)
-    stages = {state: _stage(history_of(part), state, parents, penalty) for state in states}
+    stages = {state: _stage(history_of(part), state, parents) for state in states}
     lost = {state: _lost(part, problem.asked, state, sure) for state in states}
     price = price_of_loss(problem, lambda one: _at(stages, lost, cost, one).outcome)
     rules = _at(stages, lost, cost, price)
@@ -167,12 +167,17 @@ def features_in(history: History, state: State) -> FeatureSet:
     return FeatureSet(tuple([name for name in every if name.startswith(ASKED)])[:MOST_OFFERED], history.sources)
 
 
-def _stage(history: History, state: State, parents: Parents, penalty: float) -> _Stage:
+def values_in(features: FeatureSet, history: History, state: State) -> Floats:
+    """Return the values of features in a state, float64 (n, d), NaN = missing."""
+    return features.table(history.only(state) if state else history, max(1, len(state)))
+
+
+def _stage(history: History, state: State, parents: Parents) -> _Stage:
     features = features_in(history, state)
-    raw = features.table(history.only(state) if state else history, max(1, len(state)))
+    raw = values_in(features, history, state)
     design = make_design(raw, products=False)
     columns = design.rows(raw)
-    ridge = Ridge.prepare(columns, penalty * columns.shape[1]) if columns.shape[1] else None
+    ridge = Ridge.prepare(columns, PENALTY * columns.shape[1]) if columns.shape[1] else None
     return _Stage(features, raw, design, columns, ridge, further(state, parents))
 
 

@@ -21,7 +21,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.policies.trees import Trees
 from cascade.training.estimators import checked_column, one_thread
 from cascade.training.stages import Stage, at_price
-from cascade.training.stopping import PENALTY, Problem, induce, policy_of
+from cascade.training.stopping import Problem, induce, policy_of
 
 _CHECKED = 256
 """Rows on which the exported trees are compared with scikit-learn's own predictions."""
@@ -157,14 +157,12 @@ def _size(rows: int) -> _Size:
     return _Size(60, 8, 0.1, 200)
 
 
-def fit_boosted(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
+def fit_boosted(problem: Problem) -> LearnedPolicy:
     """Fit optimal stopping by net benefit with boosted trees; the trees ignore an earlier policy.
-
-    The penalty is that of the ridge regressions that set the price and the later decisions.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
     """
-    induced = induce(problem, penalty)
+    induced = induce(problem)
     scorers = [
         _trees(stage, y, price, problem.seed)
         for stage, y, price in zip(problem.stages[:-1], induced.targets, problem.prices.tolist(), strict=True)

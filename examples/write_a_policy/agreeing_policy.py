@@ -44,4 +44,4 @@ class AgreeingConfig(PolicyConfig):
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
         """Yield what keeps the policy from working with the strategy that is configured."""
         if SIGNAL not in strategy.signals:
-            yield f"policy: agreeing looks at the signal {SIGNAL}, which the {strategy.kind} strategy never gives"
+            yield f"policy: agreeing reads the signal {SIGNAL}, which the {strategy.kind} strategy never gives"

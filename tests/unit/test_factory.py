@@ -217,7 +217,7 @@ def test_a_learned_policy_is_read_from_its_directory(tmp_path: Path) -> None:
             walks.PAIR,
             4,
             ("says_exit",),
-            "it looks at the signal says_exit, which the base_guide strategy never gives",
+            "it reads the signal says_exit, which the base_guide strategy never gives",
         ),
         (
             {"kind": "ladder", "models": ["base", "guide"]},

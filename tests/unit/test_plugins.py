@@ -169,7 +169,7 @@ def test_a_policy_is_learned_from_a_log_of_an_own_strategy_and_served(tmp_path: 
     served = {**OWN, "policy": str(tmp_path / "policy")}
     with Orchestrator.from_config(served, providers={"fake": provider()}) as orchestrator:
         assert orchestrator.ask("What is 5000?").certificate == fitted.artifact.certificates[0]
-    with pytest.raises(ConfigError, match=r"policy\.features: it looks at the signal answer_share, which the ladder"):
+    with pytest.raises(ConfigError, match=r"policy\.features: it reads the signal answer_share, which the ladder"):
         Orchestrator.from_config(served | {"models": {"a": "a", "b": "b", "base": "base"}} | {"strategy": LADDER})
 
 

@@ -1,10 +1,10 @@
 """Checkpoints of a training run: a run can stop at any moment, and a resumed run ends with the same bytes.
 
 A folder has the state after some step (`state-500.safetensors`), the figures of the steps up to it (`curves.csv`), and
-`checkpoint.json`, which is written last. It names both files with their SHA-256, and everything that the run depends
-on: the settings, the seed, the target, the training questions, the releases of cascade and torch. A process that is
-killed at any moment leaves the last complete checkpoint, since a new state has a new name, and a newer `curves.csv`
-begins with the older one.
+`checkpoint.json`, which is written last. `checkpoint.json` names both files with their SHA-256, and everything that the
+run depends on: the settings, the seed, the target, the training questions, the releases of cascade and torch. If the
+process is killed, the last complete checkpoint stays: a new state gets a new name, and a newer `curves.csv` begins with
+the older one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
     """Train, and write a checkpoint every `kept.every` steps and at the end, even if an error ends the run.
 
     Raises:
-        UsageError: a checkpoint exists, and resuming was not asked for; or it is of another run: the message lists
-            every difference.
+        UsageError: a checkpoint exists, and `kept.resume` is false; or it is of another run: the message lists every
+            difference.
         ConfigError: the checkpoint is damaged.
     """
     folder, identity = Path(kept.folder), identity_of(setting)
@@ -180,14 +180,14 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
     """Yield the differences between a checkpoint's run and the requested one.
 
     >>> list(differences({"seed": 0, "config": {"steps": 10}}, {"seed": 1, "config": {"steps": 10}}))
-    ['seed: it is 0, and 1 is asked for']
+    ['seed: the checkpoint has 0, this run has 1']
     """
     for name in dict.fromkeys([*one, *other]):
         held, asked = one.get(name), other.get(name)
         if isinstance(held, dict) and isinstance(asked, dict):
             yield from differences(held, asked, f"{path}{name}.")
         elif held != asked:
-            yield f"{path}{name}: it is {_shown(held)}, and {_shown(asked)} is asked for"
+            yield f"{path}{name}: the checkpoint has {_shown(held)}, this run has {_shown(asked)}"
 
 
 def _shown(value: object) -> str:

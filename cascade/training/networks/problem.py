@@ -12,8 +12,8 @@ from torch import Tensor
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.mlp import DTYPE, Mlp
 from cascade.training.networks.recursions import (
+    Brought,
     Goal,
-    Hard,
     Values,
     able,
     at_threshold,
@@ -223,7 +223,7 @@ class BatchEvaluation:
         found = brought(included, self._batch.walks, counted=not self._setting.joint)
         return self._setting.goal.values(found, self._batch.level)
 
-    def hard(self, logs: Tensor) -> Hard:
+    def hard(self, logs: Tensor) -> Brought:
         """Return the loss, cost and size of the sets at κ; for CPO without a threshold, those of the argmax."""
         likeliest = _ABOVE_ALL if self._batch.walks.right is not None else 0.5  # "stop" is never a member of a set
         kappa = torch.full_like(self._kappa, likeliest) if self._setting.threshold == "none" else self._kappa
@@ -244,7 +244,7 @@ class BatchEvaluation:
         there = self._batch.walks.onward
         return float(logs[..., -1].exp()[there].mean()) if bool(there.any()) else 0.0
 
-    def slack(self, found: Values, measured: Hard) -> float:
+    def slack(self, found: Values, measured: Brought) -> float:
         """Return the surrogate's coverage minus that of the sets."""
         goal = self._setting.goal
         loss = found.objective if goal.budget else found.constraint + goal.limits[self._batch.level]

@@ -1,26 +1,19 @@
-"""The progress of training: figures of each step, smoothed over the last ones."""
+"""The progress of training, and its files, for code that does not train: this module does not import torch."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:  # that module needs torch, which showing progress does not
-    from cascade.training.networks.problem import Row, State
-
-
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cascade.errors import ConfigError
 from cascade.policies.artifact import CURVES_FILE
 
-if TYPE_CHECKING:  # that module needs torch, which drawing curves does not
-    from cascade.training.networks.problem import Row
+if TYPE_CHECKING:  # this module imports torch
+    from cascade.training.networks.problem import Row, State
 
 _RECENT = 100
 """The number of steps whose means progress shows, since a batch of 10 or 100 questions varies a lot."""
@@ -59,11 +52,11 @@ class Following:
         self._tell(Progress(self._method, row.step, self._steps, coverage, cost, row.kappa))
 
 
-# --- Where a training run is saved, for code that does not train: nothing here needs torch
+# --- Where a training run is saved
 
 CHECKPOINT_FILE = "checkpoint.json"
 CALLED, OPTION = "folder of checkpoints", "--checkpoint"
-"""The folder's name in errors, and the option that sets it (`policies.artifact.writable`)."""
+"""How errors call the folder, and the option that sets it (`policies.artifact.writable`)."""
 EVERY = 500
 """Steps between checkpoints; at most half of a run of the default length can be lost."""
 
@@ -75,7 +68,7 @@ class Checkpoints(NamedTuple):
         folder: the folder, for this run alone.
         every: steps from one checkpoint to the next.
         resume: whether to continue from the newest checkpoint.
-        say: is called with a sentence that says where the run continues.
+        say: prints a sentence on the step at which the run continues.
     """
 
     folder: Path
@@ -85,8 +78,8 @@ class Checkpoints(NamedTuple):
 
 
 # --- The figures of a training run, step by step, as a table in a file: `curves.csv` ---
-# One line a step with the fields of `problem.Row`. Numbers are written so that reading gives the same number, and there
-# are no times: the same run gives the same bytes, and a resumed run only adds lines.
+# Each step is one line with the fields of `problem.Row`. Each number has all its digits, and no line has a time: the
+# same run gives the same bytes, and a resumed run only adds lines.
 
 FIELDS = ("step", "cost", "coverage", "violation", "kappa", "multiplier", "kl", "onward", "slack", "case")
 """The fields of `problem.Row`, in order."""
@@ -120,7 +113,7 @@ class Training(NamedTuple):
 
 
 def csv_of(rows: Iterable[Row]) -> bytes:
-    r"""Return steps as the lines of `curves.csv`, the head first.
+    r"""Return the contents of `curves.csv`: a line of field names, then a line for each step.
 
     >>> csv_of([(1, 1.5, 0.9, -0.1, 0.2, float("nan"), 0.001, 0.3, 0.0, "dual")]).decode().splitlines()[1]
     '1,1.5,0.9,-0.1,0.2,nan,0.001,0.3,0.0,dual'

@@ -1,15 +1,15 @@
-"""The exact loss, cost and size of a soft policy on logged questions: soft inclusions, and recursions over the steps.
+"""The exact loss, cost and set size of a soft policy on logged questions, computed from the last step to the first.
 
-m_t(a) in (0, 1) is the degree to which action a is in the set at step t; at 0 and 1 all results equal those of the hard
-sets of `conformal.rollout` (except for the argmax, which is always in the set). Each result is linear in each single
-m_t(a), so gradients are exact and nothing is sampled. From the last step back, with B_t(a) whether answer a is right:
+m_t(a), between 0 and 1, says how far action a is in the set at step t. If every m is 0 or 1, the results are those of
+the hard sets of `conformal.arrays.rollout`, except that a hard set always contains the argmax. Each result is linear in
+each m_t(a), so gradients are exact and nothing is sampled. B_t(a) is 1 if answer a is right, else 0:
 
     covered_t = 1 − Π_a (1 − m_t(a) B_t(a)) · (1 − m_t(n) covered_{t+1})
     cost_t    = c_t + m_t(n) cost_{t+1}
     size_t    = Σ_a m_t(a) + m_t(n) size_{t+1}
 
-As in the paper, N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1} counts right leaves with repetition. It may exceed 1 for a
-set; for a policy of one action a step it is the probability that this action is right.
+N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1} counts every right leaf, as in the paper. It may exceed 1 for a set. If the
+policy takes one action at each step, it is the probability that this action is right.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cascade.training.networks.walks import Walks
 
 
 def policy_of(logits: Tensor, onward: Tensor) -> Tensor:
-    """Return log π, (B, T, k); "next", the last action, is masked if `onward`, bool (B, T), is false."""
+    """Return log π, (B, T, k). "next", the last action, is impossible where `onward`, bool (B, T), is false."""
     masked = logits[..., -1].masked_fill(~onward, -torch.inf)
     return torch.log_softmax(torch.cat([logits[..., :-1], masked[..., None]], dim=-1), dim=-1)
 
@@ -31,7 +31,7 @@ def policy_of(logits: Tensor, onward: Tensor) -> Tensor:
 def able(log_policy: Tensor, walks: Walks) -> Tensor:
     """Return log π, with −∞ for impossible actions: "next" at the end of a question, and answers that a step lacks.
 
-    If a step has no answer and no next step, one action is left; it changes no result.
+    A step without an answer and without a next step keeps one action, which changes no result.
     """
     answers = torch.zeros_like(log_policy[..., :-1], dtype=torch.bool) if walks.absent is None else walks.absent
     gone = torch.cat([answers, ~walks.onward[..., None]], dim=-1)
@@ -47,7 +47,8 @@ def soft_mask(log_policy: Tensor, kappa: Tensor, width: float) -> Tensor:
 class Brought(NamedTuple):
     """Cost, size and loss of each question, (B,) each.
 
-    The cost is in mean steps, the size in leaves kept; the loss may be below 0 if leaves are counted.
+    The unit of the cost is a mean step, and the size is the number of leaves kept. The loss may be below 0 if `brought`
+    counts every right leaf.
     """
 
     cost: Tensor
@@ -58,8 +59,8 @@ class Brought(NamedTuple):
 def brought(included: Tensor, walks: Walks, *, counted: bool = False) -> Brought:
     """Return cost, size and loss under soft inclusions.
 
-    `included` is m, (B, T, k), 0 for "next" without a further step; or π itself for a policy of one action a step. If
-    `counted`, right leaves count with repetition, as in the paper's J̄_C.
+    `included` is m, (B, T, k), with 0 for "next" at the last step; for a policy that takes one action at each step it
+    is π. With `counted`, every right leaf counts, as in the paper's J̄_C.
     """
     cost, size = _summed(included, walks)
     if walks.right is None:
@@ -69,7 +70,7 @@ def brought(included: Tensor, walks: Walks, *, counted: bool = False) -> Brought
 
 
 def covered(included: Tensor, right: Tensor) -> Tensor:
-    """Return the degree to which a right answer is in the set, (B, T, k) and (B, T, m) -> (B,)."""
+    """Return how far a right answer is in the set, (B, T, k) and (B, T, m) -> (B,)."""
     ahead = torch.zeros_like(included[:, 0, 0])
     for t in range(included.shape[1] - 1, -1, -1):
         missed = (1.0 - included[:, t, :-1] * right[:, t]).prod(dim=-1)
@@ -85,7 +86,7 @@ def _counted(included: Tensor, right: Tensor) -> Tensor:
 
 
 def _summed(walked: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
-    """Return cost and leaves, (B,) each. If every answer is kept, a step's leaves are its answers."""
+    """Return cost and leaves, (B,) each. Without `walks.right` every answer is kept, and each is a leaf."""
     cost = size = torch.zeros_like(walked[:, 0, 0])
     kept = walks.leaves if walks.right is None else walked[..., :-1].sum(dim=-1)
     for t in range(walked.shape[1] - 1, -1, -1):
@@ -102,16 +103,8 @@ def _stopped(onward: Tensor, walks: Walks) -> Tensor:
     return ahead
 
 
-class Hard(NamedTuple):
-    """Loss, cost and size of the sets at a threshold, (B,) each, as in `Brought`."""
-
-    loss: Tensor
-    cost: Tensor
-    size: Tensor
-
-
-def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
-    """Return loss, cost and size of the served sets: {a : π(a) ≥ κ} and the argmax.
+def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Brought:
+    """Return cost, size and loss of the served sets: {a : π(a) ≥ κ} and the argmax.
 
     Impossible actions (`able`) are skipped. Above κ = 1 only the argmax is taken.
     """
@@ -120,11 +113,10 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
     best = possible.argmax(dim=-1, keepdim=True)  # the first of several, as `policies.base.actions`
     kept = ((policy >= kappa[:, None, None]) & (possible > -torch.inf)).scatter(-1, best, value=True)
     onward = kept[..., -1] & walks.onward
-    if walks.right is None:  # every answer is kept: stopping is never the last resort
+    if walks.right is None:  # every answer is kept, so "next" needs no argmax
         onward = (policy[..., -1] >= kappa[:, None]) & walks.onward
     included = torch.cat([kept[..., :-1], onward[..., None]], dim=-1).to(policy.dtype)
-    found = brought(included, walks)
-    return Hard(found.loss, found.cost, found.size)
+    return brought(included, walks)
 
 
 # --- The objective and the constraint: cost under an allowed loss, or loss under a budget; each level has its limit
@@ -134,7 +126,10 @@ LEAST_LIMIT = 0.01
 
 
 class Values(NamedTuple):
-    """For each question, (B,): the objective, and its excess over its level's limit, whose mean must be 0 or less."""
+    """The objective of each question, and its constraint: the excess over the limit of its level, (B,) each.
+
+    The mean of the constraint must be at most 0.
+    """
 
     objective: Tensor
     constraint: Tensor
@@ -143,8 +138,10 @@ class Values(NamedTuple):
 class Goal(NamedTuple):
     """The limits that a policy is trained to keep.
 
-    `limits`, (L,), are for each level the mean loss that is allowed, or under a budget the mean cost in mean steps;
-    then the cost is the constraint and the loss is minimised. `lambda_set` is in mean steps.
+    Attributes:
+        limits: (L,), for each level the mean loss allowed; under a budget the mean cost allowed, in mean steps.
+        lambda_set: the charge for each answer kept, in mean steps.
+        budget: whether the cost is the constraint and the loss is minimised; otherwise it is the other way round.
     """
 
     limits: Tensor

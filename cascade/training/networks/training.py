@@ -30,7 +30,7 @@ from cascade.training.networks.problem import (
     drawn,
     start,
 )
-from cascade.training.networks.recursions import Hard, Values
+from cascade.training.networks.recursions import Brought, Values
 
 _DECAYS = 0.9, 0.999
 _EPSILON = 1e-8
@@ -104,7 +104,7 @@ def averaged(state: State, weights: Tensor, updates: int) -> Tensor:
     return state.average if updates < 1 else state.average + (weights - state.average) / updates
 
 
-def kappa_step(setting: TrainingProblem, judged: Hard, number: int) -> Tensor:
+def kappa_step(setting: TrainingProblem, judged: Brought, number: int) -> Tensor:
     """Return by how much Eq. 9, its sign corrected, lowers κ, (L,)."""
     config, goal = setting.config, setting.goal
     if goal.budget:
@@ -173,7 +173,7 @@ def lost(setting: TrainingProblem, rows: list[Row]) -> str | None:
     wanted = 1.0 - float(setting.goal.limits.mean())
     if not setting.goal.budget and wanted - coverage > _LOST:
         return (
-            f"step {len(rows)}: over the last {_WINDOW} steps {100 * coverage:.0f} % were covered, where "
-            f"{100 * wanted:.0f} % are asked for, and kappa is {last[-1].kappa:.3g}: it does not recover"
+            f"step {len(rows)}: over the last {_WINDOW} steps {100 * coverage:.0f} % were covered, but the target is "
+            f"{100 * wanted:.0f} %; kappa is {last[-1].kappa:.3g}, and training does not recover"
         )
     return None

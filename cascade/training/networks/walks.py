@@ -1,8 +1,8 @@
 """A log as tensors for training: questions × steps × numbers.
 
-All steps share one network. A feature of the same name is the same input at every step, scaled as that step's own
-design scales it (`training.stages`); a feature that a step lacks is 0, and further inputs say which step it
-is. Each step is served with its own columns alone (`fitting`): inputs that are always 0 or 1 there go into the biases.
+All steps share one network. A feature is the same input at every step, scaled by the design of that step
+(`training.stages`); a feature that a step lacks is 0. Further inputs say which step it is. The served network of a step
+reads only the columns of that step: `fitting` adds the inputs that are always 1 there to the biases.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from cascade.training.stopping import Problem
 class Encoding(NamedTuple):
     """The position of each step's columns among the inputs.
 
-    The name "p_yes?" is 1 if p_yes is missing. `places` has for each step the input of each of its design's columns;
-    `levels` is 0 for a single level.
+    Attributes:
+        names: the features of all steps; the input "p_yes?" is 1 if p_yes is missing.
+        places: for each step, the input of each column of its design.
+        levels: the number of levels; 0 for a single level.
     """
 
     names: tuple[str, ...]
@@ -47,17 +49,17 @@ class Walks(NamedTuple):
     """n questions, T steps, m candidates a step. Float tensors are float64.
 
     Attributes:
-        inputs: (n, T, inputs), without those of levels.
+        inputs: (n, T, inputs), without the inputs of the levels.
         right: (n, T, m), 1 if a candidate is right; None if every answer is kept and the policy only decides when to
             stop.
-        stop_loss: (n, T), what stopping after each step loses, every answer kept (`stages`).
-        counts: (n,), 1 where a question counts as missed if no right answer is kept.
-        cost: (n, T), of each step, in mean steps; 0 beyond a complete record.
+        stop_loss: (n, T), the loss of stopping after each step if every answer is kept (`stopping.Problem.loss`).
+        counts: (n,), 1 if the question counts as missed when no right answer is kept, else 0.
+        cost: (n, T), the cost of each step, in mean steps; 0 beyond a complete record.
         leaves: (n, T), the number of answers of a step.
         onward: bool (n, T), whether there is a next step to go on to.
-        absent: bool (n, T, m), which answers a logged step lacks; None if no step lacks any, or every answer is
+        absent: bool (n, T, m), the answers that a logged step lacks; None if no step lacks one, or if every answer is
             kept.
-        there: bool (n, T), which steps the log has; None if it has all.
+        there: bool (n, T), the steps that the log has; None if it has all.
     """
 
     inputs: Tensor

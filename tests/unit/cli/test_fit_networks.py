@@ -167,7 +167,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bytes(
     assert "ck has a checkpoint: --resume continues from it" in words(again.err)
     other = fit(cli, log, "--checkpoint", "ck", "--resume", "--seed", "3", "--force")
     assert other.code == 2
-    assert "- seed: it is 0, and 3 is asked for" in words(other.err)
+    assert "- seed: the checkpoint has 0, this run has 3" in words(other.err)
     assert "- questions.sha256" in words(other.err)
     resumed = fit(cli, log, "--checkpoint", "ck", "--resume", "--force")
     assert resumed.code == 0, resumed.err

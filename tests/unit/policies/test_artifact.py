@@ -285,7 +285,7 @@ def test_a_certificate_of_something_else_than_was_asked_for_is_refused(
     with pytest.raises(ConfigError) as error:
         read(tmp_path)
     (problem,) = error.value.problems
-    assert problem.startswith("certificates[0]: it is not what was asked for:")
+    assert problem.startswith("certificates[0]: it differs from the request:")
     assert said in problem
 
 

@@ -143,13 +143,13 @@ def chain(*sizes: int) -> dict[str, Any]:
         ({"biases": BIASES[:1]}, "each with weights and biases"),
         (chain(3, MOST_UNITS + 1, 3), "each must have 1 to 4,096 units"),
         (chain(3, 0, 3), "each must have 1 to 4,096 units"),
-        (chain(2, 4, 3), "an input for each output before, 3 first"),
-        ({"weights": (LAYERS[0], LAYERS[1].T)}, "an input for each output before"),
+        (chain(2, 4, 3), "an input for each output of the layer before it, and the first layer has 3"),
+        ({"weights": (LAYERS[0], LAYERS[1].T)}, "an input for each output of the layer before it"),
         ({"weights": (LAYERS[0][0], LAYERS[1])}, "weights must be"),
         ({"biases": (BIASES[0], np.zeros((3, 1)))}, "weights must be"),
-        ({"allowed": ALL[:2]}, "which of the 3 outputs there are"),
-        ({"allowed": ~ALL}, "at least one"),
-        ({**chain(3, 2, 1), "allowed": ALL[:1]}, "of at least 2"),
+        ({"allowed": ALL[:2]}, "one bool for each of the 3 outputs"),
+        ({"allowed": ~ALL}, "one of them allowed"),
+        ({**chain(3, 2, 1), "allowed": ALL[:1]}, "at least 2 outputs"),
         ({"weights": (LAYERS[0], LAYERS[1] * NAN)}, "not finite, or so large"),
         ({"biases": (BIASES[0], np.array([0.0, INF, 0.0]))}, "not finite, or so large"),
         ({"weights": (LAYERS[0] * 1e160, LAYERS[1] * 1e160)}, "not finite, or so large"),
@@ -196,7 +196,7 @@ TWO = Network(DESIGN, *chain(3, 2, 2).values(), "relu", np.ones(2, dtype=np.bool
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"onward": Action(NETWORK, 2), "include": (Action(replace(NETWORK), 0), None)}, "must be of one network"),
+        ({"onward": Action(NETWORK, 2), "include": (Action(replace(NETWORK), 0), None)}, "must belong to one network"),
         ({"onward": Action(NETWORK, 1)}, "output 2 belongs to going on, not output 1"),
         ({"include": (Action(NETWORK, 0), Action(NETWORK, 0))}, "output 1 belongs to answer 1, not output 0"),
         ({"include": (Action(TWO, 0), None)}, "2 answers and next, or stop and next; it has 2"),
@@ -287,7 +287,10 @@ def test_a_network_shares_its_columns_with_the_other_scorers_of_its_step() -> No
             lambda held: held.update({"step1.network.allowed": np.ones(3, dtype=np.int64)}),
             "its type must be bool, not int64",
         ),
-        (lambda held: held.update({"step1.network.allowed": np.ones(4, dtype=bool)}), "which of the 3 outputs"),
+        (
+            lambda held: held.update({"step1.network.allowed": np.ones(4, dtype=bool)}),
+            "one bool for each of the 3 outputs",
+        ),
         (lambda held: held.pop("step1.network.layers.0.biases"), "step1.network.layers.0.biases: is missing"),
         (
             lambda held: held.update({"step1.network.layers.3.biases": held.pop("step1.network.layers.1.biases")}),
@@ -308,7 +311,7 @@ def test_a_network_shares_its_columns_with_the_other_scorers_of_its_step() -> No
         ),
         (
             lambda held: held.update({"step1.network.layers.0.weights": np.full((2, 3), 1e308)}),
-            "step1.network: These numbers are not a policy network: layers: the numbers are not finite, or so large",
+            "step1.network: These numbers are not a policy network: layers: a number is not finite, or so large",
         ),
         (lambda held: held.update({"step1.network.layers.0.weights": np.zeros((2, 2))}), "an input for each"),
         (lambda held: held.update({"step1.network.design.scale": np.zeros(2)}), "scale must be above 0"),

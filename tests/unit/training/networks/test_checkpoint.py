@@ -146,15 +146,24 @@ def test_a_checkpoint_is_not_written_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (lambda: made(seed=1), ["seed: it is 0, and 1 is asked for"]),
-        (lambda: made(SMALL.model_copy(update={"steps": 30, "eta": 0.2})), ["config.steps: it is 24", "config.eta"]),
-        (lambda: made(goal=Goal(torch.tensor([0.3], dtype=DTYPE))), ["asked.limits: it is [0.2], and [0.3]"]),
-        (lambda: made(threshold="none"), ["threshold: it is joint"]),
+        (lambda: made(seed=1), ["seed: the checkpoint has 0, this run has 1"]),
+        (
+            lambda: made(SMALL.model_copy(update={"steps": 30, "eta": 0.2})),
+            ["config.steps: the checkpoint has 24", "config.eta"],
+        ),
+        (
+            lambda: made(goal=Goal(torch.tensor([0.3], dtype=DTYPE))),
+            ["asked.limits: the checkpoint has [0.2], this run has [0.3]"],
+        ),
+        (lambda: made(threshold="none"), ["threshold: the checkpoint has joint"]),
         (
             lambda: setting(random_walks(40, 3, 2, seed=1), SMALL.model_copy(update={"steps": STEPS})),
             ["questions.sha256"],
         ),
-        (lambda: setting(random_walks(41, 3, 2), SMALL.model_copy(update={"steps": STEPS})), ["questions.n: it is 40"]),
+        (
+            lambda: setting(random_walks(41, 3, 2), SMALL.model_copy(update={"steps": STEPS})),
+            ["questions.n: the checkpoint has 40"],
+        ),
     ],
 )
 def test_another_run_is_refused_with_all_that_differs(

@@ -28,7 +28,7 @@ def row(number: int, coverage: float) -> Row:
 def test_a_run_that_misses_far_too_much_for_long_is_said_to_be_lost() -> None:
     whole, goal = setting(), Goal(torch.tensor([1.5], dtype=DTYPE), budget=True)
     missing, poor = [row(one, 0.25) for one in range(1, 401)], [row(one, 0.35) for one in range(1, 401)]
-    assert "25 % were covered, where 80 % are asked for" in str(lost(whole, missing[:200]))
+    assert "25 % were covered, but the target is 80 %" in str(lost(whole, missing[:200]))
     assert lost(whole, missing[:199]) is None
     assert lost(whole, poor) is None
     assert "step 400" in str(lost(whole, poor[:200] + missing[200:]))

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import BatchEvaluation, TrainingProblem, drawn, served_weights  # noqa: E402
-from cascade.training.networks.recursions import Goal, Hard  # noqa: E402
+from cascade.training.networks.recursions import Brought, Goal  # noqa: E402
 from cascade.training.networks.training import train  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 from unit.training.networks.made import hinted  # noqa: E402
@@ -24,7 +24,7 @@ LEARNING: dict[str, Any] = {"steps": 250, "learning_rate": 0.01, "batch": 50, "m
 """Five times the usual rate, which μ's usual start would let overshoot to where the mask has no gradient."""
 
 
-def ended(changes: dict[str, Any], **more: Any) -> Hard:
+def ended(changes: dict[str, Any], **more: Any) -> Brought:
     """Return what the served sets bring on average at the trained κ, on the questions that were trained on."""
     config = LEARNING | changes
     whole = setting(config, walks=more.pop("walks", hinted(200)), **more)
@@ -34,7 +34,7 @@ def ended(changes: dict[str, Any], **more: Any) -> Hard:
         whole, drawn(setting({**config, "batch": 1000}, walks=whole.walks, goal=whole.goal), 1), state.kappa.expand(200)
     )
     found = look.hard(look.log_policy(logits))
-    return Hard(found.loss.mean(), found.cost.mean(), found.size.mean())
+    return Brought(found.cost.mean(), found.size.mean(), found.loss.mean())
 
 
 @pytest.mark.parametrize("keeps", [False, True])

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import BatchEvaluation, State, TrainingProblem, drawn, served_weights, start  # noqa: E402  # noqa: E402
 from cascade.training.networks.recursions import (  # noqa: E402
+    Brought,
     Goal,
-    Hard,
     at_threshold,
     brought,
     policy_of,
@@ -97,7 +97,7 @@ def test_a_run_tells_each_step() -> None:
 # --- κ
 
 
-def hard(whole: TrainingProblem, number: int, weights: torch.Tensor, kappa: torch.Tensor) -> Hard:
+def hard(whole: TrainingProblem, number: int, weights: torch.Tensor, kappa: torch.Tensor) -> Brought:
     """Return what the sets bring on a step's batch, from the recursions alone."""
     batch = drawn(whole, number)
     outputs = whole.net.forward(weights, batch.rows).outputs.view(*batch.walks.onward.shape, -1)
