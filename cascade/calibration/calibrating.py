@@ -1,8 +1,8 @@
-"""Make a policy directory with certificates from a policy, a log and the guarantee that a user asks for.
+"""Make a policy directory with certificates from a policy, a log and the guarantee that a user requests.
 
-The guarantee depends on the order of the steps. Questions that the policy has seen are refused. Each question counts
-once. A path for the single answer is ordered on questions that are then left out. The remaining questions are used
-once, by a rule that was fixed before (`guarantees`).
+The guarantee holds because of the order of the work: questions that the policy has seen are refused; each question
+counts once; a path for the single answer is ordered on questions that are then left out; the remaining questions are
+used once, by a rule that was fixed before (`guarantees`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def calibrate_policy(
     config: CascadeConfig | None = None,
     seed: int = 0,
     expires_days: int | None = None,
-    selection_share: float = _SELECTION,
     held: PolicyArtifact | None = None,
     allow_everything: bool = False,
     today: date | None = None,
@@ -126,7 +125,6 @@ def calibrate_policy(
         config: the cascade that will serve, for `Certificate.made_for`; without it, only the log's facts are known.
         seed: the seed of the draw of questions that order a path.
         expires_days: the number of days for which the certificates are valid; by default they do not expire.
-        selection_share: the share of questions that order a path, if the guarantee needs one and none exists.
         held: the earlier contents of the policy directory: the questions that made the policy, which are refused, and
             the path. The path is used again if it was ordered for this promise. Otherwise its questions order a new
             path if the log has all of them; if not, the old path is tested as it is.
@@ -149,7 +147,7 @@ def calibrate_policy(
     _refuse_place(settings)
     before = held or PolicyArtifact(settings)
     rows = _rows(joined(tables), policy, guarantee, before, config)
-    chosen = _chosen(rows.table, policy, guarantee, before, Draw(selection_share, seed))
+    chosen = _chosen(rows.table, policy, guarantee, before, Draw(_SELECTION, seed))
     groups = one_a_group(rows.table, separate=guarantee.separate, seed=seed).n
     sample = sample_of(chosen.table, policy)
     found = guarantee.rules.calibrate(sample, guarantee, chosen.path)
@@ -177,12 +175,12 @@ def calibrate_policy(
 
 
 def certifying(
-    tables: Sequence[EpisodeTable], policy: Policy, guarantee: Guarantee, held: PolicyArtifact | None, seed: int = 0
+    tables: Sequence[EpisodeTable], policy: Policy, guarantee: Guarantee, held: PolicyArtifact | None
 ) -> Chosen:
     """Return the questions that `calibrate_policy` would use to certify, and the path that it would test."""
     before = held or PolicyArtifact({})
     rows = _rows(joined(tables), policy, guarantee, before, None)
-    return _chosen(rows.table, policy, guarantee, before, Draw(_SELECTION, seed))
+    return _chosen(rows.table, policy, guarantee, before, Draw(_SELECTION, 0))
 
 
 def _chosen(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: PolicyArtifact, draw: Draw) -> Chosen:

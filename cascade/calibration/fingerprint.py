@@ -39,21 +39,22 @@ def shown(table: EpisodeTable) -> list[dict[str, Any]]:
 
     A question counts at the steps that the log has of it.
     """
-    answers = table.arrays.present.sum(axis=2)
     known = {name: ~np.isnan(values) for name, values in sorted(table.signals.items())}
-    found = list[dict[str, Any]]()
+    found: list[dict[str, Any]] = [{} for _ in range(table.arrays.horizon)]
+    for t, many, rows in _by_answers(table):
+        counts = {name: int(np.count_nonzero(have[rows, t])) for name, have in known.items()}
+        signals = {name: count for name, count in counts.items() if count}
+        found[t][many] = {"of": int(np.count_nonzero(rows)), "signals": signals}
+    return found
+
+
+def _by_answers(table: EpisodeTable) -> Iterator[tuple[int, str, Bools]]:
+    """Yield each step, from 0, with each number of answers there and the questions that have it, bool (n,)."""
+    answers = table.arrays.present.sum(axis=2)
     for t in range(table.arrays.horizon):
         there = table.has(t + 1)
-        step = dict[str, Any]()
         for many in np.unique(answers[there, t]).tolist():
-            rows = there & (answers[:, t] == many)
-            counts = {name: int(np.count_nonzero(have[rows, t])) for name, have in known.items()}
-            step[str(many)] = {
-                "of": int(np.count_nonzero(rows)),
-                "signals": {name: count for name, count in counts.items() if count},
-            }
-        found.append(step)
-    return found
+            yield t, str(many), there & (answers[:, t] == many)
 
 
 def odd(table: EpisodeTable, scope: Scope) -> Bools:
@@ -61,18 +62,23 @@ def odd(table: EpisodeTable, scope: Scope) -> Bools:
     from cascade.policies.scope import usual  # of audits and fresh questions
 
     found = np.zeros(table.n, dtype=np.bool_)
-    answers = table.arrays.present.sum(axis=2)
-    for t, at in enumerate((scope.shown or ())[: table.arrays.horizon]):
-        there = table.has(t + 1)
-        for name, kind in at.items():
-            rows = there & (answers[:, t] == int(name))
-            if int(name) < usual(at):
-                found |= rows
-                continue
-            for signal in scope.reads:
-                if kind["of"] < 2 * kind["signals"].get(signal, 0) < 2 * kind["of"]:
-                    found |= _lacking(table, signal, t, rows)
+    for t, many, rows in _by_answers(table):
+        at = _shown_at(scope, t)
+        if many not in at:
+            continue
+        if int(many) < usual(at):
+            found |= rows
+            continue
+        kind = at[many]
+        for signal in scope.reads:
+            if kind["of"] < 2 * kind["signals"].get(signal, 0) < 2 * kind["of"]:
+                found |= _lacking(table, signal, t, rows)
     return found
+
+
+def _shown_at(scope: Scope, t: int) -> Mapping[str, Any]:
+    """Return the counts of the calibration questions at a step, from 0; empty if there are none."""
+    return scope.shown[t] if scope.shown is not None and t < len(scope.shown) else {}
 
 
 def _lacking(table: EpisodeTable, signal: str, t: int, rows: Bools) -> Bools:
@@ -89,19 +95,14 @@ def outside(table: EpisodeTable, scope: Scope) -> Bools:
     found = np.zeros(table.n, dtype=np.bool_)
     if scope.shown is None:
         return found
-    answers = table.arrays.present.sum(axis=2)
-    for t in range(table.arrays.horizon):
-        held = scope.shown[t] if t < len(scope.shown) else {}
-        there = table.has(t + 1)
-        for many in np.unique(answers[there, t]).tolist():
-            rows = there & (answers[:, t] == many)
-            kind = held.get(str(many))
-            if kind is None:
-                found |= rows
-                continue
-            for name in scope.reads:
-                if kind["signals"].get(name, 0) == kind["of"]:
-                    found |= _lacking(table, name, t, rows)
+    for t, many, rows in _by_answers(table):
+        kind = _shown_at(scope, t).get(many)
+        if kind is None:
+            found |= rows
+            continue
+        for name in scope.reads:
+            if kind["signals"].get(name, 0) == kind["of"]:
+                found |= _lacking(table, name, t, rows)
     return found
 
 
@@ -505,7 +506,7 @@ def holds_for(
 
 
 def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
-    """Yield why a certificate does not hold with a configuration, or promises less than it asks for.
+    """Yield why a certificate does not hold with a configuration, or promises less than the configuration requests.
 
     `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
     """
@@ -516,11 +517,11 @@ def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Pro
     try:
         wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta, certificate.budget_nano_usd)
     except UsageError:  # the requested values and the certificate's values do not form a valid guarantee
-        yield f"it promises {certificate.kind}, and {asked.kind or 'a budget'} is asked for"
+        yield f"it promises {certificate.kind}, but {asked.kind or 'a budget'} is requested"
         return
     yield from shortfalls(certificate, wanted)
     if asked.kind is None and asked.alpha is not None and certificate.alpha is None:
-        yield f"it promises no alpha, and {asked.alpha:g} is asked for"
+        yield f"it promises no alpha, but {asked.alpha:g} is requested"
 
 
 def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:

@@ -62,8 +62,8 @@ class Watch(NamedTuple):
         undated: audits without a date; they come first, in the order of the log.
         calibrated: audits of questions that the certificates were made from.
         trained: audits of other questions that the policy was made with.
-        unanswered: audits that no step answers rightly. A promise about solvable questions counts them as kept, even if
-            the models have become worse.
+        unanswered: audits that no step answers rightly. For a promise about solvable questions they do not count as
+            misses, even if the models have become worse.
         unanswered_before: the same for the calibration questions, and their number; None if not recorded.
         uncounted: audits of questions that the promise does not cover (`guarantees.base.Kind.counted`).
         again: audits of a group that has already been counted.
@@ -91,16 +91,17 @@ class Watch(NamedTuple):
     @property
     def more_odd(self) -> bool:
         """Whether a larger share of audits than of calibration questions lacks an answer or signal (bounds at 95 %)."""
-        before, n = self.odd_before
-        return bool(n and self.audits) and lower_bound(self.odd, self.audits, 0.05) > upper_bound(before, n, 0.05)
+        return self._more(self.odd, self.odd_before)
 
     @property
     def more_unanswered(self) -> bool:
         """Whether a larger share of audits than of calibration questions has no right answer (bounds at 95 %)."""
-        if self.unanswered_before is None or not self.audits:
-            return False
-        before, n = self.unanswered_before
-        return lower_bound(self.unanswered, self.audits, 0.05) > upper_bound(before, n, 0.05)
+        return self.unanswered_before is not None and self._more(self.unanswered, self.unanswered_before)
+
+    def _more(self, now: int, before: tuple[int, int]) -> bool:
+        """Whether the share `now` of the audits is above the share of calibration questions (how many, of how many)."""
+        many, n = before
+        return bool(n and self.audits) and lower_bound(now, self.audits, 0.05) > upper_bound(many, n, 0.05)
 
     @property
     def alarmed(self) -> tuple[Watched, ...]:
@@ -122,12 +123,12 @@ def logged(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Logged]:
     for row in rows:
         key = row["dataset"] or "log", row["episode_id"]
         held, when = found.get(key), instant(row["created_at"] or "")
-        if held is not None:
-            dates = [one for one in (held.created_at, when) if one is not None]
-            failed = held.failed or has_failed(row)
-            found[key] = Logged(min(dates, default=None), held.split or row["split"], failed)
-        else:
+        if held is None:
             found[key] = Logged(when, row["split"], has_failed(row))
+            continue
+        dates = [one for one in (held.created_at, when) if one is not None]
+        failed = held.failed or has_failed(row)
+        found[key] = Logged(min(dates, default=None), held.split or row["split"], failed)
     return found
 
 
@@ -140,12 +141,12 @@ def watch(
 ) -> Watch:
     """Test a policy's certificates on logged audits.
 
-    `policy` is made by `factory.policy_of` of the directory's settings; `about` says when each episode was asked, and
-    for what (`logged`). The monitors share `level` evenly.
+    `policy` is made by `factory.policy_of` from the directory's settings; `about` has the date and the split of each
+    episode (`logged`). The monitors share `level` evenly.
 
     Guarantee: that of `conformal.monitor.Monitor` at `level`, for all monitors together (Bonferroni), if the log has
     every audit, the draw of audits did not depend on the questions, and no question was left out because it lacked a
-    label. It does not matter when a label arrived: audits count in the order of asking.
+    label. It does not matter when a label arrived: audits count in the order of their questions.
 
     Raises:
         UsageError: there is no certificate, audits cannot test its promise, or the log does not fit.

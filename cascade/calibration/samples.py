@@ -147,11 +147,8 @@ def once(table: EpisodeTable, *, separate: bool = False) -> Ints:
     """
     chosen: dict[tuple[str, str | None], tuple[str, int]] = {}
     for row, (question, segment, name) in enumerate(zip(table.questions, table.segments, table.ids, strict=True)):
-        key = question, segment if separate else None
-        if key in chosen:
-            chosen[key] = min(chosen[key], (_hash(name), row))
-        else:
-            chosen[key] = (_hash(name), row)
+        key, turn = (question, segment if separate else None), (_hash(name), row)
+        chosen[key] = min(chosen.get(key, turn), turn)
     return np.array(sorted(row for _, row in chosen.values()), dtype=np.int64)
 
 
@@ -225,7 +222,7 @@ def among(table: EpisodeTable, questions: frozenset[str] | set[str]) -> Bools:
 
 
 def absent(table: EpisodeTable, questions: Iterable[str]) -> set[str]:
-    """Return the given questions that no row of the table asks, under either form that `among` accepts."""
+    """Return the given questions that no row of the table has, in either form that `among` accepts."""
     return set(questions) - set(table.questions) - set(table.spelled)
 
 
@@ -325,7 +322,7 @@ def _columns(table: EpisodeTable, horizon: int, places: int) -> Iterator[tuple[s
 
 
 def _shown(table: EpisodeTable) -> Iterator[tuple[str, Floats]]:
-    """Yield a policy's inputs other than answers and confidences, and whether each value is known."""
+    """Yield a policy's inputs other than answers and confidences, NaN if unknown."""
     yield from ((f"signal {name}", values) for name, values in sorted(table.signals.items()))
     yield from ((f"asked {name}", values) for name, values in sorted(table.asked.items()))
     yield "tokens", table.tokens
@@ -433,7 +430,7 @@ KNOWN = (
     Doubt("judge_share", "judge's votes", _complement),
     Doubt("answer_share", "share of this answer", _complement),
 )
-"""The kinds, in the order of preference; each also as the base's own, "base_…", if both models have one."""
+"""The known kinds, in the order of preference. If both models have the signal, the base's own is "base_…"."""
 
 
 def doubt_of(table: EpisodeTable) -> Doubt | None:
@@ -448,7 +445,7 @@ def doubt_of(table: EpisodeTable) -> Doubt | None:
 
 
 def only_unknown(table: EpisodeTable) -> bool:
-    """Whether some numbers of the first step vary (tools offered, calls made), but none is known to mean doubt."""
+    """Whether numbers of the first step vary (tools offered, calls made), but none is known to measure doubt."""
     first = [values[:, 0] for values in table.signals.values()]
     known = [values[~np.isnan(values)] for values in first]
     return doubt_of(table) is None and any(values.size and values.min() < values.max() for values in known)
@@ -464,13 +461,13 @@ def why_no_doubt(table: EpisodeTable) -> str | None:
     known = ", ".join(doubt.signal for doubt in KNOWN)
     listed = f"the signal {there[0]} is" if len(there) == 1 else f"the signals {', '.join(there)} are"
     return (
-        f"{listed} of no known kind, so it is unknown whether more of it means more doubt; known are {known}, and any "
-        "name that ends with uncertainty or entropy, where more means more doubt"
+        f"{listed} of no known kind, so it is unknown whether a higher value means more doubt. Known are {known}, and "
+        "any name that ends with uncertainty or entropy, whose higher values mean more doubt"
     )
 
 
 def _there(table: EpisodeTable) -> list[str]:
-    """Return the signals that a log has numbers of, sorted."""
+    """Return the signals with a value in the log, sorted."""
     return [name for name, values in sorted(table.signals.items()) if not np.isnan(values).all()]
 
 

@@ -394,21 +394,20 @@ def about_gaps(tables: Sequence[EpisodeTable]) -> Iterator[str]:
             if many:
                 name = table.step_names[at]
                 yield (
-                    f"{many:,} of {table.n:,} questions have no logged call of {name}: if a policy asks it there, the "
-                    "question counts against the promise. Log every model's answer, or leave these questions out"
+                    f"{many:,} of {table.n:,} questions have no logged call of {name}: if a policy asks {name} on such "
+                    "a question, the question counts against the promise. Log every model's answer, or leave these "
+                    "questions out"
                 )
 
 
 _OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})
 """Signals of a call that reads other calls, or of one of several calls to the same model."""
-
-
 _OF_ROUNDS = frozenset({"base", "guide"})
-"""Roles that a strategy of rounds names its models by; calls of other strategies have the names of their own."""
+"""The roles of the models in a strategy of rounds; other strategies have other roles."""
 
 
 def about_parents(tables: Sequence[EpisodeTable]) -> Iterator[str]:
-    """Yield a note on each data set that looks like a list of offers and does not say what each call reads."""
+    """Yield a note on each data set that looks like a list of offers but does not record what each call reads."""
     for table in tables:
         if table.parents is not None or not any(table.calls) or table.arrays.answer.shape[2] > 1:
             continue
@@ -420,9 +419,9 @@ def about_parents(tables: Sequence[EpisodeTable]) -> Iterator[str]:
         if table.arrays.horizon > 1 and (len({*models}) < len(models) or known & _OF_OFFERS):
             yield (
                 f"the log {table.dataset} does not say what its calls read (column parents): the steps "
-                f"{', '.join(table.step_names)} were taken for calls that read nothing of each other, as in a ladder. "
-                "If one reads another, as a judge does, write the numbers of the steps that it reads into parents, as "
-                "in [1], and [] where it reads none"
+                f"{', '.join(table.step_names)} were taken for calls that do not read each other, as in a ladder. If a "
+                "call reads others, as a judge does, write the numbers of their steps into parents, as in [1], and [] "
+                "for a call that reads none"
             )
 
 
@@ -500,7 +499,8 @@ def priced_said(table: EpisodeTable) -> Iterator[str]:
         yield f"{lacking_cost(many)}: every figure in money is a mean over the other {table.n - many:,}"
     elif many:
         yield (
-            f"{lacking_cost(many)}, of {table.n:,}: no figure in money is shown. That needs the costs of more than half"
+            f"{lacking_cost(many)}, of {table.n:,}: no figure in money is shown, since that needs the costs of more "
+            "than half"
         )
 
 

@@ -12,7 +12,7 @@ from cascade.errors import NotCertifiedError, UsageError
 GRID = tuple(Fraction(at, 100) for at in range(99, 0, -1))
 """The thresholds that are tried, in this order."""
 STARTS = tuple(Fraction(at, 100) for at in (99, 95, 90, 85, 80, 75, 70, 60, 50, 40))
-"""The starting points of the walks down the grid, fixed before any pair is read; each walk gets a share of delta."""
+"""The first thresholds of the walks down the grid, fixed before any pair is read; the walks share delta evenly."""
 
 
 def similarity_threshold(
@@ -20,8 +20,8 @@ def similarity_threshold(
 ) -> Fraction:
     """Return the least threshold above which at most a share alpha of pairs differ, with confidence 1 − delta.
 
-    Learn then Test by fixed sequences from several starts: each threshold is tested by the exact binomial on the pairs
-    whose cosine reaches it, at delta divided by the number of starts, and the first that fails ends its walk.
+    Learn then Test by fixed sequences from several starts. The exact binomial tests each threshold on the pairs whose
+    cosine reaches it, at delta divided by the number of starts; the first threshold that fails ends its walk.
 
     Args:
         cosines: the cosine similarity of each judged pair.
@@ -34,7 +34,7 @@ def similarity_threshold(
 
     Raises:
         UsageError: the two lists differ in length, or a share is outside (0, 1).
-        NotCertifiedError: even the highest threshold with enough pairs cannot be promised.
+        NotCertifiedError: no threshold passes its test.
 
     Reference: Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test (2021).
 

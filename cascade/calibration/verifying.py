@@ -31,7 +31,7 @@ from cascade.guarantees.laws import Told, whom
 from cascade.guarantees.questions import Found
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.cross import CrossPolicy, as_crossed
+from cascade.policies.cross import as_crossed
 from cascade.types import Certificate
 
 
@@ -177,10 +177,8 @@ def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
 def _seen_crossed(artifact: PolicyArtifact, both: int) -> Check:
     """Return the check that the certifying questions also made the members, as cross-calibration requires."""
     again = f"fit again with the seed {artifact.policy['seed']} to see the same bytes"
-    said = (
-        f"{both} questions were used both to fit and to certify, each for a member that was fitted without it: {again}"
-    )
-    return Check("seen", ok=True, said=said)
+    said = f"{both} questions were used both to fit and to certify, each for a member that was fitted without it"
+    return Check("seen", ok=True, said=f"{said}: {again}")
 
 
 def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Iterator[Check]:
@@ -224,27 +222,17 @@ def _recalibrated(
         other = "answers, costs, signals, judgements or segments" if wanted.separate else _OTHER
         said = f"the log holds all calibration questions, but their {other} have changed"
         return Check("threshold", ok=False, said=said)
-    crossed = as_crossed(policy)
-    if crossed is not None and crossing.is_crossed(artifact):
-        return _crossed_again(artifact, crossed, table, whole)
+    crossed = as_crossed(policy) if crossing.is_crossed(artifact) else None
     try:
-        found = wanted.rules.calibrate(sample_of(table, policy), wanted, artifact.path)
+        if crossed is not None:
+            same, wrong = "folds and critical values", [*crossing.deviations(artifact, crossed, whole)]
+        else:
+            found = wanted.rules.calibrate(sample_of(table, policy), wanted, artifact.path)
+            same, wrong = "thresholds", [*_deviations(artifact.certificates, found)]
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
-    wrong = [*_deviations(artifact.certificates, found), *_unanswered(artifact, table)]
-    said = f"the {table.n} questions that set it give the same thresholds again: {_listed(artifact.certificates)}"
-    return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
-
-
-def _crossed_again(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable, whole: EpisodeTable) -> Check:
-    try:
-        wrong = [*crossing.deviations(artifact, policy, whole), *_unanswered(artifact, table)]
-    except CascadeError as error:
-        return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
-    said = (
-        f"the {table.n} questions that set it give the same folds and critical values again: "
-        f"{_listed(artifact.certificates)}"
-    )
+    wrong += _unanswered(artifact, table)
+    said = f"the {table.n} questions that set it give the same {same} again: {_listed(artifact.certificates)}"
     return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
 
 

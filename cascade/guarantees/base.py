@@ -56,7 +56,7 @@ class Audit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """The promise that a user asks for, checked.
+    """The promise that a user requests, checked.
 
     Attributes:
         kind: one of `KINDS.names`.
@@ -206,7 +206,7 @@ class Kind(ABC):
 
     Attributes:
         name: its name in certificates, configurations and on the command line.
-        speaks_of: what the promise is about: the set of answers kept, the single answer served, or money.
+        speaks_of: the subject of the promise: the set of answers kept, the single answer served, or money.
         event: what happens on a question for which the promise is kept, in words, such as "the answer served is not
             wrong"; None for a promise on a mean, which no single question can break.
         kept: the kept promise in words, for plots and cards.

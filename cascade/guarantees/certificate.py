@@ -32,7 +32,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 UNWATCHED = "its certificate covers small segments taken together, which audits cannot monitor"
-"""Why a pool has no monitor: the segments' shares among its audits and its calibration questions differ."""
+"""Why a pool has no monitor: its segments have other shares among the audits than among the calibration questions."""
 
 
 def of_segment(held: Mapping[str | None, _T], segment: str | None) -> _T | None:
@@ -101,7 +101,7 @@ def to_document(certificate: Certificate) -> dict[str, Any]:
     found["abstain_below"] = None if below is None else number(below)
     found["made_for"] = json.loads(canonical(dict(certificate.made_for)))
     found["assumptions"] = list(certificate.assumptions)
-    # They are left out so that certificates of earlier releases keep their bytes and their id.
+    # Added fields without a value are left out, so that certificates of earlier releases keep their bytes and their id.
     return {name: value for name, value in found.items() if value is not None or name not in _ADDED}
 
 
@@ -188,8 +188,6 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "expires": (_maybe(_is_date), "a date or null"),
     "assumptions": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
 }
-
-
 _ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "segment": (_is_text, "a text"),
     "unit": (lambda value: value in {"question", "group"}, '"question" or "group"'),
@@ -198,8 +196,6 @@ _ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "comparator": (_is_text, "a text"),
 }
 """Fields that certificates of earlier releases lack; they are left out if they have their default value."""
-
-
 _ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **{name: _CHECKS[name] for name in ("kind", "alpha", "delta", "budget_nano_usd")},
     "most_nano_usd": (_maybe(_is_int), "a whole number or null"),
@@ -226,7 +222,7 @@ def asked_of(document: Any) -> Guarantee:
     """
     if not isinstance(document, dict):
         raise ConfigError(["it is an object with named fields"])
-    problems = list(_field_problems(document, _ASKED_CHECKS, _ASKED_ADDED, "what is asked for"))
+    problems = list(_field_problems(document, _ASKED_CHECKS, _ASKED_ADDED, "a request"))
     if problems:
         raise ConfigError(problems)
     try:
@@ -301,25 +297,25 @@ def expired(certificate: Certificate, today: date) -> bool:
 
 
 def shortfalls(certificate: Certificate, wanted: Guarantee) -> list[str]:
-    """Return, in words, in what respects a certificate promises less than requested; empty if it promises enough.
+    """Return, in words, how a certificate promises less than requested; empty if it promises enough.
 
     A lower alpha, delta or budget than requested is enough. A promise with delta also counts as one on average over
     calibrations if its rank is low enough, which is the case unless delta is large.
     """
     found = []
     if certificate.kind != wanted.kind:
-        found.append(f"it promises {certificate.kind}, and {wanted.kind} is asked for")
+        found.append(f"it promises {certificate.kind}, but {wanted.kind} is requested")
     if wanted.alpha is not None and (certificate.alpha is None or certificate.alpha > wanted.alpha):
         held = "none" if certificate.alpha is None else f"{certificate.alpha:g}"
-        found.append(f"its alpha is {held}, and {wanted.alpha:g} is asked for")
+        found.append(f"its alpha is {held}, but {wanted.alpha:g} is requested")
     if wanted.delta is not None and (certificate.delta is None or certificate.delta > wanted.delta):
         held = "none: it holds on average over calibrations" if certificate.delta is None else f"{certificate.delta:g}"
-        found.append(f"its delta is {held}, and {wanted.delta:g} is asked for")
+        found.append(f"its delta is {held}, but {wanted.delta:g} is requested")
     if wanted.delta is None and certificate.delta is not None and not _holds_on_average(certificate):
         found.append(f"it holds for most calibrations (delta {certificate.delta:g}), not on average over them")
     budget, limit = certificate.budget_nano_usd, wanted.budget_nano_usd
     if limit is not None and (budget is None or budget > limit):
-        found.append(f"it bounds the mean cost by {dollars(budget)}, and {dollars(limit)} is asked for")
+        found.append(f"it bounds the mean cost by {dollars(budget)}, but {dollars(limit)} is requested")
     return found
 
 
@@ -368,9 +364,8 @@ def _caveat(certificate: Certificate) -> str:
     n = f"{one.n} groups, one question of each" if one.unit == "group" else f"{one.n} questions"
     if one.delta is not None:
         return (
-            f"If the calibration were repeated, each time on {n}, at most {percent(one.delta)} of the "
-            f"repetitions would "
-            f"certify a threshold that breaks this promise.{_besides(one)}"
+            f"If the calibration were repeated, each time on {n}, at most {percent(one.delta)} of the repetitions "
+            f"would certify a threshold that breaks this promise.{_besides(one)}"
         )
     nothing = f"A calibration that certifies nothing is not counted as a {get(one.kind).worst}."
     # The segments of a pool may have different miss rates, so the distribution of its coverage is unknown.

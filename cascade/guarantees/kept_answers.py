@@ -96,7 +96,8 @@ class KeptAnswers(Kind):
 
         If not all steps were run, or if an answer cannot be judged, a right answer may exist: that counts as a miss.
         """
-        verdicts = {text: audit.right(text) for text in dict.fromkeys(_texts(answer))}
+        texts = dict.fromkeys(one.text for step in answer.steps for one in step.candidates)
+        verdicts = {text: audit.right(text) for text in texts}
         kept = [
             step.candidates[place].text
             for step in answer.steps
@@ -109,10 +110,6 @@ class KeptAnswers(Kind):
         from cascade.conformal.audits import audit_missed
 
         return audit_missed(kept_right=any(verdicts[text] for text in kept), found_right=found, complete=known)
-
-
-def _texts(answer: Answer) -> list[str]:
-    return [one.text for step in answer.steps for one in step.candidates]
 
 
 def _critical(sample: Scored) -> Floats:

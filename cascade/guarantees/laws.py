@@ -34,7 +34,7 @@ from cascade.types import Certificate
 LEVEL = 0.05
 """A promise is refuted if its p-value is at most this."""
 _LUCK = 0.025
-"""The part of this probability for an unlucky calibration, if its exact distribution is unknown."""
+"""The part of `LEVEL` for an unlucky calibration, if the exact distribution of its luck is unknown."""
 _SUPREMUM = 0.74  # √(ln 2 / 2) + √(π/8)·erfc(√(ln 2)) = 0.739
 
 
@@ -124,5 +124,5 @@ def _verdict(said: str, promised: str, p: float) -> Told:
 
 
 def whom(one: Certificate) -> str:
-    """Return the start of a sentence that names a certificate's segment; "" where it has none."""
+    """Return the start of a sentence that names a certificate's segment; "" if it has none."""
     return "" if one.name is None else f"segment {one.name}: "

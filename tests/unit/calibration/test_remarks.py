@@ -42,7 +42,7 @@ def test_questions_that_a_model_was_not_asked_are_counted() -> None:
     asked = [ladder("Who?", "a"), ladder("What?", "b")]
     assert not list(about_gaps([logged(*asked)]))
     (said,) = about_gaps([logged(*asked, ladder("Where?", "c")[1:])])
-    assert said.startswith("1 of 3 questions have no logged call of small: if a policy asks it there")
+    assert said.startswith("1 of 3 questions have no logged call of small: if a policy asks small on")
 
 
 def test_the_reference_is_named_with_the_reason() -> None:
@@ -81,7 +81,7 @@ def offered(*parents: list[int] | None, second: str = "small") -> EpisodeTable:
 def test_a_log_of_offers_that_does_not_say_what_they_read_is_named() -> None:
     """0.6: a log of offers whose column parents was null was fitted as a ladder without a word."""
     (said,) = about_parents([offered(None, None, None)])
-    assert "the steps first, again, last were taken for calls that read nothing of each other" in said
+    assert "the steps first, again, last were taken for calls that do not read each other" in said
     assert "parents, as in [1]" in said
     assert not list(about_parents([offered([], [1], [])]))
     assert not list(about_parents([offered(None, None, None, second="other")]))  # two opinions are a ladder

@@ -16,7 +16,7 @@ from unit.cli.test_unserved import log
 
 Cli = Callable[..., Ran]
 
-WHY = "the signal zest is of no known kind, so it is unknown whether more of it means more doubt"
+WHY = "the signal zest is of no known kind, so it is unknown whether a higher value means more doubt"
 
 
 def counted(path: Path) -> Path:

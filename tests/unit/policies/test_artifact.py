@@ -197,7 +197,7 @@ def resealed(document: dict[str, Any]) -> None:
         (CERTIFICATE_FILE, lambda d: d.update(asked=[]), "asked: has an invalid value"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=1), "asked.by_group: it is true or false"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(most_nano_usd="x"), "asked.most_nano_usd: it is a whole number"),
-        (CERTIFICATE_FILE, lambda d: d["asked"].update(more=1), "asked.more: what is asked for has no such field"),
+        (CERTIFICATE_FILE, lambda d: d["asked"].update(more=1), "asked.more: a request has no such field"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=True), "Segments go with coverage"),
         (CERTIFICATE_FILE, lambda d: d["questions"].append("y"), "sha256: it does not match the rest"),
         (CERTIFICATE_FILE, lambda d: d["certificates"][0].update(n=31), "calibration_id"),

@@ -152,8 +152,8 @@ async def test_all_four_ways_to_ask_carry_it(certified: str) -> None:
             {"models": {"base": {"model": "small", "price": {"input": 1, "output": 2}}, "guide": "large"}},
             "the price of small is 1 in, 2 out, USD per million tokens; the certificate was made at unknown",
         ),
-        ({"guarantee": {"kind": "error", "delta": 0.1}}, "it promises coverage, and error is asked for"),
-        ({"guarantee": {"kind": "coverage", "alpha": 0.05}}, "its alpha is 0.1, and 0.05 is asked for"),
+        ({"guarantee": {"kind": "error", "delta": 0.1}}, "it promises coverage, but error is requested"),
+        ({"guarantee": {"kind": "coverage", "alpha": 0.05}}, "its alpha is 0.1, but 0.05 is requested"),
         ({"guarantee": {"kind": "coverage", "delta": 0.1}}, "its delta is none"),
     ],
 )
@@ -196,16 +196,16 @@ def test_more_than_is_asked_for_is_enough(certified: str) -> None:
         ),
         ({"delta": 0.9, "k": 10}, {"kind": "coverage", "alpha": 0.1}, None),
         ({"delta": 0.9, "k": 13}, {"audit": {"probability": 0.1}}, None),
-        ({}, {"kind": "error"}, "it promises coverage, and error is asked for"),
-        ({}, {"budget": 0.001}, "it promises coverage, and a budget is asked for"),
+        ({}, {"kind": "error"}, "it promises coverage, but error is requested"),
+        ({}, {"budget": 0.001}, "it promises coverage, but a budget is requested"),
         (
             {"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9},
             {"alpha": 0.1},
-            "it promises no alpha, and",
+            "it promises no alpha, but",
         ),
         ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"required": True}, None),
         ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"kind": "budget"}, None),
-        ({}, {"kind": "budget"}, "it promises coverage, and budget is asked for"),
+        ({}, {"kind": "budget"}, "it promises coverage, but budget is requested"),
     ],
 )
 def test_what_is_asked_for_without_delta_is_to_hold_on_average(

@@ -166,9 +166,9 @@ def test_alpha_in_the_configuration_is_asked_of_the_default_level(directory: str
     with made(directory, guarantee={"kind": "coverage", "alpha": 0.05}) as orchestrator:
         answer = orchestrator.ask(QUESTION)
         assert answer.certificate is None
-        assert answer.warnings == ("no certificate: its alpha is 0.1, and 0.05 is asked for",)
+        assert answer.warnings == ("no certificate: its alpha is 0.1, but 0.05 is requested",)
         assert certified(orchestrator.ask(QUESTION, level="low")) == 0.2
-    with pytest.raises(NotCertifiedError, match=r"Level 'medium': .* its alpha is 0\.1, and 0\.05 is asked for"):
+    with pytest.raises(NotCertifiedError, match=r"Level 'medium': .* its alpha is 0\.1, but 0\.05 is requested"):
         made(directory, guarantee={"kind": "coverage", "alpha": 0.05, "required": True})
 
 
