@@ -369,10 +369,6 @@ def models_said(held: MadeFor) -> str:
     models, order = held.get("models") or {}, held.get("step_models") or [None]
     if None not in order and set(order) == set(models):
         return _in_order(order)
-    return _named(models)
-
-
-def _named(models: Mapping[str, Any]) -> str:
     return ", ".join(one["name"] if role == one["name"] else f"{role} {one['name']}" for role, one in models.items())
 
 

@@ -359,7 +359,7 @@ def served(
     """
     figures = _Figures(confidence, confidence if sure is None else sure)
     _check(steps, levels, figures, reference_right)
-    cut = _cut(steps, levels)
+    cut = np.where(open_end(steps), levels.reach, -np.inf).max(axis=1)
     heights = levels.leaf.reshape(steps.n, steps.horizon * steps.answer.shape[2])
     if (cut > -np.inf).any():
         heights = np.concatenate([heights, cut[:, None]], axis=1)
@@ -425,11 +425,6 @@ def _rank(found: Served, rows: Ints, steps: StepArrays, levels: Levels, figures:
         found.sure[rows[here], j + 1] = np.where(unknown, _MOST, best.sure)
 
 
-def _cut(steps: StepArrays, levels: Levels) -> Floats:
-    """Return the level of the last logged step if there might have been another: float64 (n,), −∞ otherwise."""
-    return np.asarray(np.where(open_end(steps), levels.reach, -np.inf).max(axis=1), dtype=np.float64)
-
-
 def _tables(found: Served, kappas: Floats, bars: Floats) -> tuple[Ints, Ints]:
     """Return the losses and the questions that do not abstain, int64 (K, B) each.
 
@@ -489,7 +484,7 @@ def _check_path(path: Sequence[PathPoint]) -> None:
 #
 # Answers are ranked by confidence, then by votes, then the latest first (`single`). A log without texts does not show
 # which answers are the same. If all right ones counted as one answer, right answers would vote for each other. This
-# rarely matters, because a promise asks only whether the served answer is right, and equal texts are equally right:
+# rarely matters: a promise depends only on whether the served answer is right, and equal texts are equally right.
 #
 # * One kept answer alone has the highest confidence: it is served, whichever answers equal it.
 # * Two answers are kept with the same confidence: if one is right and the other wrong, they differ, and the later one

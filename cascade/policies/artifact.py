@@ -27,14 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cascade.conformal.served import PathPoint
 from cascade.errors import ConfigError, NewerFileError, UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.certificate import (
-    asked_document,
-    digest,
-    known_as,
-    number,
-    of_segment,
-    to_document,
-)
+from cascade.guarantees.certificate import asked_document, digest, known_as, number, of_segment, to_document
 from cascade.policies.base import BatchScores, Observation, Policy, Scores
 from cascade.registry import passes_on
 from cascade.safety import read_bounded
@@ -49,8 +42,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 28
 """256 MiB, enough for the ids of ten million questions. A larger file is refused before it is read."""
 REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
-
-
 POLICY_DIRECTORY, OUTPUT = "policy directory", "--output"
 
 
@@ -84,7 +75,7 @@ def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = 
 def unwritten(folder: Path, error: OSError, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> UsageError:
     """Return the message for a folder that cannot be written; `what` and `option` as in `writable`."""
     if error.errno == errno.EEXIST or (error.errno == errno.ENOTDIR and folder.is_file()):
-        return UsageError(f"{folder} is a file, and a {what} is to be written; choose another {option}.")
+        return UsageError(f"{folder} is a file, so no {what} can be written there; choose another {option}.")
     return UsageError(f"The {what} {folder} cannot be written: {error.strerror}. Choose another one.")
 
 
@@ -384,13 +375,11 @@ class PolicyArtifact:
         """
         if not self.certificates:
             raise UsageError(UNCERTIFIED)
-        thresholds = {one.name: _threshold(one) for one in self.certificates}
+        thresholds = {
+            one.name: Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in self.certificates
+        }
         by_group = any(one.group is not None for one in self.certificates)
         return CalibratedPolicy(policy, thresholds.get(None, EVERYTHING), thresholds, by_group)
-
-
-def _threshold(certificate: Certificate) -> Threshold:
-    return Threshold(certificate.kappa, certificate.keeps_everything, certificate.abstain_below)
 
 
 def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str, bytes] | None = None) -> None:

@@ -14,12 +14,7 @@ from typing import Any
 from cascade.conformal.served import PathPoint
 from cascade.errors import ConfigError, refuse_newer
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.certificate import (
-    asked_of,
-    digest,
-    from_document,
-    number_of,
-)
+from cascade.guarantees.certificate import asked_of, digest, from_document, number_of
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     HEDGE_FILE,
@@ -98,7 +93,12 @@ def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
 
 
 def _policy_of(document: Any, source: str) -> PolicyArtifact:
-    checks = {"policy": _is_object, "seen": _is_seen, "path": _is_path, "ordered_for": _is_object_or_none}
+    checks: dict[str, Callable[[Any], bool]] = {
+        "policy": lambda value: isinstance(value, dict),
+        "seen": _is_seen,
+        "path": _is_path,
+        "ordered_for": _is_object_or_none,
+    }
     problems = list(shape_problems(document, _POLICY_KEYS, checks))
     if problems:
         raise ConfigError(problems, source)
@@ -112,9 +112,9 @@ def _policy_of(document: Any, source: str) -> PolicyArtifact:
 
 
 def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyArtifact:
-    checks = {
+    checks: dict[str, Callable[[Any], bool]] = {
         "asked": _is_object_or_none,
-        "certificates": _is_list,
+        "certificates": lambda value: isinstance(value, list),
         "questions": _is_ids,
         "sha256": lambda value: isinstance(value, str),
         "unanswered": _is_count,
@@ -190,16 +190,8 @@ def shape_problems(
     )
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 def _is_object_or_none(value: Any) -> bool:
     return value is None or isinstance(value, dict)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 def _is_ids(value: Any) -> bool:

@@ -1,11 +1,11 @@
 """A ladder that may abstain: one bar on the mean log-prob of a reply decides both stopping and serving.
 
-A low error can almost always be promised by answering few questions. So the goal is to lower the cost while answering
-about as many questions as the last model alone. One cheap model is asked first. Its answer is served if its mean
-log-prob reaches the bar. Otherwise the last model is asked, and its answer is served if it reaches the bar. Otherwise
-nothing is served. A lower bar answers more questions, costs less and errs more. The bars are tested from the strictest
-to the most lenient, so no question is needed to order them: a first part of the log picks the cheap model, or none, and
-all other questions certify.
+A policy that answers few questions can almost always promise a low error. So the goal is to lower the cost while
+answering about as many questions as the last model alone. The policy asks one cheap model first, and serves its answer
+if the mean log-prob reaches the bar. Otherwise it asks the last model, and serves that answer if it reaches the bar.
+Otherwise it serves nothing. With a lower bar it answers more questions, costs less and errs more. The bars are tested
+from the strictest to the most lenient, so no question is needed to order them: a first part of the log picks the cheap
+model, or none, and all other questions certify.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
     if rows.size <= most:
         return rows
     size = Counter([table.groups[row] for row in rows.tolist()])
-    order = sorted(size, key=_hash)
+    order = sorted(size, key=lambda name: hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest())
     kept, left = set[str](), most
     for group in order:
         if size[group] <= left:
@@ -196,11 +196,6 @@ def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
             left -= size[group]
     chosen = kept or {order[0]}
     return rows[np.fromiter((table.groups[row] in chosen for row in rows.tolist()), dtype=np.bool_, count=rows.size)]
-
-
-def _hash(name: str) -> bytes:
-    """Return the key that orders groups: a hash of the group's name."""
-    return hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest()
 
 
 # --- choosing ---
@@ -379,7 +374,7 @@ def _costs_alone(samples: Mapping[str, Sample], objective: Objective, fold: Ints
 
 
 def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
-    """Return why the served answers of some candidates are unknown: votes decide them, and the log has no texts.
+    """Return, for some candidates, why their served answers are unknown: votes decide, and the log has no texts.
 
     A candidate whose highest confidence always belongs to one answer needs no votes.
     """
@@ -482,7 +477,7 @@ def _as_good(figure: float, best: float, gaps: Floats, rule: Rule) -> bool:
 
 
 class _Findings(NamedTuple):
-    """The figures of all candidates."""
+    """The figures of all candidates; `alone` has the costs without the charge for answers."""
 
     figures: Mapping[str, float]
     alone: Mapping[str, float]

@@ -208,9 +208,9 @@ def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
 def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
     """Return the mean loss that the calibration part will allow, over the questions that the promise covers.
 
-    With a promise for each segment it is the mean over the thresholds to be set, each weighted by the questions that it
-    covers; a segment too small for a threshold joins the pool or, with delta, allows no loss. The number of calibration
-    questions that count is estimated from the training questions: the questions set aside are not read.
+    With a promise for each segment, the mean is over the thresholds, each weighted by the questions that it covers. A
+    segment that is too small for a threshold joins the pool or, with delta, allows no loss. The number of calibration
+    questions that count is estimated from the training questions, since the questions set aside are not read.
     """
     if guarantee.alpha is None:
         return None
@@ -282,7 +282,7 @@ class Embedding(NamedTuple):
         return directions(stacked(training, self.vectors), self.embedder.name)
 
     def attached(self, policy: LearnedPolicy, found: Directions) -> LearnedPolicy:
-        """Return a policy with the directions and the sentence model, if it reads any of them."""
+        """Return a policy, with the directions and the sentence model if it reads any of the directions."""
         looked_at = {name for rule in policy.rules for name in rule.features.names}
         if looked_at.isdisjoint([f"{ASKED}{name}" for name in found.names]):
             return policy
@@ -360,13 +360,13 @@ def notes(
 
 def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy) -> Iterator[str]:
     """Yield notes on the questions that are left out and, if nothing is learned from the others, on the reason."""
-    table = parts.training
+    table, many = parts.training, parts.calibration.n
     if parts.unknown:
         yield left_out_said(parts.unknown, objective.guarantee).rstrip(".")
     if not table.n and objective.guarantee.rules.last_is_safe(parts.calibration):
         yield (
             "nothing is learned: the score was fixed before the log was read, and thresholds are tested in order, the "
-            f"strictest first. So {_all(parts.calibration.n)}"
+            f"strictest first. So {'the one question certifies' if many == 1 else f'all {many:,} questions certify'}"
         )
         why = why_no_doubt(parts.calibration)
         if why is not None:
@@ -392,10 +392,6 @@ def about_training(learning: Training | None) -> Iterator[str]:
     if learning is not None and learning.settings["device"] != "cpu":
         device = learning.settings["device"]
         yield f"trained on {device}, where the order of sums is not fixed: the same seed need not give the same network"
-
-
-def _all(many: int) -> str:
-    return "the one question certifies" if many == 1 else f"all {many:,} questions certify"
 
 
 def starts_from(init: Init, policy: LearnedPolicy) -> bool:
@@ -461,9 +457,9 @@ def in_logged(
 def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: float = 1.0) -> int:
     """Return how large a log must be to have `certifying` certifying questions, and enough others to choose on.
 
-    `dividing.divided` sets aside the least number that the promise needs from any log, and more only up to `share`.
-    `share` of the questions certifies, and the promise must cover `certifying` of these. `spoken`, above 0, is the
-    share of all questions that the promise covers.
+    `divided` sets aside the least number that the promise needs from any log, and more only up to the share `share` of
+    the questions. The promise must cover `certifying` of those set aside. `spoken`, above 0, is the share of all
+    questions that the promise covers.
 
     >>> logged_for(22, Guarantee("regret", 0.1, 0.1), 0.3), logged_for(45, Guarantee("regret", 0.1, 0.1), 0.3)
     (42, 150)
@@ -474,7 +470,7 @@ def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: floa
 
 
 def lacks_judgements(table: EpisodeTable) -> tuple[str, ...]:
-    """Return a note that certifying questions lack judgements, which may yet prove a saving; () if none lack one."""
+    """Return a note on the certifying questions without a judgement, which could prove a saving; () without any."""
     many = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
     if not many:
         return ()

@@ -1,8 +1,8 @@
 """Fit and certify one policy with several levels. All levels use the same questions; each has its own alpha.
 
-The log is divided once, for the level that needs the most questions to certify. So a policy that has seen the training
-questions has seen no question that certifies a level, and one policy may be trained for all levels at once. Each
-certificate comes from `fitting.fit_parts` and holds by itself. It is not promised that all of them hold together.
+The log is divided once, for the level that needs the most questions to certify. So no training question certifies any
+level, and one policy may be trained for all levels at once. Each certificate comes from `fitting.fit_parts` and holds
+by itself. Nothing is promised about all of them together.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def fit_levels(
     Args:
         tables: the log; several data sets of one cascade are taken as one.
         guarantee: the promise to make, without its alpha.
-        alphas: two levels or more by name, each with the share of questions that may be missed.
+        alphas: two or more levels by name, each with the share of questions that may be missed.
         method: as for `fitting.fit_policy`; the choice is made separately for each level.
-        make: trains one policy for all levels at once, which is taken at each without a comparison. It is called once,
-            with the training questions and the objective of each level (`alpha` is the loss to aim at), and returns
-            each level's policy by its name. If no question is left to train on, it is not called, and each level is
-            the fixed depth.
+        make: trains one policy for all levels at once; each level then takes its policy without a comparison. It is
+            called once, with the training questions and the objective of each level (whose `alpha` is the loss to aim
+            at), and returns each level's policy by name. If no question is left to train on, it is not called, and
+            each level gets the fixed depth.
         config: the cascade that will serve; this and the following arguments are those of `fitting.fit_policy`.
         seed: the seed of the parts, the folds and the bootstrap, the same for all levels.
         calibration_share: the share of the questions set aside to certify; never fewer than the strictest level needs.
@@ -73,16 +73,16 @@ def fit_levels(
         expires_days: how long the certificates hold; by default they do not expire.
         allow_everything: if the questions are too few for a threshold, let a level keep everything.
         today: the day of the certificates, UTC.
-        networks: how policy networks are trained; each level finds the networks that `make` trained with it.
+        networks: how policy networks are trained; if `make` uses the same object, it has the figures of that training.
 
     Returns:
         The levels by name, the cheapest first: alpha falls.
 
-    Guarantee: that of `fit_policy`, for each level by itself and questions like those of the log: the level at which a
-    question is asked must not depend on the question.
+    Guarantee: that of `fit_policy`, for each level by itself, for questions like those of the log. The level that a
+    question is asked at must not depend on the question.
 
     Raises:
-        UsageError: the levels are not valid, or as `fit_policy`; nothing was trained then.
+        UsageError: the levels are not valid, or as `fit_policy`. It is raised before any training.
         NotCertifiedError: a level cannot be certified; the error names it, and `needed_n` says how many questions would
         be enough.
 
@@ -126,7 +126,7 @@ def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Gua
 def level_problems(alphas: Mapping[str, float]) -> Iterator[str]:
     """Yield the problems of a set of levels, given as names with their alphas."""
     if len(alphas) < 2:
-        yield "give two levels or more; for one, give alpha"
+        yield "give two or more levels; for a single one, give alpha"
     yield from name_problems(alphas)
     for name, alpha in alphas.items():
         if not 0 < alpha < 1:
@@ -149,7 +149,7 @@ def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee],
     """Return each level's policy, trained for all levels at once; empty if none can be trained.
 
     Raises:
-        UsageError: the log cannot be fitted; `fit_parts` would find out only after the training.
+        UsageError: the log cannot be fitted; `fit_parts` would raise this only after the training.
     """
     check_parts(parts, next(iter(wanted.values())), how.config, how.lambda_set)  # the same at every alpha
     if not parts.training.n:
@@ -172,15 +172,12 @@ def _of_level(error: NotCertifiedError, name: str, asked: Guarantee) -> NotCerti
 
 
 LOOSE, STRICT = 0.1, "low=0.1,medium=0.05,high=0.02"
-"""A level above this alpha promises little if the reference alone keeps the promise; levels that promise more."""
+"""If the reference alone keeps the promise, a level above the first alpha promises little; the second are levels that
+promise more."""
 
 
 def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
-    """Yield a note on each level that is not useful.
-
-    Such a level promises little beyond the reference, or another level promises more and costs no more on the same
-    questions.
-    """
+    """Yield a note on each level that promises little, or that costs as much as a level that promises more."""
     names = list(fitted)
     for place, name in enumerate(names):
         asked = fitted[name].calibrated.guarantee

@@ -1,7 +1,7 @@
 """Fit which call to buy next, or when to stop, by backward regressions over the sets of bought offers.
 
-A state is the set of offers bought so far, in the order of the list; the reference, the last offer, ends the walk. In
-each state, from the largest back to the empty one, the value of buying an offer j that may follow is
+A state is the set of offers bought so far; the last offer of the list is the reference, which ends the walk. In each
+state, from the largest set back to the empty one, the value of buying an offer j that may follow is
 
     y_j = μ · (loss of stopping now − loss of where the later rules stop) − price of j − cost of what they buy then.
 
@@ -107,7 +107,7 @@ class _Stage(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """The rules of one price, by state: the weights that predict each offer's value, the targets, and the costs."""
+    """The rules of one price, by state: the weights that predict the value of each offer, their targets, the costs."""
 
     weights: Mapping[State, Sequence[Weights]]
     targets: Mapping[State, Sequence[Floats]]
@@ -190,7 +190,10 @@ def _at(stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floa
         after = [ahead[(last,) if j == last else (*state, j)] for j in stage.ahead]
         later = [Walked(loss, rest + cost[:, j - 1]) for j, (loss, rest) in zip(stage.ahead, after, strict=True)]
         targets[state] = [price * (lost[state] - one.loss) - one.cost for one in later]
-        weights[state] = [_solved(stage, y) for y in targets[state]]
+        ridge = stage.ridge
+        weights[state] = [
+            Weights(float(y.mean()), np.zeros(0)) if ridge is None else ridge.solve(y) for y in targets[state]
+        ]
         costs[state] = [float(one.cost.mean()) for one in later]
         told = np.stack([one.of(stage.columns) for one in weights[state]], axis=1)
         best = told.argmax(axis=1)
@@ -201,10 +204,6 @@ def _at(stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floa
         )
     loss, spent = ahead[()]
     return _Rules(weights, targets, costs, Outcome(float(loss.mean()), float(spent.mean())))
-
-
-def _solved(stage: _Stage, y: Floats) -> Weights:
-    return Weights(float(y.mean()), np.zeros(0)) if stage.ridge is None else stage.ridge.solve(y)
 
 
 def _chosen(values: Sequence[Floats], best: Any) -> Floats:

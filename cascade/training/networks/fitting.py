@@ -69,21 +69,22 @@ def fit_network(
 ) -> Learned:
     """Train a policy network, and serve it.
 
-    For several levels one network reads the level beside the features; each served network has its level in its biases.
+    For several levels, one network reads the features and the level; the biases of each served network include its
+    level.
 
     Args:
         table: the training questions.
         asked: the target of the policy; for several levels, by their names, each with its own limit. For promises on
             the set of answers each answer has its own score; for those on the single answer, and f1, every answer is
             kept and only stopping is learned.
-        method: "ccpo" trains policy and threshold together; "cpo" a policy of one action a step, served at its argmax;
-            "cpo_batch" the same, with a threshold that calibration sets; "cpo_online" the same with a threshold that
-            follows the misses of the training questions, and promises nothing.
+        method: "ccpo" trains the policy together with its threshold. The others train a policy that takes one action at
+            each step: "cpo" serves its argmax, "cpo_batch" has a threshold that calibration sets, and "cpo_online" a
+            threshold that follows the misses of the training questions, without any promise.
         config: how it is trained; by default `CCPOConfig()`.
         confidences: whether to fit the probabilities that answers are right, as `error` and `regret` always do.
         seed: the seed of weights and batches, and of the folds of the confidences.
         builder: makes the problem; `stopping.SharedProblem` shares it with other estimators.
-        run: trains; another function shows progress, or resumes from a checkpoint.
+        run: trains the network; a function of your own may show progress, or resume from a checkpoint.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 

@@ -43,7 +43,7 @@ class _Made(NamedTuple):
 
 
 class Networks:
-    """Trains policy networks, each once, and remembers how each network that is to be served was trained.
+    """Trains policy networks, each once, and remembers the training of each network that may be served.
 
     Args:
         config: how they are trained.

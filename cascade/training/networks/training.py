@@ -1,10 +1,10 @@
 """Train CPO and CCPO: one policy network, with a threshold for each level.
 
-A step draws a batch, counts the misses of the sets at κ under the current policy, updates the policy, and then κ by
-Eq. 9 with its sign corrected, κ ← κ − η_t (misses − α). So κ does not depend on the update from the same questions;
-earlier steps have seen them too, and only calibration, on other questions, promises anything. `advance` is a pure
-function of the training problem and the state; the draws of a step depend only on the seed and the step's number. So a
-resumed run gives the same bytes as a run without interruption.
+A step draws a batch, counts the misses of the sets at κ under the current policy, updates the policy, and then updates
+κ by Eq. 9 with its sign corrected, κ ← κ − η_t (misses − α). So κ does not depend on the update of the policy from the
+same questions. Earlier steps have seen these questions too, so only calibration, on other questions, promises anything.
+`advance` is a pure function of the training problem and the state; the draws of a step depend only on the seed and the
+step's number. So a resumed run gives the same bytes as a run without interruption.
 
 The multiplier μ starts at `config.multiplier` over the limit (α), in mean steps for a missed question.
 """
@@ -137,7 +137,7 @@ def train(
 ) -> Trained:
     """Train to the last step, or until it diverges.
 
-    `state` and `rows` are those of the earlier steps, from which it continues; `tell` is called after each step.
+    `state` and `rows` are the results of earlier steps, if any; `tell` is called after each step.
     """
     state, shown = state or start(setting), list(rows or [])
     while int(state.step) < setting.config.steps:

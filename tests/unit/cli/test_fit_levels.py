@@ -133,7 +133,7 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
         (("--levels", LEVELS, "--default-level", "hihg"), ["'hihg', and --levels has low, medium, high"]),
         (("--default-level", "low"), ["--default-level is one of --levels, and there are none"]),
         (("--levels", "0.1"), ["1 alpha without names; name them"]),
-        (("--levels", "a=0.1"), ["give two levels or more"]),
+        (("--levels", "a=0.1"), ["give two or more levels"]),
         (("--levels", "low=0.2,0.1"), ["name all of them, or none"]),
         (("--levels", "low=0.2,low=0.1"), ["a name appears twice"]),
         (("--levels", "low=0.2,high=x,"), ["'high=x', '' is not of the form NAME=ALPHA"]),

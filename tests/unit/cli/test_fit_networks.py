@@ -265,7 +265,9 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_reported_before_training(
     (tmp_path / "ck").write_text("mine")
     ran = fit(cli, log, "--checkpoint", "ck")
     assert ran.code == 2
-    assert "ck is a file, and a folder of checkpoints is to be written; choose another --checkpoint." in words(ran.err)
+    assert "ck is a file, so no folder of checkpoints can be written there; choose another --checkpoint." in words(
+        ran.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_where_a_directory_can_be_written_nothing_is_left_behind(tmp_path: Path)
 
 def test_a_place_where_nothing_can_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"1")
-    with pytest.raises(UsageError, match="is a file, and a policy directory is to be written"):
+    with pytest.raises(UsageError, match="is a file, so no policy directory can be written there"):
         writable(tmp_path / "file")
     with pytest.raises(UsageError, match="cannot be written: Not a directory"):
         writable(tmp_path / "file" / "policy")

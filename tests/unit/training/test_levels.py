@@ -79,8 +79,8 @@ def test_a_level_that_cannot_be_certified_is_named() -> None:
 @pytest.mark.parametrize(
     ("alphas", "guarantee", "said"),
     [
-        ({"low": 0.2}, COVERAGE, "give two levels or more"),
-        ({}, COVERAGE, "give two levels or more"),
+        ({"low": 0.2}, COVERAGE, "give two or more levels"),
+        ({}, COVERAGE, "give two or more levels"),
         ({"low": 0.2, "high": 0.2}, COVERAGE, "two levels have the same alpha"),
         (
             {"low": 1.5, "high": float("nan")},
