@@ -197,7 +197,7 @@ UNSAID: Kind = {_FORM: _UNSAID}
 QUESTIONS: Mapping[str, Any] = {"of": 0, "kinds": {}}
 """What `calibration.fingerprint.seen` returns for plain questions. Certificates of 0.5.0, which had no other requests,
 do not record it."""
-_DRAWN = (
+DRAWN = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "stop", "reasoning_effort", "verbosity", "modalities", "tool_choice", "parallel_tool_calls",
     "web_search_options",
@@ -227,7 +227,7 @@ def kind_of(chat: ChatRequest | None) -> Kind:
         **dict.fromkeys(_parts(chat), True),
     }
     found: dict[str, float | str] = {_FORM: _CHAT, **{name: "" for name, there in held.items() if there}}
-    for name in _DRAWN:
+    for name in DRAWN:
         value = chat.options.get(name)
         if value is not None and value != _NEUTRAL.get(name):
             found[name] = float(value) if type(value) in (int, float) else json.dumps(value, sort_keys=True)

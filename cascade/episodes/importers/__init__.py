@@ -95,7 +95,7 @@ def import_rows(
     Raises:
         UsageError: the kind of the file is unknown, or an option does not fit its kind.
     """
-    chosen = kind or known(path) or ("table" if columns or _is_wide(path) else None)
+    chosen = kind or known(path) or ("table" if columns or _is_table(path) else None)
     if chosen is None:
         raise UsageError(
             f"The columns of {path} are not those of a known log. Name its kind with --from ({', '.join(IMPORTERS)}), "
@@ -124,10 +124,10 @@ def import_rows(
     return found
 
 
-def _is_wide(path: Path | str) -> bool:
-    from cascade.episodes.importers.table import is_wide
+def _is_table(path: Path | str) -> bool:
+    from cascade.episodes.importers.table import is_table
 
-    return is_wide(path)
+    return is_table(path)
 
 
 def read_log(
@@ -143,9 +143,9 @@ def read_log(
     order of its models (`cascade import`).
     """
     kind = known(path)
-    if kind is None and _is_wide(path):
+    if kind is None and _is_table(path):
         raise UsageError(
-            f"{path} is a table with a row for each question. Import it first, and use the result: "
+            f"{path} is a table with a row for each question or call. Import it first, and use the result: "
             f"cascade import {path} -o episodes.jsonl"
         )
     if kind in {None, OWN}:

@@ -14,6 +14,7 @@ from cascade.episodes.importers.values import loaded, number, text, whole
 from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import CHAT, COLUMNS, SCHEMA_VERSION, Dropped, token_row
 from cascade.errors import UsageError
+from cascade.policies.scope import DRAWN
 from cascade.policies.signals import logprob_signals, message_signals
 from cascade.types import Completion, Question, Token, Usage
 
@@ -189,7 +190,9 @@ def _ladder(wanted: Sequence[str], costs: Mapping[str, Sequence[int | None]]) ->
 #
 # A single user text with a text as its answer is not read as a chat request but as a question and its answer.
 
-_KEPT = ("tools", "tool_choice", "parallel_tool_calls", "response_format", "temperature", "top_p", "max_tokens", "stop")
+_KEPT = ("tools", "functions", "response_format", "max_tokens", "max_completion_tokens", *DRAWN)
+"""The options of a request that decide its reply, and so whether a certificate covers a live one."""
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 _SPOKEN = frozenset({"text", "input_text", "output_text"})
 _CALLS = frozenset({"tool_call", "function_call", "tool_use"})
 _ANSWERED = frozenset({"tool_call_response", "tool_result", "function_call_output"})
@@ -211,7 +214,10 @@ def request_in(given: Any, tools: Any = None, system: Any = None) -> ChatRequest
     """
     body = loaded(given)
     found = body if isinstance(body, Mapping) else {"messages": body}
-    listed, options = loaded(found.get("messages")), {name: found[name] for name in _KEPT if found.get(name)}
+    listed, options = (
+        loaded(found.get("messages")),
+        {name: found[name] for name in _KEPT if found.get(name) not in _EMPTY},
+    )
     if not isinstance(listed, list) or not all(isinstance(one, Mapping) and one.get("role") for one in listed):
         return None
     offered = [one for message in listed if (one := _tool_in(message)) is not None]

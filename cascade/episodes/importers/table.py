@@ -1,6 +1,7 @@
 """Import a user's own tables: CSV, lines of JSON or Parquet. A row is one call, or a question with columns by model.
 
-A table of calls has cascade's column names or a mapping; a wide table is read by its column names (`wide`).
+Both are read by their column names, a table of calls by those of `tall`, a wide one by those of `wide`; a mapping says
+otherwise.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
 from cascade.episodes.importers import wide
 from cascade.episodes.importers.calls import (
@@ -22,12 +24,16 @@ from cascade.episodes.importers.calls import (
     field_of,
     mapped,
 )
+from cascade.episodes.importers.chat import Reply, chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import Record, records
-from cascade.episodes.importers.values import ALSO, SIGNALS, moment
+from cascade.episodes.importers.tall import Columns, Steps, is_tall, recognised, steps_by_cost
+from cascade.episodes.importers.values import ALSO, SIGNALS, moment, question_in, reply_in, text
 from cascade.episodes.schema import COLUMNS, Dropped, question_id
 from cascade.errors import UsageError
 
 _LOOKED_AT = 100
+_TOOLS = "tools"
+"""The column with the tools that a chat request offers, where they are not in the request."""
 
 
 def rows_from_table(
@@ -47,10 +53,11 @@ def rows_from_table(
         roles: which model is the "base", the "guide" or the "judge"; without it each call is a rung of a ladder, unless
             a column gives its step.
         columns: the column of the table for each of cascade's: `{"question": "prompt", "answer": "reply",
-            "cost_usd": "price", "signals.certainty": "p"}`. Columns with cascade's names need no mapping. Rows of one
-            episode_id, or without one of the same question, are one episode; if a model then answers the same question
-            again, another episode begins. In a wide table it names columns of the question, and those of a model as
-            `small.answer`.
+            "cost_usd": "price", "signals.certainty": "p"}`. Columns with cascade's names, and with those that are usual
+            in tables of calls, need no mapping. Rows of one episode_id, or without one of the same question, are one
+            episode; if a model then answers the same question again, another episode begins. Without an episode_id the
+            models are steps in the order of their mean costs, if all have costs. In a wide table it names columns of
+            the question, and those of a model as `small.answer`.
         dataset: the name of the questions; by default the file's name.
         told: called once at most, before the first row, with lines that say how the columns of a wide table are read,
             or which columns of a table of calls are not read.
@@ -66,11 +73,13 @@ def rows_from_table(
     whole, name = itertools.chain(first, rows), dataset or path.name.split(".")[0]
     found = wide.layout(wide.names_in(first), given)
     if found is None:
-        chosen = _chosen(given, first, path)
-        if told is not None and (lines := _notes(chosen, first, parts)):
+        chosen, by_name = _chosen(given, first, path)
+        steps = None if parts or not _by_question(chosen) else steps_by_cost(chosen, records(path, Dropped()))
+        if told is not None and (lines := _notes(chosen, by_name, first, parts, steps)):
             told(lines)
-        read = (_call(record, chosen, counted) for record in whole)
-        yield from episodes(read if parts else _runs(read, counted), parts, counted, name)
+        read: Iterable[LoggedCall] = (_call(record, chosen, counted) for record in whole)
+        read = read if parts else _runs(read, counted)
+        yield from episodes(read if steps is None else steps.placed(read), parts, counted, name)
         return
     ordered = _checked_layout(found, parts, given, first, path)
     if told is not None:
@@ -79,9 +88,16 @@ def rows_from_table(
     yield from episodes(made, parts, counted, name)
 
 
-def is_wide(path: Path | str) -> bool:
-    """Whether a file is a table with a row for each question, by its column names."""
-    return wide.layout(wide.names_in(itertools.islice(records(Path(path), Dropped()), _LOOKED_AT))) is not None
+def is_table(path: Path | str) -> bool:
+    """Whether a file is a wide table, or a table of calls, by its column names."""
+    first = list(itertools.islice(records(Path(path), Dropped()), _LOOKED_AT))
+    names = wide.names_in(first)
+    return wide.layout(names) is not None or is_tall(names, first)
+
+
+def _by_question(columns: Mapping[str, str]) -> bool:
+    """Whether the rows of a question are one episode, in which each model is a step."""
+    return "model" in columns and not columns.keys() & {"episode_id", "step", "walk", "candidate"}
 
 
 def _checked_layout(
@@ -107,8 +123,8 @@ def _missing(field: str, there: Sequence[str]) -> str:
     return f"the table has no column {field}{did_you_mean(field, there)}"
 
 
-def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dict[str, str]:
-    """Return the mapping, including columns that need none; raise UsageError that lists all problems."""
+def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> tuple[dict[str, str], Columns]:
+    """Return the whole mapping, and its part that was recognised by names; raise UsageError with all problems."""
     if not first:
         raise UsageError(f"{path} has no row.")
     there = wide.names_in(first)
@@ -121,21 +137,30 @@ def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dic
     problems += [_missing(field, there) for field in columns.values() if not _is_there(field, first)]
     known = {*COLUMNS, *ALSO} - {"schema_version"}
     own = {name: name for name in there if name in known or name.startswith(SIGNALS)}
-    whole = own | columns
+    by_name = recognised(there, first, own | columns)
+    problems += by_name.problems
+    whole = {**by_name.read, **own, **columns}
     if not problems and not whole.keys() & {"question", "episode_id"}:
         problems.append("no column is mapped to the question: add question=FIELD")
     if not problems and not whole.keys() & {"answer", "text", "correct"}:
         problems.append("no column is mapped to the answer: add answer=FIELD (or correct=FIELD)")
     if problems:
-        raise UsageError(f"{path} cannot be read with this mapping: {'; '.join(problems)}.")
-    return whole
+        how = "with this mapping" if columns else "by its column names"
+        raise UsageError(f"{path} cannot be read {how}: {'; '.join(problems)}.")
+    return whole, by_name
 
 
-def _notes(chosen: Mapping[str, str], first: Sequence[Record], roles: Mapping[str, str]) -> list[str]:
-    """Return which columns of a table of calls are not read, and what follows for models and right answers."""
+def _notes(
+    chosen: Mapping[str, str], by_name: Columns, first: Sequence[Record], roles: Mapping[str, str], steps: Steps | None
+) -> list[str]:
+    """Return how the columns of a table of calls are read, and what follows for models and right answers."""
     used = {field.split(".")[0] for field in chosen.values()} | {*chosen.values()}
+    if any(_said(row.fields, chosen).request is not None for row in first):
+        used.add(_TOOLS)
     ignored = [name for name in wide.names_in(first) if name not in used]
-    lines = [f"ignored: {', '.join(ignored)}"] if ignored else []
+    lines = [Columns(chosen).describe()] if by_name.read else []
+    lines += [] if steps is None else [steps.describe()]
+    lines += [f"ignored: {', '.join(ignored)}"] if ignored else []
     if not roles and not chosen.keys() & {"model", "source", "step"}:
         lines.append(
             "no column is mapped to the model: the calls of a question are its steps in the order of the rows, so that "
@@ -147,14 +172,40 @@ def _notes(chosen: Mapping[str, str], first: Sequence[Record], roles: Mapping[st
 
 
 def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall:
-    made = mapped(record.fields, columns, record.place, dropped)
+    request, reply, texts = _said(record.fields, columns)
+    asked_as = columns.get("question_id")
+    own = {name: field for name, field in columns.items() if name != "question_id" and name not in texts}
+    made = mapped(record.fields, own, record.place, dropped)
+    made |= {name: said for name, said in texts.items() if said is not None}
+    if request is not None:
+        chat = chat_columns(made, request, reply)
+        made = {**made, **chat, "signals": {**chat.get("signals", {}), **made.get("signals", {})}} if chat else made
     at = moment(made["created_at"]) if "created_at" in made else None
     trace = made.pop("episode_id", None)
     unnamed = trace is None and "question" in made
     if unnamed:
-        trace = question_id(made["question"], made.get("context"))
+        named = None if asked_as is None else text(field_of(record.fields, asked_as))
+        trace = question_id(made["question"], made.get("context")) if named is None else named
     names = tuple([made["model"]] if "model" in made else ())
     return LoggedCall(record.place, None, trace, None if at is None else at.seconds, made, names, of_question=unnamed)
+
+
+class _Said(NamedTuple):
+    """The chat request and the message of a row, if it has them, and their texts by column."""
+
+    request: ChatRequest | None
+    reply: Reply | None
+    texts: Mapping[str, str | None]
+
+
+def _said(fields: Mapping[str, Any], columns: Mapping[str, str]) -> _Said:
+    held, said = (field_of(fields, columns[name]) if name in columns else None for name in ("question", "answer"))
+    request, texts = request_in(held, fields.get(_TOOLS)), dict[str, str | None]()
+    if request is not None or isinstance(held, list | Mapping):
+        texts["question"] = question_in(held)
+    if isinstance(said, list | Mapping):
+        texts["answer"] = reply_in(said)
+    return _Said(request, reply_of(said), texts)
 
 
 _AGAIN = "a model answers a question again, without an episode_id: read as another run"

@@ -70,6 +70,8 @@ _IN_WORDS = {
     NANO: "its cost in nano-USD",
     SECONDS: "its seconds",
     "latency_ms": "its milliseconds",
+    "model": "the model",
+    "question_id": "the question's id",
     "signals.reply_mean_logprob": "signal reply_mean_logprob, the mean log-prob of its reply's tokens",
 }
 
@@ -86,7 +88,7 @@ def names_in(rows: Iterable[Record]) -> list[str]:
             fields = inside.setdefault(name, {})
             if isinstance(value, Mapping):
                 fields |= dict.fromkeys(str(field) for field in value)
-    models = {name for name, fields in inside.items() if any(_ENDINGS.get(_plain(one)) == ANSWER for one in fields)}
+    models = {name for name, fields in inside.items() if any(_ENDINGS.get(folded(one)) == ANSWER for one in fields)}
     opened = models if len(models) > 1 else set[str]()
     return [path for name, fields in inside.items() for path in _paths(name, fields if name in opened else ())]
 
@@ -95,7 +97,8 @@ def _paths(name: str, fields: Iterable[str]) -> list[str]:
     return [f"{name}.{field}" for field in fields] or [name]
 
 
-def _plain(name: str) -> str:
+def folded(name: str) -> str:
+    """Return a column's name in lower case, its words joined by `_`."""
     return _APART.sub("_", name.strip()).casefold()
 
 
@@ -145,7 +148,7 @@ def said_of_model(name: str) -> Said | None:
         return None
     if found["joined"] is not None:
         return Said(found["model"], _JOINED[found["joined"].casefold()])
-    return Said(found["model"], _ENDINGS[_plain(found["apart"])])
+    return Said(found["model"], _ENDINGS[folded(found["apart"])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +193,13 @@ class Layout:
 
 
 def _listed(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{field} ({_IN_WORDS.get(what) or _named(what)})" for what, field in columns.items())
+    return ", ".join(f"{field} ({in_words(what)})" for what, field in columns.items())
 
 
-def _named(what: str) -> str:
+def in_words(what: str) -> str:
+    """Return what a column holds, in words."""
+    if what in _IN_WORDS:
+        return _IN_WORDS[what]
     return f"signal {what.removeprefix(SIGNALS)}" if what.startswith(SIGNALS) else what
 
 
@@ -205,12 +211,12 @@ def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layo
     """
     chosen = dict(given or {})
     of_wide = all(name in OF_QUESTION or _MAPPED_TO_MODEL.fullmatch(name) for name in chosen)
-    if NOT_WIDE.intersection(map(_plain, names)) or not of_wide:
+    if NOT_WIDE.intersection(map(folded, names)) or not of_wide:
         return None
     question, problems, ignored = _of_question(names, chosen)
     taken = {*chosen.values(), *question.values()}
     models, more, left = _of_models([name for name in names if name not in taken], chosen)
-    calls = [name for name in names if _plain(name) in ONE_CALL and name not in taken]
+    calls = [name for name in names if folded(name) in ONE_CALL and name not in taken]
     if not models or (calls and len(models) < 2):
         return None
     problems += more
@@ -224,7 +230,7 @@ def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layo
 
 
 def _open_call(name: str, models: Sequence[ModelColumns]) -> str:
-    what = CORRECT if CORRECT in _plain(name) else ANSWER
+    what = CORRECT if CORRECT in folded(name) else ANSWER
     beside = _and([one.name for one in models])
     return (
         f"{name} is ambiguous beside columns of {beside}: add --map gold={name} if it is the accepted answer, or "
@@ -236,7 +242,7 @@ def _of_question(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[s
     """Return the question's columns, the ambiguities, and the columns that a mapping excludes."""
     found: dict[str, list[str]] = {}
     for name in names:
-        what = _SPELLED.get(_plain(name))
+        what = _SPELLED.get(folded(name))
         if what is not None and name not in given.values():
             found.setdefault(what, []).append(name)
     made, problems = dict[str, str](), list[str]()
@@ -248,7 +254,7 @@ def _of_question(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[s
             ignored |= dict.fromkeys(spelled, f" (--map says {what}={given[what]})")
         elif len(spelled) > 1:
             choices = " or ".join(f"--map {what}={name}" for name in spelled)
-            problems.append(f"{_and(spelled)} may each be {_IN_WORDS.get(what, what)}: add {choices}")
+            problems.append(f"{_and(spelled)} may each be {in_words(what)}: add {choices}")
             made[what] = spelled[0]
         elif spelled:
             made[what] = spelled[0]
@@ -260,11 +266,11 @@ def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[Mod
     spelled: dict[str, str] = {}
     found: dict[str, dict[str, list[str]]] = {}
     settled = [(Said(*parts.groups()), field) for name, field in given.items() if (parts := _parts(name))]
-    read = [(said, name) for name in names if _plain(name) not in _SPELLED and (said := said_of_model(name))]
+    read = [(said, name) for name in names if folded(name) not in _SPELLED and (said := said_of_model(name))]
     read += _bare(names, [*read, *settled])
     read += _doubts(names, {said.model for said, _ in [*read, *settled] if said.what in {ANSWER, CORRECT}})
     for said, name in [*read, *settled]:
-        key = _plain(said.model)
+        key = folded(said.model)
         spelled.setdefault(key, said.model)
         of_model = found.setdefault(key, {})
         if (said, name) in settled:
@@ -275,7 +281,7 @@ def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[Mod
     models, problems = list[ModelColumns](), list[str]()
     left: dict[str, str] = {}
     for key, columns in found.items():
-        if not _is_model(columns, answered, key in {_plain(said.model) for said, _ in settled}):
+        if not _is_model(columns, answered, key in {folded(said.model) for said, _ in settled}):
             why = f" (there is no {spelled[key]}_answer)" if CORRECT in columns or COST in columns else ""
             left |= {name: why for fields in columns.values() for name in fields}
             continue
@@ -290,16 +296,16 @@ def _bare(names: Sequence[str], read: Sequence[tuple[Said, str]]) -> Iterator[tu
     Another column must have the model's truth or cost: a `topic_label` does not make `topic` a model.
     """
     scored = {said.model for said, name in read if name.endswith(tuple(_ROUTERBENCH))}
-    answered = {_plain(said.model) for said, _ in read if said.what == ANSWER}
+    answered = {folded(said.model) for said, _ in read if said.what == ANSWER}
     judged = {
-        _plain(said.model)
+        folded(said.model)
         for said, name in read
-        if said.what in {CORRECT, COST, NANO} and not _plain(name).endswith("label")
+        if said.what in {CORRECT, COST, NANO} and not folded(name).endswith("label")
     }
     for name in names:
         if name in scored:
             yield Said(name, CORRECT), name
-        elif (plain := _plain(name)) in judged - answered and plain not in _ENDINGS:
+        elif (plain := folded(name)) in judged - answered and plain not in _ENDINGS:
             yield Said(name.strip(), ANSWER), name
 
 
@@ -307,10 +313,10 @@ def _doubts(names: Sequence[str], models: Iterable[str]) -> Iterator[tuple[Said,
     """Yield the columns of these models that end with uncertainty or entropy: more of it means more doubt."""
     longest = sorted(models, key=len, reverse=True)
     for name in names:
-        plain = _plain(name)
-        model = next((one for one in longest if plain.startswith(f"{_plain(one)}_")), None)
+        plain = folded(name)
+        model = next((one for one in longest if plain.startswith(f"{folded(one)}_")), None)
         if model is not None and plain.endswith(("uncertainty", "entropy")):
-            yield Said(model, SIGNALS + plain.removeprefix(f"{_plain(model)}_")), name
+            yield Said(model, SIGNALS + plain.removeprefix(f"{folded(model)}_")), name
 
 
 def _parts(name: str) -> re.Match[str] | None:
@@ -328,7 +334,7 @@ def _is_model(columns: Mapping[str, Sequence[str]], answered: bool, settled: boo
         return True
     if CORRECT not in columns:
         return False
-    labels = all(_plain(name).endswith("label") for name in columns[CORRECT])
+    labels = all(folded(name).endswith("label") for name in columns[CORRECT])
     return COST in columns or NANO in columns or not (answered or labels)
 
 
@@ -337,7 +343,7 @@ def _doubled(model: str, columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for what, fields in merged.items():
         if len(fields) > 1:
             wanted = " or ".join(f"--map {model}.{what}={field}" for field in fields)
-            yield f"{_and(fields)} may each be {_IN_WORDS.get(what) or _named(what)}, for {model}: add {wanted}"
+            yield f"{_and(fields)} may each be {in_words(what)}, for {model}: add {wanted}"
 
 
 def _and(names: Sequence[str]) -> str:
@@ -443,7 +449,7 @@ def _of_call(one: ModelColumns, record: Record, dropped: Dropped, request: ChatR
     made["cost_source"] = "no price" if made.get(NANO) is None else "the table"
     for what, field in one.columns.items():
         value = made["signals"][what.removeprefix(SIGNALS)] if what.startswith(SIGNALS) else None
-        if value is not None and value > 0 and "logprob" in _plain(field):
+        if value is not None and value > 0 and "logprob" in folded(field):
             dropped.note(f"{field} is above 0, which no log-prob is, read as null", record.place)
             made["signals"][what.removeprefix(SIGNALS)] = None
     if request is None:
