@@ -7,7 +7,7 @@ counts as a loss, so that a missing label never helps, whatever the reason.
 
 For the same reason labels may be requested one after the other, depending on earlier labels. Points of a path are
 decided in order. At each point labels are requested until the point passes whatever the missing labels are, or fails.
-The points certified are never more than with all labels.
+So no more points are certified than with all labels.
 
 Reference: Angelopoulos et al., Learn then test (2021); Maurer, Hothorn & Lehmacher (1995). `design/review.md`.
 """
@@ -26,9 +26,9 @@ from cascade.conformal.arrays import Bools, Ints, as_written
 from cascade.conformal.binomial import most_losses
 
 LOST, KEPT, UNLABELLED = 1, 0, -1
-"""The label of an output: a loss, no loss, or none yet."""
+"""The label of an output: a loss, no loss, or no label yet."""
 NO_LOSS = -1
-"""Stands for an output that needs no label, such as the reference's own."""
+"""The number of an output that needs no label: the reference's own."""
 _BITS = 64
 
 

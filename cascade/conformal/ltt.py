@@ -42,7 +42,7 @@ from cascade.money import exact_dollars
 _MOST_KAPPAS = 100_000
 # The most thresholds that are tried as a start if there is a budget: 5 ms each for 100,000 questions.
 _MOST_STARTS = 200
-# In standard errors: a point 3 above alpha is not worth a test; a point 3 below the budget passes nearly always.
+# In standard errors. A point 3 above alpha is not worth a test; a point 3 below the budget nearly always passes.
 _FAR = 3.0
 # The most points up to the one with the fewest losses: with 200 rows they raise the share of runs that certify a point
 # from about a half to four fifths (`design/single-answer.md`).
@@ -188,8 +188,8 @@ def _check(selection: Served, alpha: float, budget: int | None, most_points: int
 # At the point that is tested first, c of n questions were lost. With a uniform prior the risk there has the
 # distribution Beta(c + 1, n − c + 1). N fresh questions certify the point if at most `most_losses(N)` of them are lost,
 # and the number lost is beta-binomial. The forecast is an N at which the probability of that is high, with the
-# probability. It changes gradually as a log grows: one more loss does not turn "N questions would do" into "no number
-# would".
+# probability. It changes gradually as a log grows: one more loss does not turn "N questions would be enough" into "no
+# number would be enough".
 #
 # Reference: Gelman et al., Bayesian data analysis (2013), 2.4, the predictive law; `design/single-answer.md`.
 

@@ -94,15 +94,6 @@ def played_at(one: Certificate, sample: Scored) -> Outcomes:
     return rollout(steps, found, one.kappa)
 
 
-def _mean_p_value(values: Floats, one: Certificate, bound: float, upper: float) -> float:
-    """Return a p-value for "the promise that the mean is at most `bound` is kept"."""
-    bound += _allowance(one, upper)
-    spent = _LUCK if one.delta is None else 0.0
-    if bound >= upper:
-        return 1.0
-    return min(1.0, spent + mean_below_p_value(upper - values, upper - bound, upper))
-
-
 def _allowance(one: Certificate, upper: float) -> float:
     """Return the excess allowed for an unlucky calibration, in the unit of `upper`; 0 with delta."""
     if one.delta is not None:
@@ -112,7 +103,10 @@ def _allowance(one: Certificate, upper: float) -> float:
 
 def _on_mean(said: str, promised: str, values: Floats, one: Certificate, bound: float, upper: float) -> Told:
     """Return the result for a mean; undecided if the allowance for luck exceeds the bound and the observed mean."""
-    p, allowance = _mean_p_value(values, one, bound, upper), _allowance(one, upper)
+    allowance, p = _allowance(one, upper), 1.0
+    if bound + allowance < upper:
+        spent = _LUCK if one.delta is None else 0.0
+        p = min(1.0, spent + mean_below_p_value(upper - values, upper - (bound + allowance), upper))
     if p > LEVEL and allowance > max(bound, float(values.mean())):
         return Told(ok=True, said=f"{said}; too few calibration questions to tell whether {promised} is kept")
     return _verdict(said, promised, p)

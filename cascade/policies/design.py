@@ -181,20 +181,11 @@ class Design:
             np.multiply(made.take(self._first, -1), made.take(self._second, -1), out=made[..., shown:])
         return made
 
-    def row(self, raw: Sequence[float]) -> list[float]:
-        """Return the columns of one row of raw features, the same numbers as `rows`."""
-        found: list[float] = self.rows(np.array(raw, dtype=np.float64)).tolist()
-        return found
-
-    def unforeseen(self, raw: Floats) -> Bools:
-        """Return the rows with a missing feature that was never missing in training, bool (…).
-
-        The meaning of such a gap is unknown, and 0 would be a guess. The fallback is `GO_ON`.
-        """
-        return np.asarray((np.isnan(raw) & self._needed).any(axis=-1))
-
     def designed(self, raw: Floats, missing: Bools | None) -> Designed:
-        """Return the columns, and the rows in which they must not be used; `missing` is as in `Memo.missing`."""
+        """Return the columns, and the rows that must not use them; `missing` is as in `Memo.missing`.
+
+        These rows lack a feature that was never missing in training: its value is unknown, and 0 would be a guess.
+        """
         rows = self._made(raw, missing)
         if missing is None:
             return Designed(rows, None)

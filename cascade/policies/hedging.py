@@ -14,7 +14,7 @@ A hedge changes only time and money. So it has a file of its own, `hedge.json`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -115,7 +115,11 @@ def loads(data: bytes, source: str) -> Hedge:
     """
     document, where = json_of_bytes(data, HEDGE_FILE), f"{source}/{HEDGE_FILE}"
     refuse_newer(document.get("schema_version") if isinstance(document, dict) else None, VERSION, where)
-    problems = list(_problems(document))
+    problems = list(shape_problems(document, _KEYS))
+    if isinstance(document, dict):
+        rest = {name: value for name, value in document.items() if name != "sha256"}
+        if digest(rest) != document.get("sha256"):
+            problems.append("sha256: it does not match the rest of the file, which was changed after it was made")
     if problems:
         raise ConfigError(problems, where)
     try:
@@ -126,15 +130,6 @@ def loads(data: bytes, source: str) -> Hedge:
         raise ConfigError(error.problems, where) from None
     except (UsageError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError([f"rules: {error}"], where) from None
-
-
-def _problems(document: Any) -> Iterator[str]:
-    yield from shape_problems(document, _KEYS)
-    if not isinstance(document, dict):
-        return
-    rest = {name: value for name, value in document.items() if name != "sha256"}
-    if digest(rest) != document.get("sha256"):
-        yield "sha256: it does not match the rest of the file, which was changed after it was made"
 
 
 def _rule(held: Mapping[str, Any], sources: tuple[str, ...]) -> HedgeRule:

@@ -187,11 +187,9 @@ def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
 
     `segments` is the number of segments, for promises that must hold for all of them together.
     """
-    return (
-        1
-        if guarantee.alpha is None
-        else needed_n(guarantee.alpha, guarantee.level if segments == 1 else guarantee.each_delta(segments))
-    )
+    if guarantee.alpha is None:
+        return 1
+    return needed_n(guarantee.alpha, guarantee.level if segments == 1 else guarantee.each_delta(segments))
 
 
 def allowed_loss(guarantee: Guarantee, n: int) -> float | None:

@@ -12,7 +12,6 @@ References: `stopping`; Weitzman, Optimal search for the best alternative (1979)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,13 +94,9 @@ def _gain(problem: Problem, stage: Stage) -> Gain | None:
         lost.append(shown.fit(_share(broken, kept), kept, earlier) if broken.any() else None)
         paid.append(problem.cost.values[rows, t + 1 : t + 2 + k].sum(axis=1))
     least = [max(_LEAST_SHARE * float(one.mean()), float(problem.prices[t]) * _LEAST_SHARE) for one in paid]
-    return Gain(loss, tuple(gained), tuple(lost), np.array(least), _prices(shown, paid))
-
-
-def _prices(shown: _Shown, paid: Sequence[Floats]) -> tuple[Linear, ...]:
-    ridge = Ridge.prepare(shown.columns, shown.stage.penalty(_PRICE_PENALTY))
-    found = [ridge.solve(one) for one in paid]
-    return tuple([Linear(shown.stage.design, one.weights, one.intercept) for one in found])
+    ridge = Ridge.prepare(shown.columns, stage.penalty(_PRICE_PENALTY))
+    prices = [Linear(stage.design, one.weights, one.intercept) for one in map(ridge.solve, paid)]
+    return Gain(loss, tuple(gained), tuple(lost), np.array(least), tuple(prices))
 
 
 def _share(part: Floats, whole: Floats) -> Floats:

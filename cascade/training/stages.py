@@ -39,9 +39,9 @@ from cascade.training.estimators import (
 )
 
 # --- The inputs of optimal stopping: the target, and the cost of each step. The kind of guarantee defines the loss
-# Everything here assumes that every answer of the steps taken is kept. A record that ends early is continued with the
-# same loss and with steps at their mean cost. This is for fitting only; a certificate counts such questions
-# conservatively (`conformal.arrays`).
+# Everything here assumes that every answer of the steps taken is kept. If a record ends early, its later steps get the
+# same loss and their mean cost. This is for fitting only; a certificate counts such questions conservatively
+# (`conformal.arrays`).
 
 WINSORISED_AT = 0.98
 """The quantile at which a step's costs are clipped for fitting: if their standard deviation is 3.6 times the mean, a
@@ -155,8 +155,8 @@ def allowed(table: EpisodeTable, asked: FitTarget) -> float:
 # --- stages ---
 
 PRODUCTS_TIMES = 100.0
-"""The penalty of a product of two features, relative to a feature's. 30 to 300 do as well, and 1 costs 2 to 5 % more
-with 1,000 questions (`benchmarks/osc_settings.py`)."""
+"""The penalty of a product of two features, relative to that of a feature. 30 to 300 are as good, and 1 costs 2 to 5 %
+more with 1,000 questions (`benchmarks/osc_settings.py`)."""
 MOST_MULTIPLIED = 20
 """The most columns with products: 20 columns have 210 products, each with a weight to learn."""
 _LEAST_PRIOR = 20
@@ -282,15 +282,13 @@ class Answers(NamedTuple):
         out_of_fold: float64 (n, T, m), the confidences of the training questions, each from a regression that has not
             seen the question, with the slope and offset (Platt's) of all questions; the strategy's own if nothing was
             fitted. They rank answers as the policy does.
-        right, own_right: the share of right answers among those served after each logged step, by these confidences
-            out of fold and by the strategy's own; equal if nothing was fitted.
+        right: the share of right answers among those served after each logged step, by these confidences out of fold.
     """
 
     confidence: tuple[tuple[Logistic | Constant | None, ...], ...]
     incumbent: tuple[Logistic | None, ...]
     out_of_fold: Floats
     right: float
-    own_right: float
 
     @property
     def fitted(self) -> bool:
@@ -300,10 +298,8 @@ class Answers(NamedTuple):
 
 def own_answers(table: EpisodeTable) -> Answers:
     """Return the strategy's own confidences: nothing is fitted."""
-    nothing = (None,) * len(table.sources)
-    right = _share(table, table.confidence)
-    horizon = table.arrays.horizon
-    return Answers((nothing,) * horizon, (None,) * horizon, table.confidence, right, right)
+    nothing, horizon = (None,) * len(table.sources), table.arrays.horizon
+    return Answers((nothing,) * horizon, (None,) * horizon, table.confidence, _share(table, table.confidence))
 
 
 def newest_answers(table: EpisodeTable) -> Answers:
@@ -315,8 +311,7 @@ def newest_answers(table: EpisodeTable) -> Answers:
     sure = np.arange(1, horizon + 1) / horizon
     found = np.where(table.arrays.present, sure[None, :, None], np.nan)
     confidence = tuple([(Constant(one),) * places for one in sure.tolist()])
-    right = _share(table, found)
-    return Answers(confidence, (None,) * horizon, found, right, _share(table, table.confidence))
+    return Answers(confidence, (None,) * horizon, found, _share(table, found))
 
 
 def fit_answers(
@@ -336,14 +331,12 @@ def fit_answers(
     incumbent: list[Logistic | None] = []
     for stage in stages:
         rule = rule_before(init, stage.step, table.sources)
-        made = _of_step(table, stage, found, fold, rule)
-        confidence.append(made.confidence)
-        incumbent.append(made.incumbent)
-        found[stage.rows, stage.step - 1] = made.out_of_fold
-    right = _share(table, found)
-    if right < own.right:
-        return own
-    return Answers(tuple(confidence), tuple(incumbent), found, right, own.right)
+        step = _of_step(table, stage, found, fold, rule)
+        confidence.append(step.confidence)
+        incumbent.append(step.incumbent)
+        found[stage.rows, stage.step - 1] = step.out_of_fold
+    made = Answers(tuple(confidence), tuple(incumbent), found, _share(table, found))
+    return own if made.right < own.right else made
 
 
 class _Step(NamedTuple):
@@ -456,16 +449,6 @@ class Inclusion(NamedTuple):
         return found
 
 
-class Kept(NamedTuple):
-    """Loss and cost of stopping after each step if answers may be left out: float64 (n, T) each.
-
-    The cost of a step includes the charge for its newly kept answers.
-    """
-
-    loss: Floats
-    cost: Floats
-
-
 def finds(table: EpisodeTable) -> Bools:
     """Return which answers are finds, bool (n, T, m): those that are right if no earlier answer is."""
     arrays = table.arrays
@@ -498,16 +481,17 @@ def fit_inclusion(table: EpisodeTable, stages: Sequence[Stage], asked: FitTarget
     return Inclusion(tuple(models), out, asked.lambda_set)
 
 
-def with_inclusion(table: EpisodeTable, inclusion: Inclusion, cost: Floats, price: float) -> Kept:
-    """Return loss and cost of stopping if answers whose benefit is below their charge are left out.
+def with_inclusion(table: EpisodeTable, inclusion: Inclusion, cost: Floats, price: float) -> tuple[Floats, Floats]:
+    """Return the loss of stopping after each step and the cost of each step, float64 (n, T), if answers are left out.
 
-    The likeliest find of the step at which the walk stops is always kept: no set is empty (`policies.base.actions`).
+    An answer is left out if its benefit is below its charge; a step's cost includes the charge for its new answers. The
+    likeliest find of the step at which the walk stops is always kept: no set is empty (`policies.base.actions`).
     """
     arrays, kept = table.arrays, inclusion.kept(price)
     found = np.logical_or.accumulate((kept & arrays.correct).any(axis=2), axis=1)
     best = inclusion.out_of_fold.argmax(axis=2)
     found |= np.take_along_axis(arrays.correct, best[:, :, None], axis=2)[:, :, 0]
-    return Kept(missing(table, found), cost + inclusion.lambda_set * _new(arrays.answer, kept))
+    return missing(table, found), cost + inclusion.lambda_set * _new(arrays.answer, kept)
 
 
 def _new(answer: np.ndarray[tuple[int, ...], np.dtype[np.int64]], kept: Bools) -> Floats:

@@ -10,7 +10,7 @@ later in sample; out of fold, they would learn from fewer questions than the ser
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from cascade.policies.estimators import Constant
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.trees import Trees
 from cascade.training.estimators import checked_column, one_thread
-from cascade.training.stages import Stage, at_price
+from cascade.training.stages import at_price
 from cascade.training.stopping import Problem, induce, policy_of
 
 _CHECKED = 256
@@ -137,24 +137,8 @@ def _sklearn() -> Any:
 # --- net benefit with boosted trees ---
 
 
-class _Size(NamedTuple):
-    """The settings of the trees."""
-
-    trees: int
-    leaves: int
-    learning_rate: float
-    least_rows: int
-
-
 _MANY = 10_000
-"""The number of questions from which larger trees pay."""
-
-
-def _size(rows: int) -> _Size:
-    """Return the settings for a number of rows: trees of three cuts while targets are mostly noise."""
-    if rows < _MANY:
-        return _Size(60, 4, 0.05, min(max(20, rows // 20), 200))
-    return _Size(60, 8, 0.1, 200)
+"""The number of questions from which larger trees pay; with fewer, targets are mostly noise."""
 
 
 def fit_boosted(problem: Problem) -> LearnedPolicy:
@@ -164,23 +148,18 @@ def fit_boosted(problem: Problem) -> LearnedPolicy:
     """
     induced = induce(problem)
     scorers = [
-        _trees(stage, y, price, problem.seed)
+        None if y is None else grown(stage.raw[stage.deciding], y / price, problem.seed)
         for stage, y, price in zip(problem.stages[:-1], induced.targets, problem.prices.tolist(), strict=True)
     ]
     include = None if problem.inclusion is None else at_price(problem.inclusion, induced.price)
     return policy_of(problem, "boosted", scorers, include)
 
 
-def _trees(stage: Stage, y: Floats | None, price: float, seed: int) -> Trees | Constant | None:
-    """Fit one step's trees; return the mean if rows or features are too few for a single cut."""
-    if y is None:
-        return None
-    return grown(stage.raw[stage.deciding], y / price, seed)
-
-
 def grown(raw: Floats, y: Floats, seed: int) -> Trees | Constant:
     """Fit trees to targets (k,) of raw features (k, d); return the mean if rows or features are too few for a cut."""
-    size = _size(y.size)
-    if y.size < 2 * size.least_rows or not raw.shape[1]:
+    least = min(max(20, y.size // 20), 200)
+    if y.size < 2 * least or not raw.shape[1]:
         return Constant(float(y.mean()))
-    return boosted(raw, y, seed=seed, **size._asdict())
+    if y.size < _MANY:
+        return boosted(raw, y, seed=seed, leaves=4, learning_rate=0.05, least_rows=least)
+    return boosted(raw, y, seed=seed, least_rows=least)

@@ -12,7 +12,7 @@ from unit import networks
 from unit.made import roundtrip
 from unit.policies import learned_made as made
 
-from cascade.conformal.arrays import Floats
+from cascade.conformal.arrays import Bools, Floats
 from cascade.policies import network as served
 from cascade.policies.design import Design, Memo
 from cascade.policies.learned import LearnedPolicy
@@ -40,11 +40,16 @@ def drawn(rng: np.random.Generator, scale: float = 1.0) -> Network:
     return networks.network(rng, plain, allowed.tolist(), hidden=sizes, scale=scale)
 
 
+def unforeseen(network: Network, rows: Floats) -> Bools:
+    """Return the rows that lack a feature that was never missing in training."""
+    return np.asarray((np.isnan(rows) & ~network.design.foreseen).any(axis=-1))
+
+
 def spelled(network: Network, row: Floats) -> list[float]:
     """Return the log-probabilities of one row in plain Python, each sum added in order."""
-    if network.design.unforeseen(row):
+    if unforeseen(network, row):
         return [math.inf if there else -math.inf for there in network.allowed.tolist()]
-    held = network.design.row(row.tolist())
+    held = network.design.rows(row).tolist()
     for number, (weights, biases) in enumerate(zip(network.weights, network.biases, strict=True)):
         if number:
             soft = network.activation == "softsign"
@@ -132,7 +137,7 @@ def test_the_probabilities_of_the_allowed_outputs_add_up_to_one(seed: int, scale
     rng = np.random.default_rng(seed)
     network = drawn(rng, scale)
     rows = made.raw_rows(rng, 20, network.design.width)
-    logs, blind = network.log_probabilities(rows), network.design.unforeseen(rows)
+    logs, blind = network.log_probabilities(rows), unforeseen(network, rows)
     assert not np.isnan(logs).any()
     assert (logs[:, ~network.allowed] == -math.inf).all()
     assert (logs[blind][:, network.allowed] == math.inf).all()

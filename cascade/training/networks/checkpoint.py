@@ -14,7 +14,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -32,13 +32,6 @@ from cascade.training.networks.training import Trained, lost, train
 SCHEMA_VERSION = 1
 
 
-class Found(NamedTuple):
-    """The state and the figures of a run, as read from a checkpoint."""
-
-    state: State
-    rows: list[Row]
-
-
 def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[State, Row], None]) -> Trained:
     """Train, and write a checkpoint every `kept.every` steps and at the end, even if an error ends the run.
 
@@ -54,7 +47,7 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
         kept.say(f"continuing from step {len(rows):,} of {setting.config.steps:,}")
         reason = lost(setting, rows)
         if reason is not None:
-            return Trained(before.state, rows, reason)
+            return before._replace(diverged=reason)
     run = _Run(folder, identity, rows)
 
     def told(state: State, row: Row) -> None:
@@ -83,11 +76,11 @@ class _Run:
     def write(self) -> None:
         """Write the steps since the last checkpoint."""
         if self._state is not None:
-            write(self._folder, self._identity, Found(self._state, self._rows))
+            write(self._folder, self._identity, Trained(self._state, self._rows))
             self._state = None
 
 
-def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
+def write(folder: Path, identity: Mapping[str, Any], found: Trained) -> None:
     """Write a complete checkpoint; on an error the previous one stays.
 
     Raises:
@@ -113,8 +106,8 @@ def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
         raise unwritten(folder, error, CALLED, OPTION) from None
 
 
-def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, Any]]:
-    """Read a checkpoint, and what its run depended on."""
+def read(folder: Path, setting: TrainingProblem) -> tuple[Trained, Mapping[str, Any]]:
+    """Return the run in a checkpoint, and everything that it depends on."""
     document = json_of(folder / CHECKPOINT_FILE)
     problems = _form_problems(document)
     if problems:
@@ -129,7 +122,7 @@ def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, An
             problems.append(f"{name}: its SHA-256 differs from the one in {CHECKPOINT_FILE}: the file was changed")
     if problems:
         raise ConfigError(problems, str(folder))
-    return Found(_state_of(data, setting, folder), rows_of(curves)), document["run"]
+    return Trained(_state_of(data, setting, folder), rows_of(curves)), document["run"]
 
 
 def _state_of(data: bytes, setting: TrainingProblem, folder: Path) -> State:
@@ -144,8 +137,8 @@ def _state_of(data: bytes, setting: TrainingProblem, folder: Path) -> State:
     return State(**{name: held[name].to(like.device) for name, like in wanted.items()})
 
 
-def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem, *, resume: bool) -> Found | None:
-    """Return the checkpoint to resume from; None if there is none."""
+def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem, *, resume: bool) -> Trained | None:
+    """Return the run to resume; None if there is no checkpoint."""
     if not there(folder / CHECKPOINT_FILE):
         return None
     if not resume:

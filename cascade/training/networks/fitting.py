@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 
+from cascade.conformal.arrays import Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.estimators import Scorer
@@ -34,6 +35,8 @@ _LEAST = 1e-300
 """The lowest probability of a served threshold, so that its logarithm is finite."""
 _ARGMAX_ONLY = 1.0
 """A threshold that no log-probability reaches."""
+_Layers: TypeAlias = tuple[list[Floats], ...]
+"""The weights of the layers, and their biases."""
 
 
 @dataclass(frozen=True)
@@ -131,18 +134,11 @@ def _limit(problem: Problem, asked: FitTarget) -> float:
     return asked.budget_nano_usd / (problem.cost.unit_nano_usd or asked.budget_nano_usd)
 
 
-class _Layers(NamedTuple):
-    """The network's weights and biases, as numpy arrays."""
-
-    weights: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
-    biases: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
-
-
 def _served(
     problem: Problem, encoding: Encoding, setting: TrainingProblem, state: State, method: str, levels: tuple[str, ...]
 ) -> Iterator[tuple[str, LearnedPolicy]]:
     parts = setting.net.parts(served_weights(setting, state).cpu())
-    layers = _Layers(*([one.numpy().copy() for one in some] for some in parts))
+    layers = tuple([[one.numpy().copy() for one in some] for some in parts])
     for level, name in enumerate(levels):
         networks = [_network(problem, encoding, setting, layers, step, level) for step in range(len(problem.stages))]
         onward: list[Scorer | None] = [Action(one, one.outputs - 1) for one in networks[:-1]]
@@ -157,14 +153,15 @@ def _network(
     problem: Problem, encoding: Encoding, setting: TrainingProblem, layers: _Layers, step: int, level: int
 ) -> Network:
     """Return the network served at a step: it reads the step's columns, and its biases hold the constant inputs."""
-    first, places = layers.weights[0], encoding.places[step]
-    bias = layers.biases[0] + first[:, encoding.always(step, level)].sum(axis=1)
+    (first, *weights), (bias, *biases) = layers
+    places = encoding.places[step]
+    bias = bias + first[:, encoding.always(step, level)].sum(axis=1)
     there = np.ones(setting.walks.actions, dtype=np.bool_)
     there[-1] = step < len(problem.stages) - 1
     return Network(
         problem.stages[step].design,
-        (np.ascontiguousarray(first[:, places]), *layers.weights[1:]),
-        (bias, *layers.biases[1:]),
+        (np.ascontiguousarray(first[:, places]), *weights),
+        (bias, *biases),
         setting.config.activation,
         there,
     )

@@ -121,11 +121,11 @@ def by_level(values: Tensor, levels: int) -> Tensor:
 
 
 class Trained(NamedTuple):
-    """A run that ended. `diverged` says why it ended before its last step."""
+    """The state and the figures of a run so far; `diverged` says why it ended before its last step."""
 
     state: State
     rows: list[Row]
-    diverged: str | None
+    diverged: str | None = None
 
 
 def train(
@@ -153,7 +153,7 @@ def train(
         reason = lost(setting, shown)
         if reason is not None:
             return Trained(state, shown, reason)
-    return Trained(state, shown, None)
+    return Trained(state, shown)
 
 
 _LARGEST = 1e30

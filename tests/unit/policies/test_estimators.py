@@ -60,14 +60,14 @@ STUMPS = Trees(
     ],
 )
 def test_columns_are_clipped_scaled_marked_and_multiplied(raw: list[float], columns: list[float]) -> None:
-    assert DESIGN.row(raw) == columns
+    assert DESIGN.rows(np.array(raw)).tolist() == columns
     assert DESIGN.rows(np.array([raw, raw])).tolist() == [columns, columns]
     assert DESIGN.columns == 5
 
 
 def test_what_is_missing_for_the_first_time_goes_on() -> None:
     raw = np.array([[3.0, NAN], [NAN, 0.5]])
-    assert DESIGN.unforeseen(raw).tolist() == [False, True]
+    assert DESIGN.designed(raw, np.isnan(raw)).unforeseen.tolist() == [False, True]
     assert LINEAR.values(raw).tolist() == [0.5 + 1.0 + 0.0 + 100.0 + 1000.0 + 10_000.0, INF]
     assert LINEAR.value([NAN, 0.5]) == INF
     assert STUMPS.values(raw).tolist() == [100.0 + 2.0 + 10.0, INF]

@@ -76,7 +76,7 @@ def test_out_of_fold_they_rank_as_the_policy_would_and_say_how_often_it_is_right
     train = rivals(600, seed=5)
     answers = fit_answers(train, staged(train), seed=1)
     assert answers.fitted
-    assert answers.right > answers.own_right
+    assert answers.right > own_answers(train).right
     assert answers.right == pytest.approx(served_right(train.arrays, answers.out_of_fold).mean())
     live = scored(policy_with(train, seed=1), train)[0].confidence
     assert np.corrcoef(live.ravel(), answers.out_of_fold.ravel())[0, 1] > 0.98
@@ -94,7 +94,7 @@ def test_where_the_strategy_knows_better_its_own_confidences_stay() -> None:
     blind = staged(without(table, confidence=np.full_like(sure, np.nan)))
     answers = fit_answers(table, blind)
     assert not answers.fitted
-    assert answers.right == answers.own_right
+    assert answers.right == own_answers(table).right
     assert np.array_equal(answers.out_of_fold, table.confidence)
     assert fit_answers(table, stages).right >= answers.right
 

@@ -57,15 +57,16 @@ def test_what_stopping_brings_with_answers_left_out() -> None:
     table = simulate(WORLD, 400, seed=3)
     found = fit_inclusion(table, staged(table), FitTarget("coverage", 0.1, lambda_set=0.05))
     cost = np.ones(table.arrays.cost.shape)
-    dear, cheap = (with_inclusion(table, found, cost, price) for price in (0.06, 1e6))
+    dear_loss, dear_cost = with_inclusion(table, found, cost, 0.06)
+    cheap_loss, cheap_cost = with_inclusion(table, found, cost, 1e6)
     everything = np.logical_or.accumulate(table.arrays.correct.any(axis=2), axis=1)
-    assert np.array_equal(cheap.loss, np.where(everything | ~table.arrays.solvable[:, None], 0.0, 1.0))
-    assert (dear.loss >= cheap.loss).all()
-    assert dear.loss.sum() > cheap.loss.sum()
+    assert np.array_equal(cheap_loss, np.where(everything | ~table.arrays.solvable[:, None], 0.0, 1.0))
+    assert (dear_loss >= cheap_loss).all()
+    assert dear_loss.sum() > cheap_loss.sum()
     distinct = [len(set(row.ravel())) for row in table.arrays.answer]
-    assert cheap.cost.sum(axis=1) == pytest.approx(4 + 0.05 * np.array(distinct))
+    assert cheap_cost.sum(axis=1) == pytest.approx(4 + 0.05 * np.array(distinct))
     kept = found.kept(0.06)
-    assert dear.cost.sum(axis=1).max() < cheap.cost.sum(axis=1).max()
+    assert dear_cost.sum(axis=1).max() < cheap_cost.sum(axis=1).max()
     assert not kept.all()
 
 
