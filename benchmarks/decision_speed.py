@@ -53,7 +53,7 @@ ALPHA, LAMBDA_SET = 0.1, 0.01
 TURNS, BAR_US, NETWORK_BAR_US = 15, 250.0, 250.0
 HIDDEN, QUESTIONS = (64, 64, 64), 100_000
 NOT_FITTED = {*NETWORKS, "reference", "purchases"}
-"""Purchases decides before each call, which the demo's rounds of two calls do not allow: `purchases.py --speed` times it."""
+"""The demo has rounds of two calls, and purchases decides before each call: `purchases.py --speed` times it."""
 TODAY = date(2026, 11, 21)
 Walk: TypeAlias = tuple[Question, tuple[Step, ...], int]
 
