@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.samples import places
-from cascade.conformal.arrays import Bools, Floats, Ints, Levels, ScoreArrays, levels, passed, rollout
+from cascade.conformal.arrays import Bools, Floats, Ints, Levels, ScoreArrays, levels, open_end, passed, rollout
 from cascade.conformal.served import last_resort, serves, single
 from cascade.conformal.split import critical_kappa
 from cascade.episodes.schema import LAST_ONLY, identity
@@ -290,16 +290,10 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
     served (`single.serves`). If nothing is kept, the best of all answers is served (`single.last_resort`). For an
     incomplete record the outcomes cover the part that is certain (`arrays`).
     """
-    each = [thresholds] * table.n if isinstance(thresholds, Threshold) else thresholds
-    if len(each) != table.n:
-        raise UsageError(f"There are {len(each)} thresholds for {table.n} questions; give one, or one for each.")
+    each = _each(table, thresholds)
     kappa = np.array([one.kappa for one in each], dtype=np.float64)
     below = np.array([-np.inf if one.abstain_below is None else one.abstain_below for one in each], dtype=np.float64)
-    whole = np.flatnonzero([one.keeps_everything for one in each])
-    if whole.size:
-        scores = ScoreArrays(scores.candidates.copy(), scores.next.copy())
-        scores.candidates[whole], scores.next[whole] = np.inf, np.inf
-    found = levels(table.arrays, scores)
+    found = _levels_at(table, scores, each)
     did = rollout(table.arrays, found, kappa)
     paid = passed(found.reach, kappa)
     length = did.length if table.bought is None else (paid & table.bought).sum(axis=1)
@@ -307,6 +301,39 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
     served = serves(best.sure, below)
     right = np.where(did.leaves > 0, best.right, last_resort(table.arrays, table.confidence))
     return played_of(did.covered, did.in_set, right & served, did.cost, length, did.leaves, did.distinct, ~served)
+
+
+def cut_short(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Sequence[Threshold]) -> Bools:
+    """Return for which questions a policy asks for a step that the log lacks: bool (n,), arguments as in `play`.
+
+    What it serves there, and at what cost, is unknown; `play` covers the part that is certain. In a strategy whose
+    steps name their parents it may also be a question whose walk stops just where the record ends.
+    """
+    each, arrays = _each(table, thresholds), table.arrays
+    kappa = np.array([one.kappa for one in each], dtype=np.float64)
+    ended = passed(_levels_at(table, scores, each).reach, kappa) & open_end(arrays)
+    if arrays.parents is None:
+        whole = np.array([one.keeps_everything for one in each])
+        best = np.where(arrays.present & ~np.isnan(scores.candidates), scores.candidates, -np.inf).max(axis=2)
+        there, onward = arrays.present.any(axis=2), np.where(np.isnan(scores.next), np.inf, scores.next)
+        ended &= whole[:, None] | passed(onward, kappa) | ~there | (onward > best)
+    return np.asarray(ended.any(axis=1), dtype=np.bool_)
+
+
+def _each(table: EpisodeTable, thresholds: Threshold | Sequence[Threshold]) -> Sequence[Threshold]:
+    each = [thresholds] * table.n if isinstance(thresholds, Threshold) else thresholds
+    if len(each) != table.n:
+        raise UsageError(f"There are {len(each)} thresholds for {table.n} questions; give one, or one for each.")
+    return each
+
+
+def _levels_at(table: EpisodeTable, scores: ScoreArrays, each: Sequence[Threshold]) -> Levels:
+    """Return the levels of the scores; where a threshold keeps everything, the scores do not matter."""
+    whole = np.flatnonzero([one.keeps_everything for one in each])
+    if whole.size:
+        scores = ScoreArrays(scores.candidates.copy(), scores.next.copy())
+        scores.candidates[whole], scores.next[whole] = np.inf, np.inf
+    return levels(table.arrays, scores)
 
 
 def play_found(sample: Sample, found: Sequence[Found]) -> Played:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cascade.calibration.samples import among, clusters
-from cascade.calibration.scores import Played, check_fits, play, priced_said, scored
+from cascade.calibration.scores import Played, check_fits, cut_short, play, priced_said, scored
 from cascade.conformal.arrays import Bools, Floats, Ints, hopeless
 from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
 from cascade.evaluation.baselines import walked
 from cascade.evaluation.methods import Means, means
 from cascade.evaluation.splits import CONFIDENCE, LEAST_QUESTIONS, numbered
@@ -172,14 +173,24 @@ def evaluate(
         resamples: the number of bootstrap replicates.
 
     Raises:
-        UsageError: the log has none of the signals that the policy reads, or fewer steps than it always takes.
+        UsageError: the log has none of the signals that the policy reads, or fewer steps than it always takes, or it
+            lacks a call that the policy makes on every question.
+
+    Questions for which the log lacks a call that the policy makes are left out of every figure, and a note says so.
 
     The intervals are 95 % percentiles of a bootstrap over the groups: they show how the means would vary with other
     questions of the same kind. There are none with fewer than `splits.LEAST_QUESTIONS` groups. Nothing is fitted here;
     a policy that was fitted on these questions looks better than it is.
     """
     check_fits(policy, table)
-    played = play_policy(table, policy)
+    judged, scores, at = *scored(policy.inner, table), _thresholds(table, policy)
+    cut, whole = cut_short(judged, scores, at), table
+    if cut.all():
+        raise UsageError(
+            f"{table.dataset} lacks {_LACKING} on every question: log each model's answer (cascade collect)."
+        )
+    table, played = table.take(~cut), play(judged, scores, at).take(~cut)
+    notes = [_cut_said(int(cut.sum()), whole.n)] if cut.any() else []
     certified = artifact is not None and bool(artifact.certificates)
     lost = broken(table, played, artifact.certificates[0].kind) if artifact is not None and certified else None
     beside = beside_reference(table, played)
@@ -191,9 +202,9 @@ def evaluate(
     member = numbered(clusters(table))
     return Evaluation(
         table.dataset,
-        len(set(table.questions)),
-        table.n,
-        int(member.max()) + 1,
+        len(set(whole.questions)),
+        whole.n,
+        int(numbered(clusters(whole)).max()) + 1,
         table.arrays.horizon,
         policy.kappa,
         means(table, played),
@@ -201,16 +212,29 @@ def evaluate(
         None if artifact is None or lost is None else promise_of(table, lost, artifact),
         None if beside is None else beside[0],
         None if beside is None else beside[1].value,
-        None if artifact is None else seen_by(table, artifact),
-        tuple(priced_said(table)),
+        None if artifact is None else seen_by(whole, artifact),
+        (*notes, *priced_said(table)),
+    )
+
+
+_LACKING = "a call that the policy makes"
+
+
+def _cut_said(many: int, n: int) -> str:
+    return (
+        f"On {many:,} of {n:,} questions the log lacks {_LACKING}, so the answer and its cost are unknown: every "
+        f"figure is of the other {n - many:,}, which may be of another kind; log each model's answer (cascade collect)"
     )
 
 
 def play_policy(table: EpisodeTable, policy: Policy) -> Played:
     """Return what a policy does, at the threshold of each question's segment if it has several."""
+    return play(*scored(policy.inner, table), _thresholds(table, policy))
+
+
+def _thresholds(table: EpisodeTable, policy: Policy) -> list[Threshold]:
     at = [policy.for_segment(*one) for one in zip(table.segments, table.groups, strict=True)]
-    each = [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in at]
-    return play(*scored(policy.inner, table), each)
+    return [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in at]
 
 
 def _figures(table: EpisodeTable, played: Played) -> dict[str, Ratio]:

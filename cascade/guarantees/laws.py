@@ -48,21 +48,39 @@ class Told(NamedTuple):
 def on_share(one: Certificate, seen: Misses) -> Told:
     """Test a promise about a share of questions.
 
+    A question that may be lost, because the log lacks a call or a judgement there, counts for the promise in one test
+    and against it in another: if the two differ, the log decides nothing, and the check fails.
+
     A pool of small segments is reported but not tested: its promise is about one fresh question, and the segments'
     shares may differ between many fresh questions and the calibration questions.
     """
     m, losses = int(np.count_nonzero(seen.counted)), int(np.count_nonzero(seen.surely & seen.counted))
+    most = int(np.count_nonzero((seen.missed | seen.surely) & seen.counted))
     if not m:
         return Told(ok=True, said=f"{whom(one)}the promise covers no fresh question")
-    low, high = lower_bound(losses, m, LEVEL), upper_bound(losses, m, LEVEL)
-    said = f"{whom(one)}{losses} of {m} fresh questions lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"
+    low, high = lower_bound(losses, m, LEVEL), upper_bound(most, m, LEVEL)
+    said = f"{whom(one)}{losses} of {m} fresh questions lost"
+    if most > losses:
+        said += f", and of {most - losses} more it is unknown, since the log lacks a call or a judgement there"
+    said += f": a rate above {low:.4f} and below {high:.4f}, each at 95 %"
     if one.pool:
         return Told(ok=True, said=f"{said}; small segments together, reported only")
     assert one.alpha is not None  # noqa: S101 - it promises a share
+    least, worst = (_share_p_value(one, one.alpha, count, m) for count in (losses, most))
+    promised = f"alpha {one.alpha:g}"
+    if worst <= LEVEL < least:
+        undecided = (
+            f"{promised} would be refuted if those were lost, and is not if none was (p = {worst:.3g}, {least:.3g})"
+        )
+        return Told(ok=False, said=f"{said}; {undecided}: log every call that the policy makes (cascade collect)")
+    return _verdict(said, promised, least)
+
+
+def _share_p_value(one: Certificate, alpha: float, losses: int, m: int) -> float:
     if one.k is not None and one.delta is None:
-        return _verdict(said, f"alpha {one.alpha:g}", misses_p_value(losses, m, one.n, one.k))
-    rest = float(1 - as_written(one.alpha))  # 0.82 for 0.18; in floats, 1 − 0.18 is not 0.82
-    return _verdict(said, f"alpha {one.alpha:g}", lower_tail(m - losses, m, rest))
+        return misses_p_value(losses, m, one.n, one.k)
+    rest = float(1 - as_written(alpha))  # 0.82 for 0.18; in floats, 1 − 0.18 is not 0.82
+    return lower_tail(m - losses, m, rest)
 
 
 def on_losses(one: Certificate, losses: Floats, what: str) -> Told:

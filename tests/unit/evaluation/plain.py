@@ -141,6 +141,19 @@ def live(one: Asked, policy: Policy, width: int) -> Did:
     return found if kept else did(one, kept, [], len(seen))._replace(right=found.right)
 
 
+def goes_beyond(one: Asked, policy: Policy, width: int) -> bool:
+    """Whether a policy, followed step by step, asks for a step that is not on record."""
+    question, seen, horizon = Question("asked"), [], len(one.steps) + (not one.complete)
+    for number, (shown, signals) in enumerate(zip(one.steps, one.signals, strict=True), 1):
+        candidates = tuple(
+            Candidate(f"answer {c.answer}", SOURCES[width][c.place], SOURCES[width][c.place], c.sure) for c in shown
+        )
+        seen.append(Step(number, candidates, signals))
+        if not decide(policy, Observation(question, tuple(seen), horizon)).proceed:
+            return False
+    return not one.complete
+
+
 def did(one: Asked, kept: Sequence[Shown], ranked: Sequence[str], length: int) -> Did:
     in_set = any(shown.right for shown in kept)
     same = [shown for shown in kept if ranked and f"answer {shown.answer}" == ranked[0]]

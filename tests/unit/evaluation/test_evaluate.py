@@ -15,11 +15,12 @@ from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
 from cascade.evaluation.logs import open_log
 from cascade.policies.artifact import EVERYTHING, CalibratedPolicy, PolicyArtifact, Seen, Threshold
+from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from unit.certified import certificate
-from unit.evaluation.plain import Asked, Shown, draw, live, row, table_of
+from unit.evaluation.plain import Asked, Shown, draw, goes_beyond, live, row, table_of
 
 SILENT = {"p_yes": None, "reply_mean_logprob": None}
 
@@ -37,12 +38,33 @@ def test_the_means_are_those_of_the_policy_live() -> None:
     questions = [draw(rng, 3, 2) for _ in range(80)]
     policy = ThresholdPolicy(0.4, "both")
     found = evaluate(table_of(questions, 3, 2), policy, resamples=10)
-    did = [live(one, policy, 2) for one in questions]
+    did = [live(one, policy, 2) for one in questions if not goes_beyond(one, policy, 2)]
     assert (found.n, found.horizon, found.kappa, found.dataset) == (80, 3, 0.4, "made")
-    assert found.mean.coverage == pytest.approx(sum(one.covered for one in did) / 80)
-    assert found.mean.accuracy == pytest.approx(sum(one.right for one in did) / 80)
-    assert found.mean.cost_usd == pytest.approx(sum(one.cost for one in did) / 80 / 1e9)
-    assert found.mean.avg_length == pytest.approx(sum(one.length for one in did) / 80)
+    assert 60 < len(did) < 80
+    assert found.mean.coverage == pytest.approx(sum(one.covered for one in did) / len(did))
+    assert found.mean.accuracy == pytest.approx(sum(one.right for one in did) / len(did))
+    assert found.mean.cost_usd == pytest.approx(sum(one.cost for one in did) / len(did) / 1e9)
+    assert found.mean.avg_length == pytest.approx(sum(one.length for one in did) / len(did))
+
+
+@pytest.mark.parametrize("policy", [ThresholdPolicy(0.4, "both"), ThresholdPolicy(0.7, "both"), FixedPolicy("both", 2)])
+def test_a_question_where_the_policy_asks_for_an_unlogged_step_is_in_no_figure(policy: Policy) -> None:
+    rng = np.random.default_rng(8)
+    questions = [draw(rng, 3, 2) for _ in range(500)]
+    known = [not goes_beyond(one, policy, 2) for one in questions]
+    table = table_of(questions, 3, 2)
+    found, alone = (evaluate(one, policy, resamples=20) for one in (table, table.take(np.array(known))))
+    assert (found.mean, found.intervals) == (alone.mean, alone.intervals)
+    assert (found.n, alone.n) == (500, sum(known))
+    (said,) = found.lacks
+    assert said.startswith(f"On {500 - sum(known)} of 500 questions the log lacks a call that the policy makes, ")
+    assert alone.lacks == ()
+
+
+def test_a_log_that_lacks_a_call_on_every_question_cannot_be_evaluated() -> None:
+    questions = [asked(False)._replace(complete=False) for _ in range(5)]
+    with pytest.raises(UsageError, match="lacks a call that the policy makes on every question"):
+        evaluate(table_of(questions, 2, 1), FixedPolicy("both", 2))
 
 
 def test_every_interval_holds_its_mean() -> None:
@@ -113,11 +135,12 @@ def test_a_calibrated_policy_is_played_at_each_groups_threshold() -> None:
     thresholds = {None: Threshold(0.5), "one": Threshold(0.1), "two": EVERYTHING, "three": Threshold(0.4)}
     found = evaluate(table, calibrated(ThresholdPolicy(keep="both"), thresholds), resamples=10)
     depth = {"one": 0.1, "two": -1.0, "three": 0.4, "four": 0.5}
-    did = [live(one, ThresholdPolicy(depth[name], "both"), 2) for one, name in zip(questions, names, strict=True)]
+    ways = [(one, ThresholdPolicy(depth[name], "both")) for one, name in zip(questions, names, strict=True)]
+    did = [live(*way, 2) for way in ways if not goes_beyond(*way, 2)]
     assert found.kappa == 0.5
-    assert found.mean.avg_length == pytest.approx(sum(one.length for one in did) / 90)
-    assert found.mean.coverage == pytest.approx(sum(one.covered for one in did) / 90)
-    assert found.mean.cost_usd == pytest.approx(sum(one.cost for one in did) / 90 / 1e9)
+    assert found.mean.avg_length == pytest.approx(sum(one.length for one in did) / len(did))
+    assert found.mean.coverage == pytest.approx(sum(one.covered for one in did) / len(did))
+    assert found.mean.cost_usd == pytest.approx(sum(one.cost for one in did) / len(did) / 1e9)
 
 
 def test_where_nothing_is_served_nothing_is_right() -> None:
@@ -175,8 +198,10 @@ def test_the_other_promises_are_counted_as_calibration_counts_them(kind: str, fi
     rng = np.random.default_rng(6)
     questions = [draw(rng, 3, 2) for _ in range(90)]
     held = PolicyArtifact({}, Seen(), certificates=(certificate(kind=kind),))
-    promise = evaluate(table_of(questions, 3, 2), FixedPolicy("both", 2), artifact=held, resamples=5).promise
-    did = [live(one, FixedPolicy("both", 2), 2) for one in questions if kind != "solvable" or not one.hopeless]
+    policy = FixedPolicy("both", 2)
+    promise = evaluate(table_of(questions, 3, 2), policy, artifact=held, resamples=5).promise
+    known = [one for one in questions if not goes_beyond(one, policy, 2)]
+    did = [live(one, policy, 2) for one in known if kind != "solvable" or not one.hopeless]
     assert promise is not None
     assert (promise.n, promise.fresh) == (len(did), len(did))
     assert promise.risk == pytest.approx(1 - sum(getattr(one, figure) for one in did) / len(did))
