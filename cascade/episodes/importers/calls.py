@@ -198,10 +198,11 @@ def episodes(
             if all(row[1] is not None for row in calls_made):
                 calls_made.sort(key=lambda row: row[1])
             found = [(row[2], json.loads(row[3]), json.loads(row[4])) for row in calls_made]
-            for name, calls_of_one in _requests(json.loads(trace), found):
-                if not roles:
-                    _note_order(calls_of_one, orders, dropped)
-                yield from _episode(name, calls_of_one, roles, dropped, dataset)
+            for question, calls_of_question in _questions(json.loads(trace), found, dropped):
+                for name, calls_of_one in _requests(question, calls_of_question):
+                    if not roles:
+                        _note_order(calls_of_one, orders, dropped)
+                    yield from _episode(name, calls_of_one, roles, dropped, dataset)
 
 
 def _note_order(calls: Sequence[_Found], orders: dict[frozenset[str], list[str]], dropped: Dropped) -> None:
@@ -233,6 +234,30 @@ def _fill(store: sqlite3.Connection, calls: Iterable[LoggedCall], dropped: Dropp
 
 
 _Found = tuple[str, dict[str, Any], list[str]]
+
+
+_OWN_PART = (
+    "no data set or segment, while other calls with this id have several: these calls are read as a question by "
+    "themselves"
+)
+
+
+def _questions(trace: str, calls: list[_Found], dropped: Dropped) -> Iterator[tuple[str, list[_Found]]]:
+    """Yield the calls of a trace by data set and segment: in two of them, one id names two questions.
+
+    Calls that name none belong to the only question that there is.
+    """
+    for name in ("dataset", "segment"):
+        parts: dict[str | None, list[_Found]] = {}
+        for one in calls:
+            parts.setdefault(one[1].get(name), []).append(one)
+        if len(parts.keys() - {None}) > 1:
+            for place, _, _ in parts.get(None, []):
+                dropped.note(_OWN_PART, place)
+            for number, part in enumerate(parts.values(), 1):
+                yield from _questions(trace if number == 1 else f"{trace}/{number}", part, dropped)
+            return
+    yield trace, calls
 
 
 def _requests(trace: str, calls: list[_Found]) -> Iterator[tuple[str, list[_Found]]]:

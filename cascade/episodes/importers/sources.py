@@ -81,7 +81,7 @@ def _parquet_records(path: Path, dropped: Dropped) -> Iterator[Record]:
     from cascade.episodes.parquet import batches, open_parquet, plain_values
 
     file = open_parquet(path)
-    names, first = file.schema_arrow.names, 1
+    names, first = _each_once(file.schema_arrow.names, path), 1
     for batch in batches(file, names, _BATCH_ROWS):
         if batch is None:
             rest = file.metadata.num_rows - first + 1
@@ -147,7 +147,10 @@ def _table_records(path: Path, dropped: Dropped) -> Iterator[Record]:
 
 def _header(path: Path, lines: Iterator[Cells]) -> list[str]:
     first = next(lines, None)
-    names = [] if first is None else [name.strip() for name in first.cells]
+    return _each_once([] if first is None else [name.strip() for name in first.cells], path)
+
+
+def _each_once(names: list[str], path: Path) -> list[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{path} has more than one column {', '.join(twice)}.")

@@ -27,7 +27,7 @@ from cascade.episodes.importers.calls import (
 from cascade.episodes.importers.chat import Reply, chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.tall import Columns, Steps, is_tall, recognised, steps_by_cost
-from cascade.episodes.importers.values import ALSO, SIGNALS, moment, question_in, reply_in, text
+from cascade.episodes.importers.values import ALSO, SIGNALS, Moment, answer_in, moment, question_in, text
 from cascade.episodes.schema import COLUMNS, Dropped, question_id
 from cascade.errors import UsageError
 
@@ -79,7 +79,7 @@ def rows_from_table(
             told(lines)
         read: Iterable[LoggedCall] = (_call(record, chosen, counted) for record in whole)
         read = read if parts else _runs(read, counted)
-        yield from episodes(read if steps is None else steps.placed(read), parts, counted, name)
+        yield from episodes(read if steps is None else steps.placed(read, counted), parts, counted, name)
         return
     ordered = _checked_layout(found, parts, given, first, path)
     if told is not None:
@@ -174,13 +174,18 @@ def _notes(
 def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall:
     request, reply, texts = _said(record.fields, columns)
     asked_as = columns.get("question_id")
-    own = {name: field for name, field in columns.items() if name != "question_id" and name not in texts}
+    apart = {"question_id", "created_at", *texts}
+    own = {name: field for name, field in columns.items() if name not in apart}
     made = mapped(record.fields, own, record.place, dropped)
+    wide.check_logprobs(made, own, record.place, dropped)
+    at = _time(record, columns.get("created_at"), dropped)
+    if at is not None:
+        held = field_of(record.fields, columns["created_at"])
+        made["created_at"] = held if isinstance(held, str) and "-" in held else at.iso
     made |= {name: said for name, said in texts.items() if said is not None}
     if request is not None:
         chat = chat_columns(made, request, reply)
         made = {**made, **chat, "signals": {**chat.get("signals", {}), **made.get("signals", {})}} if chat else made
-    at = moment(made["created_at"]) if "created_at" in made else None
     trace = made.pop("episode_id", None)
     unnamed = trace is None and "question" in made
     if unnamed:
@@ -188,6 +193,19 @@ def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Logge
         trace = question_id(made["question"], made.get("context")) if named is None else named
     names = tuple([made["model"]] if "model" in made else ())
     return LoggedCall(record.place, None, trace, None if at is None else at.seconds, made, names, of_question=unnamed)
+
+
+_NO_TIME = "is no time, read as null: the calls of this question are in the order of the rows"
+
+
+def _time(record: Record, field: str | None, dropped: Dropped) -> Moment | None:
+    held = None if field is None else field_of(record.fields, field)
+    if held is None or held == "":
+        return None
+    found = moment(held)
+    if found is None:
+        dropped.note(f"{field} {_NO_TIME}", record.place)
+    return found
 
 
 class _Said(NamedTuple):
@@ -204,10 +222,11 @@ def _said(fields: Mapping[str, Any], columns: Mapping[str, str]) -> _Said:
     if request is not None or isinstance(held, list | Mapping):
         texts["question"] = question_in(held)
     if isinstance(said, list | Mapping):
-        texts["answer"] = reply_in(said)
+        texts["answer"] = answer_in(said)
     return _Said(request, reply_of(said), texts)
 
 
+_ONE_CALL = ("dataset", "segment", "model", "walk", "step", "candidate")
 _AGAIN = "a model answers a question again, without an episode_id: read as another run"
 
 
@@ -219,7 +238,7 @@ def _runs(calls: Iterable[LoggedCall], dropped: Dropped) -> Iterator[LoggedCall]
         if not call.of_question or call.trace is None or columns.get("model") is None or not _says_something(columns):
             yield call
             continue
-        trace = runs.trace(call.trace, *(columns.get(name) for name in ("model", "walk", "step", "candidate")))
+        trace = runs.trace(call.trace, *(columns.get(name) for name in _ONE_CALL))
         if trace != call.trace:
             dropped.note(_AGAIN, call.place)
         yield call._replace(trace=trace)

@@ -14,6 +14,7 @@ from cascade.episodes.importers.chat import request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import nano_usd, snake, text, truth, whole
 from cascade.episodes.importers.wide import ANSWER, CORRECT, COST, OF_MODEL, OF_QUESTION, folded, in_words
+from cascade.episodes.schema import Dropped
 
 _QUESTION_IDS = ("question_id", "qid", "example_id", "prompt_id", "task_id")
 
@@ -129,12 +130,12 @@ class Steps(NamedTuple):
         models = ", ".join(f"step {step}, {model}" for model, step in self.of_model.items())
         return f"{models}: in {self.order}; --role MODEL=base and --role MODEL=guide change that"
 
-    def placed(self, calls: Iterable[LoggedCall]) -> Iterable[LoggedCall]:
-        """Yield the calls with their steps; a call without a known model stays as it is."""
+    def placed(self, calls: Iterable[LoggedCall], dropped: Dropped) -> Iterable[LoggedCall]:
+        """Yield the calls with their steps; a call without a model has none and is left out."""
         for call in calls:
             step = self.of_model.get(call.columns.get("model") or "")
             if step is None:
-                yield call
+                dropped.drop("a call that names no model, where the models are the steps", call.place)
                 continue
             place = {"step": step, "candidate": 0, "source": call.columns["model"], "horizon": len(self.of_model)}
             yield call._replace(columns={**call.columns, **place}, at_s=float(step))

@@ -31,8 +31,11 @@ _NANO = 9
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 """A number whose thousands are separated by commas. A count cannot have decimals; of USD, "1,234" may be 1.234."""
+_MOST_DIGITS = 18
+"""Digits before the point of an amount that is converted exactly; 1e900000 as an integer would take a minute."""
 _UNITS = (1.0, 1e3, 1e6)
 """How many of them are a second: seconds, milliseconds, microseconds. What is larger counts nanoseconds."""
+_SINCE = re.compile(r"\d+(?:\.\d+)?")
 _FAR_S = 1e11
 """In seconds the year 5138, in milliseconds 1973."""
 _MAX_DEPTH = 8
@@ -52,10 +55,12 @@ def nano_usd(amount_usd: Any) -> int | None:
     if amount_usd is None or isinstance(amount_usd, bool):
         return None
     try:
-        exact = Decimal(_ungrouped(str(amount_usd).strip().removeprefix("$"))).scaleb(_NANO)
-        made = int(exact.to_integral_value(ROUND_HALF_EVEN))
-    except (InvalidOperation, ValueError, OverflowError):  # no number, NaN, infinite
+        exact = Decimal(_ungrouped(str(amount_usd).strip().removeprefix("$")))
+    except InvalidOperation:
         return None
+    if not exact.is_finite() or exact.adjusted() > _MOST_DIGITS:
+        return None
+    made = int(exact.scaleb(_NANO).to_integral_value(ROUND_HALF_EVEN))
     return made if 0 <= made <= MAX_WHOLE else None
 
 
@@ -65,6 +70,10 @@ def whole(value: Any) -> int | None:
     >>> whole("52"), whole(12.0), whole("1,234"), whole(-1), whole("many"), whole(True)
     (52, 12, 1234, None, None, None)
     """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if 0 <= value <= MAX_WHOLE else None
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= len(str(MAX_WHOLE)):
+        return whole(int(value))  # a float has 53 bits
     exact = number(value.replace(",", "") if isinstance(value, str) and _GROUPED.fullmatch(value.strip()) else value)
     return int(exact) if exact is not None and exact.is_integer() and 0 <= exact <= MAX_WHOLE else None
 
@@ -143,14 +152,14 @@ def moment(value: Any) -> Moment | None:
 
     >>> moment("2026-11-21T10:00:00Z").iso, moment("1544712660000000000").iso
     ('2026-11-21T10:00:00.000+00:00', '2018-12-13T14:51:00.000+00:00')
-    >>> moment(1544712660).iso, moment(1544712660000).iso
-    ('2018-12-13T14:51:00.000+00:00', '2018-12-13T14:51:00.000+00:00')
+    >>> moment("1544712660.5").iso, moment(1544712660000).iso
+    ('2018-12-13T14:51:00.500+00:00', '2018-12-13T14:51:00.000+00:00')
     """
     made = loaded(value)
     try:
         if isinstance(made, datetime):
             at = made
-        elif isinstance(made, int | float) or str(made).isdecimal():
+        elif isinstance(made, int | float) or _SINCE.fullmatch(str(made)):
             since = float(made)
             at = datetime.fromtimestamp(since / next((unit for unit in _UNITS if since < _FAR_S * unit), 1e9), UTC)
         else:
@@ -258,6 +267,20 @@ def reply_in(answered: Any) -> str | None:
     reply = loaded(answered)
     said = _spoken(reply, _MODEL, 0)
     return "" if said is None and _calls_tool(reply, 0) else said
+
+
+def answer_in(held: Any) -> str | None:
+    """Return the answer in a cell that may hold a model's message; any other object or list is an answer in JSON.
+
+    >>> answer_in({"role": "assistant", "content": "Paris"}), answer_in({"city": "Zürich"}), answer_in({})
+    ('Paris', '{"city": "Zürich"}', None)
+    """
+    said = reply_in(held)
+    if said is not None or not held:
+        return said
+    parts = held if isinstance(held, list) else [held]
+    is_message = any(isinstance(one, Mapping) and one.keys() & {"role", *_MODEL.under} for one in parts)
+    return None if is_message else json.dumps(held, ensure_ascii=False, default=str)
 
 
 def _calls_tool(value: Any, depth: int) -> bool:

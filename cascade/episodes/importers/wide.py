@@ -15,7 +15,7 @@ from cascade.checks import did_you_mean
 from cascade.episodes.importers.calls import LoggedCall, Runs, field_of, mapped
 from cascade.episodes.importers.chat import asked, chat_columns, is_short, reply_of, request_in
 from cascade.episodes.importers.sources import Record
-from cascade.episodes.importers.values import SIGNALS, nano_usd, number, question_in, reply_in
+from cascade.episodes.importers.values import SIGNALS, answer_in, nano_usd, number, question_in
 from cascade.episodes.schema import Dropped, identity, question_id
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
@@ -415,6 +415,11 @@ def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder:
             yield call._replace(trace=trace, columns={**head, **call.columns})
 
 
+_UNKNOWN = (
+    "though a later model has: its call is read as made, its answer as unknown, so that agreement counts a difference"
+)
+
+
 def _of_row(
     found: Layout, made: Sequence[Mapping[str, Any]], at: str, dropped: Dropped, *, as_ladder: bool
 ) -> Iterator[LoggedCall]:
@@ -426,6 +431,8 @@ def _of_row(
         if step not in there and (not as_ladder or step > there[-1]):
             dropped.note(f"{one.name} has no answer, truth or cost, so it was not asked", at)
             continue
+        if step not in there:
+            dropped.note(f"{one.name} has no answer, truth or cost, {_UNKNOWN}", at)
         place = {"step": step, "candidate": 0, "source": one.name, "horizon": len(made)} if as_ladder else {}
         yield LoggedCall(at, None, None, None, {"model": one.name, **place, **columns}, (one.name,))
 
@@ -439,19 +446,25 @@ def _of_head(found: Layout, record: Record, dropped: Dropped) -> dict[str, Any]:
     return mapped(fields, found.question, record.place, dropped)
 
 
+def check_logprobs(made: dict[str, Any], columns: Mapping[str, str], place: str, dropped: Dropped) -> None:
+    """Set the log-probs above 0 in a call's signals to null, and count them; a field's name says what is a log-prob."""
+    for what, field in columns.items():
+        name = what.removeprefix(SIGNALS)
+        value = made["signals"][name] if name != what else None
+        if value is not None and value > 0 and "logprob" in folded(field):
+            dropped.note(f"{field} is above 0, which no log-prob is, read as null", place)
+            made["signals"][name] = None
+
+
 def _of_call(one: ModelColumns, record: Record, dropped: Dropped, request: ChatRequest | None) -> dict[str, Any]:
     fields = dict(record.fields)
     said = one.columns.get(ANSWER)
     held = None if said is None else field_of(fields, said)
     if said is not None and isinstance(held, list | Mapping):
-        fields[said] = reply_in(held)
+        fields[said] = answer_in(held)
     made = mapped(fields, one.columns, record.place, dropped, by_field=True)
     made["cost_source"] = "no price" if made.get(NANO) is None else "the table"
-    for what, field in one.columns.items():
-        value = made["signals"][what.removeprefix(SIGNALS)] if what.startswith(SIGNALS) else None
-        if value is not None and value > 0 and "logprob" in folded(field):
-            dropped.note(f"{field} is above 0, which no log-prob is, read as null", record.place)
-            made["signals"][what.removeprefix(SIGNALS)] = None
+    check_logprobs(made, one.columns, record.place, dropped)
     if request is None:
         return made
     chat = chat_columns(made, request, reply_of(held))

@@ -148,3 +148,11 @@ def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing.csv", tmp_path / "nothing.json", tmp_path / "nothing.parquet", tmp_path):
         with pytest.raises(UsageError, match=r"There is no file|is a folder"):
             read(path)
+
+
+def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.Table.from_arrays([pa.array(["one"]), pa.array(["other"])], names=["answer", "answer"])
+    pq.write_table(table, tmp_path / "log.parquet")
+    with pytest.raises(UsageError, match="more than one column answer"):
+        list(records(tmp_path / "log.parquet", Dropped()))

@@ -140,3 +140,84 @@ def test_without_costs_the_order_of_the_rows_counts(tmp_path: Path) -> None:
 def test_a_command_that_reads_logs_asks_to_import_it_first(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a row for each question or call\. Import it first"):
         list(read_log(lines(tmp_path, CALLS)))
+
+
+@pytest.mark.parametrize("part", ["dataset", "segment"])
+def test_an_id_names_two_questions_in_two_data_sets_or_segments(tmp_path: Path, part: str) -> None:
+    """Joined, a small model's answer in one would be judged beside the large one's in the other."""
+    rows = [
+        {"question_id": "17", part: "a", "model": "small", "question": "Capital of Peru?", "answer": "Lima"},
+        {"question_id": "17", part: "b", "model": "large", "question": "Capital of Chile?", "answer": "Santiago"},
+        {"question_id": "17", part: "b", "model": "small", "question": "Capital of Chile?", "answer": "Lima"},
+    ]
+    found = list(import_rows(lines(tmp_path, [row | {"correct": True} for row in rows])))
+    assert [(row["question"], row["model"], row[part]) for row in found] == [
+        ("Capital of Peru?", "small", "a"),
+        ("Capital of Chile?", "large", "b"),
+        ("Capital of Chile?", "small", "b"),
+    ]
+    assert len({row["episode_id"] for row in found}) == 2
+    assert found[1]["episode_id"] == found[2]["episode_id"]
+
+
+def test_a_call_without_a_segment_belongs_to_the_only_question_of_its_id(tmp_path: Path) -> None:
+    rows = [row | {"question_id": n // 2, "segment": "a" if n % 2 else None} for n, row in enumerate(CALLS)]
+    dropped = Dropped()
+    found = list(import_rows(lines(tmp_path, rows), dropped))
+    assert len({row["episode_id"] for row in found}) == 4
+    assert {row["segment"] for row in found} == {"a"}
+    assert dropped.describe() == ""
+    rows[0]["question_id"] = rows[3]["question_id"]
+    rows[3]["segment"] = "b"
+    rows.append(rows[3] | {"segment": "c"})
+    list(import_rows(lines(tmp_path, rows), dropped))
+    assert "no data set or segment, while other calls with this id have several" in dropped.describe()
+
+
+def test_a_call_that_names_no_model_is_no_step_where_the_models_are(tmp_path: Path) -> None:
+    rows = [*CALLS, CALLS[0] | {"engine": None, "completion": "of nobody"}]
+    dropped = Dropped()
+    found = list(import_rows(lines(tmp_path, rows), dropped))
+    assert len(found) == len(CALLS)
+    assert "of nobody" not in {row["answer"] for row in found}
+    assert "a call that names no model, where the models are the steps (1)" in dropped.describe()
+
+
+def test_an_answer_that_is_an_object_is_kept_as_json(tmp_path: Path) -> None:
+    rows = [row | {"completion": {"city": row["completion"], "in": ["Zürich"]}} for row in CALLS]
+    found = list(import_rows(lines(tmp_path, rows)))
+    assert {row["answer"] for row in found} == {f'{{"city": "{said}", "in": ["Zürich"]}}' for said in "0246"}
+
+
+def test_a_positive_log_prob_is_no_signal(tmp_path: Path) -> None:
+    rows = [row | {"mean_logprob": -0.5 + n} for n, row in enumerate(CALLS)]
+    dropped, told = Dropped(), list[str]()
+    found = list(import_rows(lines(tmp_path, rows), dropped, told=told.extend))
+    assert [row["signals"]["reply_mean_logprob"] for row in found].count(-0.5) == 1
+    assert [row["signals"]["reply_mean_logprob"] for row in found].count(None) == len(CALLS) - 1
+    assert f"mean_logprob is above 0, which no log-prob is, read as null ({len(CALLS) - 1})" in dropped.describe()
+
+
+@pytest.mark.parametrize(
+    ("times", "iso"),
+    [
+        (("1730455202.5", "1730455201.25"), "2024-11-01T10:00:01.250+00:00"),
+        ((1730455202.5, 1730455201.25), "2024-11-01T10:00:01.250+00:00"),
+        (("2024-11-01T10:00:02Z", "2024-11-01T10:00:01Z"), "2024-11-01T10:00:01Z"),
+    ],
+)
+def test_the_calls_of_a_question_are_in_the_order_of_their_times(tmp_path: Path, times: Any, iso: str) -> None:
+    rows = [{"question": "Which?", "answer": said, "created_at": at} for said, at in zip("ba", times, strict=True)]
+    found = list(rows_from_table(lines(tmp_path, rows)))
+    assert [(row["answer"], row["step"]) for row in found] == [("a", 1), ("b", 2)]
+    assert found[0]["created_at"] == iso
+
+
+def test_a_time_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
+    dropped = Dropped()
+    rows = [{"question": "Which?", "answer": said, "created_at": at} for said, at in (("b", "noon"), ("a", "10:00"))]
+    found = list(rows_from_table(lines(tmp_path, rows), dropped))
+    assert [(row["answer"], row["created_at"]) for row in found] == [("b", None), ("a", None)]
+    assert "created_at is no time, read as null: the calls of this question are in the order of the rows (2)" in (
+        dropped.describe()
+    )

@@ -213,3 +213,15 @@ def test_a_text_too_deep_down_is_not_looked_for() -> None:
     for _ in range(50):
         deep = {"content": deep}
     assert reply_in(deep) is None
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("amount", ["1e9999999", "1e900000", "1e19", "-1e900000", "1e-9999999"])
+def test_an_amount_of_any_size_is_read_at_once(amount: str) -> None:
+    """1e9999999 was a traceback, and 1e900000 took 41 seconds."""
+    assert nano_usd(amount) in {None, 0}
+
+
+def test_a_large_count_keeps_its_last_digit() -> None:
+    assert [whole(one) for one in (2**53 + 1, str(2**53 + 1), f" {2**53 + 1} ")] == [2**53 + 1] * 3
+    assert (whole("9" * 30), whole(-1), whole("٣")) == (None, None, 3)

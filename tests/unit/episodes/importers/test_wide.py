@@ -290,6 +290,8 @@ def test_a_gap_in_a_ladder_keeps_the_later_models_in_their_steps(tmp_path: Path)
     ]
     assert {row["horizon"] for row in rows} == {3}
     assert dict(dropped.rows) == {"no model has an answer, a truth or a cost": 2}
+    (note, many), *_ = dropped.notes.items()
+    assert (note.startswith("b has no answer, truth or cost, though a later model has: "), many) == (True, 1)
 
 
 def test_cells_that_say_nothing_are_unknown_and_noted(tmp_path: Path) -> None:
