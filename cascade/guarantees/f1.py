@@ -52,16 +52,15 @@ class F1(Kind):
         return [Found(None, everywhere(n), n, -math.inf, keeps_everything=True, needed_n=result.needed_n)]
 
     def verify(self, certificate: Certificate, sample: Scored) -> Iterator[Told]:
-        """Test the mean loss on fresh questions; an unknown quality does not count against the promise."""
+        """Test the mean loss on fresh questions; where unknown qualities would decide, the check fails."""
         table = sample.table
         if table.quality is None:
             yield Told(ok=True, said="the log does not say how good answers are: not tested")
             return
         losses = self.losses(sample)
         known = table.arrays.complete & ~(table.arrays.present & np.isnan(table.quality)).any(axis=(1, 2))
-        kept = known & (not certificate.keeps_everything)
-        lacking = np.where(kept, losses.at(certificate.kappa) / losses.units, 0.0)
-        yield on_losses(certificate, lacking, "lack {:.4f} of the best F1 on average")
+        lost = losses.at(certificate.kappa) / losses.units * (not certificate.keeps_everything)
+        yield on_losses(certificate, np.where(known, lost, 0.0), lost, "lack {:.4f} of the best F1 on average")
 
     def describe(self, certificate: Certificate) -> str:
         """Return the promise in a sentence."""

@@ -24,7 +24,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, Outcomes, ScoreArrays, as_written, levels, rollout
+from cascade.conformal.arrays import (
+    Floats,
+    Levels,
+    Outcomes,
+    ScoreArrays,
+    as_written,
+    levels,
+    open_end,
+    passed,
+    rollout,
+)
 from cascade.conformal.binomial import lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.monitor import mean_below_p_value
 from cascade.guarantees.questions import Misses, Scored
@@ -68,12 +78,7 @@ def on_share(one: Certificate, seen: Misses) -> Told:
     assert one.alpha is not None  # noqa: S101 - it promises a share
     least, worst = (_share_p_value(one, one.alpha, count, m) for count in (losses, most))
     promised = f"alpha {one.alpha:g}"
-    if worst <= LEVEL < least:
-        undecided = (
-            f"{promised} would be refuted if those were lost, and is not if none was (p = {worst:.3g}, {least:.3g})"
-        )
-        return Told(ok=False, said=f"{said}; {undecided}: log every call that the policy makes (cascade collect)")
-    return _verdict(said, promised, least)
+    return _decided(said, promised, _verdict(said, promised, least), _verdict(said, promised, worst))
 
 
 def _share_p_value(one: Certificate, alpha: float, losses: int, m: int) -> float:
@@ -83,33 +88,68 @@ def _share_p_value(one: Certificate, alpha: float, losses: int, m: int) -> float
     return lower_tail(m - losses, m, rest)
 
 
-def on_losses(one: Certificate, losses: Floats, what: str) -> Told:
-    """Test a promise about a mean of losses in 0..1, float64 (m,), on the questions that the promise covers."""
+def on_losses(one: Certificate, losses: Floats, most: Floats, what: str) -> Told:
+    """Test a promise about a mean of losses on the questions that the promise covers.
+
+    Args:
+        one: the promise.
+        losses: float64 (m,), each in 0..1, with 0 where the log does not say it.
+        most: the same, with the loss that counts in a calibration where the log does not say it.
+        what: the sentence on the mean, with a place for it.
+    """
     assert one.alpha is not None  # noqa: S101 - it promises a mean
-    said = f"{whom(one)}{losses.size} fresh questions {what.format(losses.mean())}"
-    return _on_mean(said, f"alpha {one.alpha:g}", losses, one, one.alpha, 1.0)
+    said = f"{whom(one)}{losses.size} fresh questions {_from_to(what, losses, most)}"
+    promised = f"alpha {one.alpha:g}"
+    best, worst = (_on_mean(said, promised, values, one, one.alpha, 1.0) for values in (losses, most))
+    return _decided(said, promised, best, worst)
 
 
 def on_cost(one: Certificate, sample: Scored) -> Told:
-    """Test a promise about a mean cost, and check the cap that it assumes."""
-    budget, most = one.budget_nano_usd, one.made_for.get("most_nano_usd")
-    if not sample.table.cost_known or budget is None or most is None:
+    """Test a promise about a mean cost, and check the cap that it assumes.
+
+    A question where the log lacks a call that the policy makes costs at least its logged calls, and at most the cap.
+    """
+    budget, cap = one.budget_nano_usd, one.made_for.get("most_nano_usd")
+    if not sample.table.cost_known or budget is None or cap is None:
         return Told(ok=True, said=f"{whom(one)}some costs are unknown: the budget is not tested")
     found = played_at(one, sample).cost.astype(np.float64)
-    said = f"{whom(one)}{found.size} fresh questions cost {found.mean() / 1e9:.6g} USD on average"
-    above = int(np.count_nonzero(found > most))
+    ends = (passed(_levels_of(one, sample).reach, one.kappa) & open_end(sample.table.arrays)).any(axis=1)
+    most = np.where(ends, np.maximum(found, float(cap)), found)
+    said = f"{whom(one)}{found.size} fresh questions cost {_from_to('{:.6g} USD on average', found / 1e9, most / 1e9)}"
+    above = int(np.count_nonzero(found > cap))
     if above:
-        cap = f"the cap of {dollars(most)} that the promise assumes"
-        return Told(ok=False, said=f"{said}, {above} of them more than {cap}")
-    return _on_mean(said, f"a budget of {dollars(budget)}", found, one, float(budget), float(most))
+        return Told(
+            ok=False, said=f"{said}, {above} of them more than the cap of {dollars(cap)} that the promise assumes"
+        )
+    promised = f"a budget of {dollars(budget)}"
+    best, worst = (_on_mean(said, promised, values, one, float(budget), float(cap)) for values in (found, most))
+    return _decided(said, promised, best, worst)
+
+
+def _from_to(what: str, least: Floats, most: Floats) -> str:
+    """Return a sentence on a mean; with both bounds if the log does not say the mean."""
+    said = what.format(least.mean())
+    return said if np.array_equal(least, most) else f"{said} as logged, and at most {most.mean():.6g}"
+
+
+def _decided(said: str, promised: str, best: Told, worst: Told) -> Told:
+    """Return the result of a test if what the log does not say changes nothing about it; otherwise a failed check."""
+    if not best.ok or worst.ok:
+        return best
+    undecided = f"{promised} is refuted if what is unknown counts against it, and is not if nothing unknown does"
+    return Told(ok=False, said=f"{said}; {undecided}: log every call that the policy makes (cascade collect)")
 
 
 def played_at(one: Certificate, sample: Scored) -> Outcomes:
     """Return the outcome of each question at a certificate's threshold."""
-    steps, found = sample.table.arrays, sample.levels
-    if one.keeps_everything:
-        found = levels(steps, ScoreArrays(np.full(steps.answer.shape, np.inf), np.full(steps.cost.shape, np.inf)))
-    return rollout(steps, found, one.kappa)
+    return rollout(sample.table.arrays, _levels_of(one, sample), one.kappa)
+
+
+def _levels_of(one: Certificate, sample: Scored) -> Levels:
+    steps = sample.table.arrays
+    if not one.keeps_everything:
+        return sample.levels
+    return levels(steps, ScoreArrays(np.full(steps.answer.shape, np.inf), np.full(steps.cost.shape, np.inf)))
 
 
 def _allowance(one: Certificate, upper: float) -> float:

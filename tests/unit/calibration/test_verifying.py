@@ -386,6 +386,32 @@ def test_what_is_unknown_is_not_held_against_a_promise(tmp_path: Path) -> None:
     assert lost[0] == lost[1] > 0
 
 
+@pytest.mark.parametrize("name", ["coverage", "pac", "error", "f1", "budget"])
+def test_where_unlogged_calls_would_decide_the_check_fails(tmp_path: Path, name: str) -> None:
+    """0.5.0 verified a broken promise on a log that lacks most of the calls."""
+    artifact = made(tmp_path, full(400), ASKED[name])
+    fresh = full(400, 1)
+    arrays, on = fresh.arrays, np.arange(fresh.arrays.horizon) < 1
+    (one,) = artifact.certificates
+    if one.kind in {"f1", "budget"}:
+        one = replace(one, n=100_000)  # nothing is put down to the luck of the calibration
+    for rows in (0, 360):
+        ends = np.arange(400) < rows
+        kept = ~ends[:, None] | on
+        cut = replace(
+            arrays,
+            answer=np.where(kept[:, :, None], arrays.answer, -1),
+            correct=arrays.correct & kept[:, :, None] & ~ends[:, None, None],
+            cost=np.where(kept, arrays.cost, 0),
+            steps=np.where(ends, 1, arrays.steps),
+            complete=arrays.complete & ~ends,
+        )
+        quality = np.where(kept[:, :, None], cut.correct.astype(np.float64), np.nan)
+        ((fine, words),) = told([one], replace(fresh, arrays=cut, quality=quality))
+        undecided = "is refuted if what is unknown counts against it, and is not if nothing unknown does" in words
+        assert (fine, undecided) == (rows == 0, rows > 0), words
+
+
 def test_a_kept_promise_is_seldom_refuted() -> None:
     asked, whole = Guarantee("coverage", 0.1), sample_of(log(1_200), POLICY)
     refuted = []

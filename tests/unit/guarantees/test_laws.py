@@ -89,7 +89,7 @@ def test_a_question_whose_record_ends_early_counts_neither_for_a_promise_nor_aga
     assert not holds
     assert "0 of 400 fresh questions lost, and of 400 more it is unknown, since the log lacks a call" in said
     assert "a rate above 0.0000 and below 1.0000" in said
-    assert "alpha 0.1 would be refuted if those were lost, and is not if none was" in said
+    assert "alpha 0.1 is refuted if what is unknown counts against it, and is not if nothing unknown does" in said
 
 
 def test_questions_of_which_it_is_unknown_whether_they_are_lost_decide_nothing_if_they_are_few() -> None:
@@ -99,4 +99,4 @@ def test_questions_of_which_it_is_unknown_whether_they_are_lost_decide_nothing_i
         found = laws.on_share(one, Misses(rows < sure + more, rows < sure, every))
         assert found.ok is holds
         assert ("it is unknown" in found.said) is (more > 0)
-        assert ("would be refuted if those were lost" in found.said) is (not holds and more > 0)
+        assert ("if what is unknown counts against it" in found.said) is (not holds and more > 0)
