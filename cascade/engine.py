@@ -20,6 +20,7 @@ from cascade.matching.same import answer_key
 from cascade.money import Price
 from cascade.policies.base import Observation, Policy, actions
 from cascade.policies.signals import missing_logprobs
+from cascade.providers.fields import Fields
 from cascade.resilience.retry import Deadline
 from cascade.strategies.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.types import (
@@ -61,6 +62,7 @@ class _Walk:
     may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
     deadline: Deadline
     standins: Standins
+    fields: Fields
     warnings: list[str]
     outside: list[str] = field(default_factory=list)  # why the certificate does not cover this question
     steps: list[Step] = field(default_factory=list)
@@ -213,6 +215,7 @@ class _Walk:
 
     def _call(self, request: Request) -> Generator[Request, Completion | None, Completion]:
         """Hold the money, make the call, settle, and record it."""
+        request = self.fields.sent(request)
         price, purse = self.prices.get(request.model), self.purse
         hold = purse.hold(request, price)
         try:
@@ -255,6 +258,7 @@ def run(
     scope: Scope | None = None,
     deadline: Deadline | None = None,
     standins: Standins | None = None,
+    fields: Fields | None = None,
 ) -> Run:
     """Answer one question.
 
@@ -277,6 +281,7 @@ def run(
         scope: the scope of the certificate; by default every walk that is neither broken off nor forced.
         deadline: the time at which the best answer so far is returned, even if the policy wants to go on.
         standins: the models asked in place of one that is down, or too expensive for the rest of the budget.
+        fields: the fields of an application's request that each model is sent; by default the standard ones.
 
     Yields:
         Requests, to which the driver sends a `Completion` or throws a `ProviderError`; and decided `Step`s, after which
@@ -289,8 +294,10 @@ def run(
         BudgetExceededError: as `on_exhausted` says; `calls` has the paid calls.
         ProviderError: every model that could have answered failed, or the deadline came before any answer; `calls` has
             the paid calls.
+        RefusedFieldError: an application's request has fields that no model may be sent.
     """
-    started = time.monotonic()
+    started, fields = time.monotonic(), fields or Fields()
+    unsent = () if question.chat is None else fields.unsent(question.chat, strategy.models)
     walk = _Walk(
         question,
         strategy.plan(question),
@@ -302,7 +309,8 @@ def run(
         may_finish=on_exhausted != "refuse",
         deadline=deadline or Deadline(),
         standins=standins or Standins(),
-        warnings=list(warnings),
+        fields=fields,
+        warnings=[*warnings, *(f"{name} was not sent to every model, as not every one knows it" for name in unsent)],
     )
     try:
         stopped = yield from walk.follow()

@@ -6,7 +6,8 @@ The tree::
     ├── ConfigError                  exit 2   every problem at once, each with its path
     │   └── NewerFileError                    a newer release wrote the file
     ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
-    │   └── ClosedError                       close() or Ctrl-C stopped the question while it was answered
+    │   ├── ClosedError                       close() or Ctrl-C stopped the question while it was answered
+    │   └── RefusedFieldError                 a chat request has fields that no model may be sent; holds their names
     ├── MissingExtraError            exit 2   a package is not installed: names the pip command
     ├── ModelFileError               exit 2   weights are missing, cut short or not the pinned file
     ├── NotCertifiedError            exit 3   the target cannot be met or was not certified
@@ -132,6 +133,12 @@ class ClosedError(UsageError):
 
     The running call was cancelled and may be billed. Earlier answers are in the traces.
     """
+
+
+class RefusedFieldError(UsageError):
+    """A chat request has fields that are passed on to no model. `fields` names all of them."""
+
+    fields: tuple[str, ...] = ()
 
 
 EXTRAS: Mapping[str, str] = {

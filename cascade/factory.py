@@ -17,10 +17,12 @@ from cascade.config import (
 )
 from cascade.config.schema import ModelConfig
 from cascade.errors import ConfigError, UsageError
+from cascade.money import PLAIN_TIERS, Price
 from cascade.policies.base import Policy
 from cascade.policies.config import DirectoryConfig, PolicyConfig
 from cascade.providers import registry
-from cascade.providers.base import Provider
+from cascade.providers.base import Knows, Provider
+from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.guard import Guard
 from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
 from cascade.strategies import prompts
@@ -242,6 +244,20 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return found
+
+
+def build_fields(config: CascadeConfig, guards: Mapping[str, Guard], prices: Mapping[str, Price | None]) -> Fields:
+    """Return the fields of an application's request that each model is sent."""
+    models = dict[str, ModelFields]()
+    for entry in config.models.values():
+        provider, price = guards[entry.model].provider, prices.get(entry.model)
+        rule = ModelFields(entry.model, opened=frozenset(entry.allow_fields))
+        if isinstance(provider, Knows):
+            rule = rule._replace(knows=provider.knows)
+        if price is not None:
+            rule = rule._replace(tiers=PLAIN_TIERS.union(dict(price.tiers)), searches=bool(price.search))
+        models[entry.model] = rule
+    return Fields(models)
 
 
 _STANDS_IN = "replay"

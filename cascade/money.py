@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 PICO_PER_NANO = 1_000
 PICO_USD_PER_USD = 10**12
 STALE_AFTER_DAYS = 30
+PLAIN_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
+"""The names of service tiers at the plain rate, from OpenAI, Anthropic and Groq."""
 
 
 def usd(nano_usd: int) -> Decimal:

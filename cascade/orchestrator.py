@@ -26,7 +26,7 @@ from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, run
 from cascade.episodes.trace import Trace
 from cascade.errors import UsageError
-from cascade.factory import alone, build_guards, build_policy, build_standins, build_strategy
+from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
 from cascade.policies.config import DirectoryConfig
@@ -113,6 +113,7 @@ class Orchestrator:
         self._closed = False
         self._halt = Halt()
         self._guards, self._own = build_guards(config, providers)
+        self.fields = build_fields(config, self._guards, self._prices)
         self._traces = self._make_writer()
 
     def _make_writer(self) -> TraceWriter | None:
@@ -471,7 +472,7 @@ class Orchestrator:
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded like any other. Raises as `ask` does."""
-        return self._guard(request).complete(request, self._deadline(), self._halt)
+        return self._guard(request).complete(self.fields.sent(request), self._deadline(), self._halt)
 
     def break_circuits(self) -> None:
         """From now on, fail calls to a model at once while it keeps failing, and delay calls to an overloaded one."""
@@ -567,6 +568,7 @@ class Orchestrator:
             scope=plan.scope,
             deadline=deadline,
             standins=self._standins,
+            fields=self.fields,
         )
         walk = walk if hedged is None else hedged.follow(walk)
         if serving is not None and not audit:  # later audits are counted by the modes

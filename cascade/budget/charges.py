@@ -21,11 +21,9 @@ from typing import Any, NamedTuple
 from cascade.budget.tokens import bound_tokens
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError
-from cascade.money import PICO_PER_NANO, Price, exact_dollars
+from cascade.money import PICO_PER_NANO, PLAIN_TIERS, Price, exact_dollars
 from cascade.types import Call, Completion, Request, Usage
 
-_PLAIN_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
-"""The names of tiers at the plain rate, from OpenAI, Anthropic and Groq."""
 _MEDIUM = "medium"
 """The default search context size in OpenAI's documentation."""
 
@@ -79,6 +77,8 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
         return _tier_unknown(tier)
     if more.nano_usd is None:
         return more
+    if chat is not None and chat.options.get("prediction") is not None:
+        return Charged(None, "prediction, whose rejected tokens are billed beyond max_tokens")
     rates = [price, rate]
     heard, spoken = (False, False) if chat is None else (_hears(chat), _speaks(chat))
     if heard or spoken:
@@ -114,7 +114,7 @@ def _asked_tier(chat: ChatRequest | None) -> str | None:
 
 def _at(price: Price, tier: str | None) -> Price | None:
     """Return the price at a service tier; None if it is unknown."""
-    return price if tier is None or tier in _PLAIN_TIERS else dict(price.tiers).get(tier)
+    return price if tier is None or tier in PLAIN_TIERS else dict(price.tiers).get(tier)
 
 
 def _searched(chat: ChatRequest | None, price: Price) -> Charged:

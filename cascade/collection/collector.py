@@ -300,7 +300,11 @@ class Collector:
                     raise
                 raise hole.error from None
 
-        return drive(run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), answered)
+        fields = self._orchestrator.fields
+        return drive(
+            run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices, fields=fields),
+            answered,
+        )
 
     def _recorded(self, request: Request) -> Completion:
         """Answer from the record."""

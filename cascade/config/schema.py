@@ -14,6 +14,7 @@ from cascade.errors import UsageError
 from cascade.money import Price, nano_usd, price_from_entry
 from cascade.policies import config as policies
 from cascade.policies.config import PolicyConfig
+from cascade.providers.fields import is_closed
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
 from cascade.strategies import config as strategies
@@ -87,6 +88,8 @@ class ModelConfig(Section):
 
     `fallbacks` are other entries under `models`, which answer in their order if the model is down. `refuses` lists the
     fields that cascade must not add to its requests; instead of `max_tokens` it sends `max_completion_tokens`.
+    `allow_fields` opens fields of applications' requests that are refused otherwise (`providers.fields`), and tools as
+    "tools.TYPE"; fields that choose an address, a key, a model or a price cannot be opened.
     """
 
     model: str = Field(min_length=1)
@@ -102,7 +105,17 @@ class ModelConfig(Section):
     tools: bool | None = None
     fallbacks: tuple[str, ...] = ()
     refuses: tuple[Literal["logprobs", "max_tokens", "temperature", "seed"], ...] = ()
+    allow_fields: tuple[str, ...] = ()
     agent: str | None = None
+
+    @field_validator("allow_fields")
+    @classmethod
+    def _openable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        closed = [name for name in value if is_closed(name)]
+        if closed:
+            listed = ", ".join(closed)
+            raise ValueError(f"an application may not choose {listed}: set it in this configuration, or leave it out")
+        return value
 
     @field_validator("agent")
     @classmethod

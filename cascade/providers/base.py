@@ -52,6 +52,15 @@ class Loads(Protocol):
         ...
 
 
+@runtime_checkable
+class Knows(Protocol):
+    """Implemented by a provider that passes on fields that only some servers read (`fields.OPTIONAL`)."""
+
+    def knows(self, model: str) -> frozenset[str]:
+        """Return the optional fields that a model's server reads."""
+        ...
+
+
 REFUSABLE: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprobs", "top_logprobs"),
     "temperature": ("temperature",),

@@ -18,6 +18,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from cascade.chat import ChatRequest
 from cascade.errors import (
     AuthenticationError,
     BadResponseError,
@@ -26,13 +27,16 @@ from cascade.errors import (
     ProviderError,
     ProviderTimeoutError,
     ProviderUnavailableError,
+    RefusedFieldError,
     StreamInterruptedError,
+    UsageError,
     from_status,
     quote,
 )
 from cascade.forks import after_fork, keep, no_fork
 from cascade.providers.base import Payload
 from cascade.providers.exchange import retry_after_s
+from cascade.providers.fields import OPTIONAL, STANDARD
 from cascade.providers.registry import Endpoint, ProviderSettings
 from cascade.providers.wire import wire_body
 from cascade.resilience import background
@@ -89,6 +93,8 @@ def _load() -> Any:
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
     litellm.telemetry = False
+    litellm.user_url_validation = True  # else a URL in a message may reach the operator's own network
+    litellm.disable_token_counter = True  # else it fetches images to count their tokens; cascade reads the usage sent
     litellm.disable_aiohttp_transport = True  # aiohttp reports a reset as a failed connect, and sessions as unclosed
     return litellm
 
@@ -103,6 +109,21 @@ class LiteLLM:
     """
 
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    _known: dict[str, frozenset[str]] = field(default_factory=dict, repr=False)
+
+    def knows(self, model: str) -> frozenset[str]:
+        """Return the optional fields that litellm passes on to a model; to a server of one's own only the user."""
+        if model not in self._known:
+            endpoint = self._endpoint(model)
+            if endpoint is not None and endpoint.base_url is not None and not endpoint.is_openai:
+                self._known[model] = frozenset({"user"})
+            else:
+                supported = load_litellm().get_supported_openai_params(model) or ()
+                self._known[model] = OPTIONAL.intersection(supported) - _controls()
+        return self._known[model]
+
+    def _endpoint(self, model: str) -> Endpoint | None:
+        return self.endpoints.get(model) or self.endpoints.get("")
 
     def load(self) -> None:
         """Import litellm, which takes seconds."""
@@ -152,7 +173,11 @@ class LiteLLM:
         """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
-        endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
+        endpoint = self._endpoint(request.model)
+        if request.chat is not None:
+            _refuse_controls(request.chat)
+            if endpoint is None or endpoint.base_url is None:
+                _refuse_fetching(request.model, request.chat)
         arguments = wire_body(request, request.model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
         arguments["_skip_mcp_handler"] = True  # else 1.106 imports the package mcp where there are tools
         if endpoint is not None and endpoint.api_key is not None:
@@ -172,7 +197,7 @@ class LiteLLM:
         except CascadeError:
             raise
         except Exception as error:  # noqa: BLE001 - litellm raises what any of its providers raises
-            endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
+            endpoint = self._endpoint(request.model)
             secrets = (endpoint.api_key,) if endpoint is not None and endpoint.api_key else ()
             raise map_error(request.model, error, secrets) from None
 
@@ -185,6 +210,57 @@ _NO_COMPLETION = re.compile(
 
 
 _NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing.{0,40}api[_ ]key", re.IGNORECASE)
+
+
+@functools.cache
+def _controls() -> frozenset[str]:
+    """Return the arguments that litellm reads itself, instead of passing them on."""
+    load_litellm()
+    from litellm.types.utils import all_litellm_params
+
+    return frozenset(all_litellm_params)
+
+
+def _refuse_controls(chat: ChatRequest) -> None:
+    """Raise RefusedFieldError for a field that the operator has opened but that would steer litellm itself."""
+    if steering := tuple(name for name in chat.options if name not in STANDARD and name in _controls()):
+        said = f"litellm would read these fields itself: {', '.join(steering)}. Use provider: openai_http for them."
+        raise RefusedFieldError(said, fields=steering)
+
+
+_PASSED_ON = frozenset({"openai", "azure", "openrouter"})
+"""Providers of litellm, besides the OpenAI-compatible ones, to which it passes URLs in messages on as they are."""
+_REMOTE = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+
+
+def _refuse_fetching(model: str, chat: ChatRequest) -> None:
+    """Raise UsageError if litellm would fetch an address in a message itself, to send what is there."""
+    if not any(_names_address(message.get("content")) for message in chat.messages):
+        return
+    litellm = load_litellm()
+    try:
+        provider = litellm.get_llm_provider(model)[1]
+    except Exception:  # noqa: BLE001 - an unknown model fails in the call, with litellm's own message
+        provider = ""
+    if provider not in _PASSED_ON.union(litellm.openai_compatible_providers):
+        said = f"{model} reads no URLs: send the image or file itself, as a data: URL."
+        raise UsageError(said)
+
+
+def _names_address(content: object) -> bool:
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
+    return any(_has_address({key: part[key] for key in part if key not in {"type", "text"}}) for part in parts)
+
+
+def _has_address(value: object) -> bool:
+    if isinstance(value, str):
+        return _REMOTE.match(value[:_SCHEME]) is not None
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(map(_has_address, inner))
+
+
+_SCHEME = 64
+"""The characters of a value in which a URL's scheme is looked for."""
 
 
 def missing_keys(model: str) -> list[str]:

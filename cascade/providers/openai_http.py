@@ -30,6 +30,7 @@ from cascade.errors import (
 from cascade.forks import after_fork, keep_for_ever
 from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
+from cascade.providers.fields import OPENAI_OWN
 from cascade.providers.registry import CERTIFI_ALONE, Endpoint, ProviderSettings, Trusted
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
@@ -66,6 +67,11 @@ class OpenAIHTTP:
         self._finalizer.detach()
         keep_for_ever(self._connections)
         self._connect()
+
+    def knows(self, model: str) -> frozenset[str]:
+        """Return the optional fields that a model's server reads: OpenAI's own, or only the name of the user."""
+        endpoint = self.endpoints.get(model) or self.endpoints.get("") or Endpoint()
+        return OPENAI_OWN if endpoint.is_openai else frozenset({"user"})
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request in one piece."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from cascade.checks import checked_key, shown_name
 from cascade.errors import ConfigError, UsageError
@@ -37,6 +38,12 @@ class Endpoint:
                 object.__setattr__(self, "api_key", checked_key(self.api_key, "the key"))
             except ValueError as error:
                 raise ConfigError([f"api_key: {error}"]) from None
+
+    @property
+    def is_openai(self) -> bool:
+        """Whether it is OpenAI's own API, at OpenAI or at Azure."""
+        host = urlsplit(self.base_url or OPENAI_BASE).hostname or ""
+        return host.endswith((".openai.com", ".openai.azure.com"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,26 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from cascade.errors import RefusedFieldError
 from cascade.providers.base import added
+from cascade.providers.fields import is_closed
 from cascade.types import Request
 
 
 def wire_body(request: Request, model: str) -> dict[str, Any]:
     """Return the JSON body of a chat completion request for OpenAI-compatible servers.
 
-    An application's own request is sent unchanged, except for parts of its history that the model's vendor would refuse
-    (`accepted`), and for fields that cascade needs and the request does not set (`added`).
+    An application's own request is sent unchanged, except for fields that the model is not sent (`fields`), for parts
+    of its history that the model's vendor would refuse (`accepted`), and for fields that cascade needs and the request
+    does not set (`added`).
+
+    Raises:
+        RefusedFieldError: the request has a field that may not be sent to any model.
     """
     chat = request.chat
     if chat is not None:
+        if closed := [name for name in chat.options if is_closed(name)]:  # `Fields` refuses them before a call is made
+            raise RefusedFieldError(f"Not passed on: {', '.join(closed)}. Leave them out.", fields=tuple(closed))
         return {"model": model, **chat.options, "messages": accepted(chat.messages, request.model), **added(request)}
     body: dict[str, Any] = {
         "model": model,

@@ -67,6 +67,7 @@ class ChatEndpoint:
             body = await read_object(receive, headers.get("content-type", ""), self.settings)
             asked = Asked.of(body, headers, self.catalog, self.dialect)
             exchange.model = asked.name
+            exchange.unsent = self.orchestrator.fields.unsent(asked.request)
             if self.modes is None:
                 await self._answer(asked, exchange, receive, None)
                 return
@@ -99,9 +100,8 @@ class ChatEndpoint:
                     await self._end(asked, exchange, writer, event)
                     continue
                 if exchange.status is None:
-                    await self._begin(
-                        exchange, Receipt(exchange.trace_id, event.model or event.role, mode=exchange.mode)
-                    )
+                    begun = Receipt(exchange.trace_id, event.model or event.role, mode=exchange.mode)
+                    await self._begin(exchange, begun._replace(unsent=exchange.unsent))
                 await exchange.more(writer.text(event.text, event.model or event.role))
         await exchange.end()
 
@@ -148,7 +148,7 @@ class ChatEndpoint:
     def _receipt(self, asked: Asked, exchange: Exchange, answer: Answer) -> Receipt:
         self.answered(exchange.trace_id, answer)
         receipt = Receipt.of(answer, exchange.trace_id, self.guide, cascaded=asked.route.cascaded)
-        return receipt._replace(mode=exchange.mode)
+        return receipt._replace(mode=exchange.mode, unsent=exchange.unsent)
 
 
 def _served(answer: Answer) -> Answer:

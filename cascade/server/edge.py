@@ -68,6 +68,7 @@ class Exchange:
     receipt: Receipt | None = None
     writer: Writer | None = None
     mode: str | None = None
+    unsent: tuple[str, ...] = ()
     started_s: float = field(default_factory=time.monotonic)
 
     @property

@@ -10,8 +10,8 @@ from cascade.engine import BROKEN_OFF
 from cascade.money import Price, usd
 from cascade.types import Answer
 
-_LONGEST_VALUE = 200
-"""The most characters of a header's value; longer values are cut. No known model name is longer."""
+_LONGEST_VALUE = 1_000
+"""The most characters of a header's value; longer values are cut. No known model name, or list of fields, is longer."""
 
 
 class Receipt(NamedTuple):
@@ -30,6 +30,7 @@ class Receipt(NamedTuple):
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
         silent: the models whose replies lacked the requested log-probs, one for each such reply.
         mode: the cascade's mode, if it has modes: "observe", "enforce", "fallback", or "killed".
+        unsent: the fields of the request that at least one model was not sent, since its provider does not know them.
     """
 
     trace_id: str
@@ -42,6 +43,7 @@ class Receipt(NamedTuple):
     broken_off: str | None = None
     mode: str | None = None
     silent: tuple[str, ...] = ()
+    unsent: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -79,6 +81,7 @@ class Receipt(NamedTuple):
             "broken-off": self.broken_off,
             "trace-id": self.trace_id,
             "mode": self.mode,
+            "fields-not-sent": ", ".join(self.unsent) or None,
         }
         return [(f"x-cascade-{name}", header_value(value)) for name, value in known.items() if value is not None]
 

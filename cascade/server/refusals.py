@@ -22,6 +22,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     RateLimitedError,
     RefusedError,
+    RefusedFieldError,
     StreamInterruptedError,
     UsageError,
 )
@@ -64,6 +65,7 @@ class _Meaning(NamedTuple):
 _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
     # The first match counts: subclasses come before their parents.
     (ClosedError, _Meaning(503, "server_error", "stopping", again=True)),
+    (RefusedFieldError, _Meaning(400, "invalid_request_error", "field_not_passed_on")),
     (UsageError, _Meaning(400, "invalid_request_error", "invalid_request")),
     (BudgetExceededError, _Meaning(422, "invalid_request_error", "budget_exceeded")),
     (ContextTooLongError, _Meaning(400, "invalid_request_error", "context_length_exceeded")),
@@ -107,7 +109,8 @@ def refusal_of(error: CascadeError | Refused) -> Refusal:
     if isinstance(error, StoreError) and error.answer is not None:
         meaning = meaning._replace(again=False)  # already paid: a retry would pay again
     waits = error.retry_after_s if isinstance(error, ProviderError | BudgetExceededError) else None
-    return _refusal(meaning, str(error), None, waits)
+    param = error.fields[0] if isinstance(error, RefusedFieldError) and error.fields else None
+    return _refusal(meaning, str(error), param, waits)
 
 
 def unexpected() -> Refusal:

@@ -102,7 +102,8 @@ class Spending:
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
-        user, now_s = None if request.chat is None else request.chat.user, datetime.now(UTC).timestamp()
+        chat, now_s = request.question.chat, datetime.now(UTC).timestamp()  # request.chat may lack the field `user`
+        user = None if chat is None else chat.user
         wanted = self.caps.of(key, user, now_s)
         expires_s = now_s + self.call_s + _SLACK_S
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -128,8 +129,11 @@ async def test_a_line_end_behind_a_path_takes_no_scope_away(path: str) -> None:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_model_writes_ends_neither_a_header_nor_an_event(url: str, path: str, stream: bool) -> None:
-    body = chat(stream=stream, input="Hi", max_tokens=100)
-    data = request(body, BEARER, "Connection: close", "x-cascade-explain: 1").replace(
+    body = json.loads(chat(stream=stream))
+    limit = {"max_tokens": 100} if path == "/v1/messages" else {}
+    asked = {"input": "Hi"} if path == "/v1/responses" else {"messages": body["messages"]}
+    body = {"model": body["model"], "stream": stream, **asked, **limit}
+    data = request(json.dumps(body).encode(), BEARER, "Connection: close", "x-cascade-explain: 1").replace(
         b"/v1/chat/completions", path.encode()
     )
     answer = sent(url, data)

@@ -67,7 +67,7 @@ def test_an_application_s_request_is_sent_to_every_model_as_it_is() -> None:
         ],
         "tools": TOOLS,
         "top_p": 0.3,
-        "a_field_of_tomorrow": {"x": [1, None]},
+        "stop": ["\n"],
         "stream": True,
     }
     orchestrator, fake = served_by(None, 2)
@@ -303,14 +303,15 @@ def test_a_message_that_speaks_is_served_as_it_is(audio: dict[str, Any]) -> None
     assert answer.to_openai()["choices"][0]["message"]["audio"] == audio
 
 
-def test_a_cost_that_is_not_known_says_why() -> None:
-    priced = {"model": "small", "price": {"input": 1, "output": 4}}
+def test_a_service_tier_without_a_price_is_not_bought() -> None:
+    priced = {"model": "small", "price": {"input": 1, "output": 4}, "allow_fields": ["service_tier"]}
     made = {**CONFIG, "models": {"base": priced, "guide": "large"}, "policy": {"kind": "fixed", "depth": 1}}
-    with Orchestrator.from_config(made, providers={"fake": FakeProvider({"small": ["Sunny."]})}) as orchestrator:
+    fake = FakeProvider({"small": ["Sunny."]})
+    with Orchestrator.from_config(made, providers={"fake": fake}) as orchestrator:
         known, flex = orchestrator.chat([USER]), orchestrator.chat([USER], service_tier="flex")
-    assert known.cost is not None
-    assert (flex.cost, flex.cost_bound) == (None, None)
-    assert "the cost is unknown: small has no known price for service_tier 'flex' (price.tiers.flex)" in flex.warnings
+    assert known.cost == flex.cost is not None
+    assert sent(fake.requests[1]) == {"messages": [USER]}
+    assert any("service_tier" in said for said in flex.warnings)
 
 
 def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_body_is_the_body() -> None:
@@ -321,5 +322,5 @@ def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_bo
         assert "extra_headers" in str(caught.value)
         with pytest.raises(UsageError, match="extra_body must be a dict"):
             orchestrator.chat([USER], extra_body=[1])
-        orchestrator.chat([USER], temperature=0.1, extra_body={"top_k": 5, "temperature": 0.2})
-    assert sent(fake.requests[0]) == {"messages": [USER], "top_k": 5, "temperature": 0.2}
+        orchestrator.chat([USER], temperature=0.1, extra_body={"top_p": 0.5, "temperature": 0.2})
+    assert sent(fake.requests[0]) == {"messages": [USER], "top_p": 0.5, "temperature": 0.2}

@@ -34,6 +34,7 @@ EXIT_CODES = {
     "NewerFileError": 2,
     "UsageError": 2,
     "ClosedError": 2,
+    "RefusedFieldError": 2,
     "MissingExtraError": 2,
     "ModelFileError": 2,
     "NotCertifiedError": 3,

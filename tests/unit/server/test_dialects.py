@@ -312,8 +312,8 @@ class Breaks(FakeProvider):
 )
 async def test_a_stream_that_breaks_ends_in_the_dialect_s_error(path: str | None, last: bytes) -> None:
     async with orchestrator(Breaks(script)) as served, asgi(served) as client:
-        body = {"model": "large", "messages": ASK, "input": "Hi", "stream": True}
-        found = await client.post(path or "/v1/chat/completions", json=body)
+        asked = {"input": "Hi"} if path == "/v1/responses" else {"messages": ASK}
+        found = await client.post(path or "/v1/chat/completions", json={"model": "large", "stream": True, **asked})
     assert found.status_code == 200
     assert found.content.split(b"\n\n")[-2].startswith(last)
 

@@ -70,24 +70,24 @@ async def test_a_bypass_asks_the_guide_alone() -> None:
 
 async def test_a_single_model_passes_through_under_its_own_name() -> None:
     fake = FakeProvider({"small": [UNSURE]})
-    response = await post(fake, {"model": "small", "made_up_field": [1]})
+    response = await post(fake, {"model": "small", "seed": 1})
     assert response.json()["choices"][0]["message"]["content"] == "The Rhine?"
     sent = fake.requests[0]
     assert sent.chat is not None
-    assert sent.chat.body() == {"messages": ASK, "made_up_field": [1]}
+    assert sent.chat.body() == {"messages": ASK, "seed": 1}
     assert sent.top_logprobs is None
 
 
-async def test_images_and_every_unknown_field_reach_the_models_as_they_are() -> None:
+async def test_images_and_standard_fields_reach_the_models_as_they_are() -> None:
     parts = [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
     ]
     fake = FakeProvider({"small": [SURE]})
-    await post(fake, {"messages": [{"role": "user", "content": parts}], "seed": 7, "x_new": {"a": None}})
+    await post(fake, {"messages": [{"role": "user", "content": parts}], "seed": 7, "stop": ["."]})
     sent = fake.requests[0].chat
     assert sent is not None
-    assert sent.body() == {"messages": [{"role": "user", "content": parts}], "seed": 7, "x_new": {"a": None}}
+    assert sent.body() == {"messages": [{"role": "user", "content": parts}], "seed": 7, "stop": ["."]}
 
 
 async def test_a_faulty_tool_call_is_not_served_while_the_guide_is_left() -> None:
