@@ -15,10 +15,24 @@ from typing import Any
 
 import pytest
 from _pytest.doctest import DoctestModule
+from hypothesis import HealthCheck, settings
+from property.examples import EXAMPLES
 from stores import drop_database, postgres_url
 
 _FOREIGN_SETTINGS = re.compile(r".*_API_KEY$|OPENAI_|CASCADE_")
 _connect, _connect_ex, _getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+
+# The same examples for everybody, however slow the machine; more of them in `make long`.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
 
 
 class NetworkBlockedError(AssertionError):

@@ -19,7 +19,7 @@ def _database() -> str:
     psycopg = pytest.importorskip("psycopg")
     name = f"cascade_test_{uuid.uuid4().hex}"
     try:
-        admin = psycopg.connect(f"{SERVER}/postgres", autocommit=True, connect_timeout=2)
+        admin = psycopg.connect(f"{SERVER}/postgres", autocommit=True, connect_timeout=30)
     except psycopg.OperationalError as error:
         pytest.skip(f"no PostgreSQL that lets postgres in at 127.0.0.1:5432: {str(error)[:80]}")
     with admin:

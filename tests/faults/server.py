@@ -19,7 +19,7 @@ from typing import Any, Self
 from .bodies import PAYLOADS, encode, good
 from .streams import STREAMS
 
-DRIP_S, PATIENCE_S = 0.02, 20.0
+DRIP_S = 0.02
 _JSON = "application/json"
 HTML = "<html><head><title>Sign in</title></head><body>Sign in to the network " + "and pay " * 100 + "</body></html>"
 
@@ -139,8 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
         self.close_connection = True
 
-    def _drip(self, data: bytes, times: int = round(PATIENCE_S / DRIP_S)) -> None:
-        for _ in range(times):
+    def _drip(self, data: bytes) -> None:
+        while True:
             self.wfile.write(data)
             self.wfile.flush()
             if self._faults.closing.wait(DRIP_S):
@@ -196,7 +196,7 @@ def _invalid_utf8(handler: Any, body: Any) -> None:
 
 
 def _hang(handler: Any, _body: Any) -> None:
-    handler._faults.closing.wait(PATIENCE_S)
+    handler._faults.closing.wait()
     handler.close_connection = True
 
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade import Answer
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
@@ -98,7 +99,7 @@ def silent() -> Iterator[str]:
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
-    thread.join(5)
+    thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

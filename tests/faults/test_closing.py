@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clock import within
+from patience import PATIENCE_S, until
 
 from cascade import Orchestrator
 from cascade.errors import BatchError, ClosedError, ProviderUnavailableError, UsageError
@@ -25,15 +24,13 @@ from .bench import Bench
 from .bodies import QUESTION, encode, good
 from .server import RAW, _Handler
 
-SLOW_S = 20.0
-
 
 @pytest.fixture
 def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Orchestrator]:
     """Return what makes an orchestrator whose model does not answer before the test ends."""
 
     def waits(handler: Any, body: Any) -> None:
-        bench.server.closing.wait(SLOW_S)
+        bench.server.closing.wait()
         handler._send(200, encode(good(body)))
 
     def made(**settings: Any) -> Orchestrator:
@@ -41,13 +38,6 @@ def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Orchest
         return bench.alone("waits", **settings)
 
     return made
-
-
-def until(says: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not says():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("way", ["ask", "stream", "ask_many"])
@@ -70,16 +60,14 @@ def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[...,
     for thread in threads:
         thread.start()
     until(lambda: bench.server.count() >= 3)
-    with within(3):
-        orchestrator.close()
-        for thread in threads:
-            thread.join(10)
+    orchestrator.close()  # no answer comes before the test ends
+    for thread in threads:
+        thread.join(PATIENCE_S)
     assert len(came) == 3
     for error in came:
         stopped = error.results if isinstance(error, BatchError) else [error]
         assert all(isinstance(one, UsageError) for one in stopped), stopped
         assert any(type(one) is ClosedError for one in stopped)
-    time.sleep(0.1)
     assert bench.server.count() <= (6 if way == "ask_many" else 3)  # those under way, which may arrive a little later
 
 
@@ -96,9 +84,8 @@ async def test_f48_aclose_ends_what_other_tasks_ask(bench: Bench, slow: Callable
 
     tasks = [asyncio.create_task(ask()) for _ in range(3)]
     await asyncio.to_thread(until, lambda: bench.server.count() >= 3)
-    with within(3):
-        await orchestrator.aclose()
-        came = await asyncio.gather(*tasks, return_exceptions=True)
+    await orchestrator.aclose()
+    came = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(one, BatchError if way == "aask_many" else ClosedError) for one in came), came
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
@@ -137,13 +124,12 @@ cascade.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="needs signals")
-@pytest.mark.timeout(60)
 def test_f47_ctrl_c_in_ask_many_stops_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """0.5.0 came back after the answers under way and 12 more calls, made and paid. No answer comes before the test ends."""
 
     def waits(handler: Any, body: Any) -> None:
         if "question" in json.dumps(body["messages"][-1]).replace("Question", ""):
-            bench.server.closing.wait(25.0)
+            bench.server.closing.wait()
         handler._send(200, encode(good(body)))
 
     monkeypatch.setitem(RAW, "waits", waits)
@@ -158,7 +144,7 @@ def test_f47_ctrl_c_in_ask_many_stops_at_once(bench: Bench, monkeypatch: pytest.
         until(lambda: bench.server.count() >= 5)
         process.send_signal(signal.SIGINT)
         made = bench.server.count()
-        out, said = process.communicate(timeout=20)
+        out, said = process.communicate(timeout=PATIENCE_S)
     assert "interrupted" in out
     assert process.returncode == 0, said
     assert bench.server.count() == made == 5
@@ -171,7 +157,7 @@ def test_a_provider_that_cannot_be_stopped_makes_no_further_call() -> None:
     def script(request: Any) -> str:
         asked.append(request.role)
         begun.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
         return "Answer: Danube"
 
     orchestrator = Orchestrator.from_config(
@@ -187,24 +173,23 @@ def test_a_provider_that_cannot_be_stopped_makes_no_further_call() -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     threading.Timer(0.2, go_on.set).start()
     orchestrator.close()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert asked == ["base"]
     assert len(came) == 1
 
 
 def test_close_cuts_the_wait_before_a_retry_short(bench: Bench) -> None:
     orchestrator = bench.alone("503")
-    bench.server.headers["Retry-After"] = "30"
+    bench.server.headers["Retry-After"] = "60"
     for guard in orchestrator._guards.values():
         guard.sleep = None
     threading.Timer(0.3, orchestrator.close).start()
-    started = time.monotonic()
     with pytest.raises((ClosedError, ProviderUnavailableError)):
         orchestrator.ask(QUESTION)
-    assert time.monotonic() - started < 5
+    assert bench.server.count() <= 1  # after the wait it would be asked once more
 
 
 def open_sockets() -> int:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade.collection import collect, journal_of
 from cascade.collection.baselines import BASELINES, recorded_baselines
@@ -80,7 +81,7 @@ class CountingServer:
         """Wait until every call that a dead client had sent has been noted; return how many have come."""
         while True:
             with self.changed:
-                assert self.changed.wait_for(lambda: not self.open and not self._http.connections, 30.0)
+                assert self.changed.wait_for(lambda: not self.open and not self._http.connections, PATIENCE_S)
                 count = len(self.arrived)
             time.sleep(0.005)
             with self.changed:
@@ -329,7 +330,7 @@ class Campaign:
         seen = self._on_disk()
         if alive:
             process.kill()
-        code = process.wait(60.0)
+        code = process.wait(PATIENCE_S)
         arrived = self.server.arrived[before : self.server.settle()]
         if code == 0:
             self._note(recorded, arrived, None)
@@ -342,7 +343,7 @@ class Campaign:
 
     def _alive_when(self, process: Process, happens: Callable[[float], bool], more_s: float) -> bool:
         """Wait for something to happen and up to so much longer; return whether the process is still alive."""
-        ends = time.monotonic() + 60.0
+        ends = time.monotonic() + PATIENCE_S
         while not happens(0.05):
             if process.wait(0.0) is not None:
                 return False
@@ -355,7 +356,7 @@ class Campaign:
 
     def _ends_well(self, process: Process, before: int) -> None:
         recorded = set(self.texts)
-        assert process.wait(120.0) == 0
+        assert process.wait(PATIENCE_S) == 0
         self._note(recorded, self.server.arrived[before : self.server.settle()], None)
 
     def _on_disk(self) -> dict[str, str]:

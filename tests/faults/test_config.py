@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import each
+from steps import watching
 
 from cascade import Orchestrator
 from cascade.config import load
@@ -147,17 +147,16 @@ def _nested_aliases(levels: int, width: int) -> str:
     return "\n".join(lines) + "\nmodels: {base: small, guide: large}\n"
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     "text",
     [_nested_aliases(16, 3), _nested_aliases(5, 2), f"x: &a [{', '.join(['*a'] * 8)}]\nmodels: {MODELS}\n"],
     ids=["3 to the 16th", "under the limit", "holds itself 8 times"],
 )
-def test_f66_no_bomb_takes_long(bench: Bench, text: str) -> None:
+def test_f66_no_bomb_goes_off(bench: Bench, text: str) -> None:
     path = written(bench, text)
-    started = time.process_time()
-    assert problems(path)
-    assert time.process_time() - started < 1
+    with watching() as lines:
+        assert problems(path)
+    assert sum(lines.values()) < 20_000
 
 
 @pytest.mark.parametrize("kind", ["folder", "bytes", "absent"])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 pytest.importorskip("torch")
 
@@ -70,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def killed_after(process: Any, folder: Path, step: int, more_s: float) -> bool:
     """Kill a process a moment after it has written a checkpoint of a step; return whether it was still alive."""
-    ends = time.monotonic() + 60.0
+    ends = time.monotonic() + PATIENCE_S
     while step_in(folder) < step and process.exitcode is None:
         process.join(0.001)
         assert time.monotonic() < ends, "it neither goes on nor ends"
@@ -113,13 +114,13 @@ def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
         )
 
     cut = run("cut")
-    ends = time.monotonic() + 60.0
+    ends = time.monotonic() + PATIENCE_S
     while step_in(tmp_path / "cut-ck") < 40:
         assert cut.poll() is None
         assert time.monotonic() < ends
     cut.kill()
-    assert cut.wait(60) == -9
+    assert cut.wait(PATIENCE_S) == -9
     assert 40 <= step_in(tmp_path / "cut-ck") < STEPS
     assert not (tmp_path / "cut").exists()
-    assert [one.wait(100) for one in (run("cut"), run("whole"))] == [0, 0]
+    assert [one.wait(PATIENCE_S) for one in (run("cut"), run("whole"))] == [0, 0]
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -68,7 +69,7 @@ for one in workers:
     one.start()
 work(9, wrong)
 for one in workers:
-    one.join(50)
+    one.join(200)
 print(json.dumps([[one.exitcode for one in workers], wrong.empty(), len(Handler.connections)]))
 cascade.close()
 """
@@ -78,7 +79,11 @@ cascade.close()
 def printed(code: str, folder: Path) -> str:
     url = f"sqlite:///{folder}/traces.db"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, url], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-W", "ignore", "-c", code, url],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     assert "ImportError" not in done.stderr
     assert "not recorded" not in done.stderr
@@ -90,7 +95,6 @@ def questions(folder: Path) -> set[str]:
         return {row[0] for row in connection.execute("SELECT question FROM episodes")}
 
 
-@pytest.mark.timeout(120)
 def test_f50_no_worker_gets_an_answer_of_another_and_all_are_on_record(tmp_path: Path) -> None:
     """0.5.0: 40 of 160 answers belonged to another worker's question; workers of multiprocessing lost their traces."""
     assert json.loads(printed(_MIXED, tmp_path)) == [[0, 0, 0, 0], True, 5]  # a connection for each process
@@ -116,7 +120,6 @@ cascade.close()
 """
 
 
-@pytest.mark.timeout(120)
 def test_f50_a_fork_right_after_the_first_ask_loses_no_trace(tmp_path: Path) -> None:
     """0.5.0: 6 of 10 episodes on record, `ImportError in an answer's trace`, exit code 0."""
     assert printed(_EARLY, tmp_path) == "[0, 0, 0, 0, 0]\n"
@@ -147,7 +150,6 @@ cascade.close()
 """
 
 
-@pytest.mark.timeout(120)
 def test_f50_workers_have_their_turn_to_write_while_the_parent_keeps_asking(tmp_path: Path) -> None:
     """Their turn does not depend on how often they look (`test_f50_who_gives_the_file_free…` holds the rule)."""
     printed(_BUSY, tmp_path)

@@ -20,7 +20,6 @@ from cascade.strategies import prompts
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no such files")
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.csv", "log.json", "log.parquet", "log"])
 def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
@@ -50,7 +49,6 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(
             assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-@pytest.mark.timeout(30)
 def test_f66_a_prompt_that_is_a_pipe_or_has_no_end_is_refused(tmp_path: Path) -> None:
     """0.5.0: the shipped prompt was used instead, without a word."""
     os.mkfifo(tmp_path / "judge.txt")

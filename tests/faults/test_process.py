@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from cases import each
+from patience import PATIENCE_S
 
 from cascade import errors
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError
@@ -183,7 +184,7 @@ def run_python(bench: Bench, code: str, **environment: str) -> subprocess.Comple
         env=inherited | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 

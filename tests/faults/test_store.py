@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from patience import PATIENCE_S
 from sigkill import kill_some
 from stores import postgres_url, row
 
@@ -175,7 +175,7 @@ def test_f53_a_file_that_may_not_grow_is_a_failure_and_no_damage(tmp_path: Path)
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     written, count, sound, code, said = done.stdout.strip().split(" ", 4)
@@ -204,7 +204,7 @@ def as_nobody(work: Callable[[], Any]) -> Any:
 
     process = context.Process(target=child)
     process.start()
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
     result = ours.recv()
     if isinstance(result, BaseException):
@@ -310,12 +310,10 @@ def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(
 
 def test_f53_at_the_end_a_broken_store_is_given_up(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, 10**9, StoreError("busy", retryable=True))
-    monkeypatch.setattr(trace_queue, "RETRY_S", 30.0)
+    monkeypatch.setattr(trace_queue, "RETRY_S", 1e6)  # it would be waited for
     cascade = wired(file_url)
     cascade.ask("what?")
-    started = time.monotonic()
     cascade.close()
-    assert time.monotonic() - started < 8
     assert cascade._traces is not None
     assert cascade._traces.counts.lost == 1
 
@@ -454,7 +452,7 @@ def test_f55_a_second_process_that_writes_is_refused_with_the_reason(
     assert (ran.code, "is being written by process" in ran.err) == (2, True)
     ran = ask(url)
     assert (ran.code, "Danube" in ran.out) == (0, True)
-    first.communicate("end\n", timeout=30)
+    first.communicate("end\n", timeout=PATIENCE_S)
     assert first.returncode == 0
     assert run("traces", "purge", "--older-than", "0d", "--yes", "--store", url).code == 0
     with Store.open(url) as store:
@@ -474,7 +472,7 @@ def test_f55_the_lock_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.
     assert first.stdout is not None
     assert first.stdout.readline() == "up\n"
     first.kill()
-    first.communicate(timeout=30)
+    first.communicate(timeout=PATIENCE_S)
     with Store.open(url, wait_s=0) as store:
         assert (store.count(), store.integrity()) == (1, [])
 
@@ -568,7 +566,6 @@ def test_f70_a_link_to_elsewhere_is_refused_and_the_answer_comes(ask: Callable[.
 # --- F52 ---
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.long)])
 def test_f52_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, kills: int) -> None:
     tally = kill_some(kills, tmp_path, seed=3)
@@ -577,7 +574,6 @@ def test_f52_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, kills: int
     assert tally.acknowledged >= kills // 4 * 3
 
 
-@pytest.mark.timeout(300)
 def test_f52_nor_do_three_on_postgresql(tmp_path: Path) -> None:
     with postgres_url() as url:
         tally = kill_some(3, tmp_path, seed=5, url=url)

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from patience import PATIENCE_S
 
 from cascade.config import load
 from cascade.errors import ContextTooLongError, ModelFileError, ProviderTimeoutError, ProviderUnavailableError
@@ -202,7 +203,9 @@ print("dropped")
 @pytest.mark.usefixtures("tiny_server")
 def test_a_server_can_be_dropped_as_soon_as_it_is_started() -> None:
     """In a process of its own, since one that hangs here can only be killed."""
-    done = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", DROPS], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.stdout.strip() == "dropped"
 
 
@@ -212,7 +215,7 @@ def test_data_never_becomes_a_special_token() -> None:
     vocabulary = read_vocabulary(weights.find(TINY))
     assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>"} <= vocabulary.special
 
-    with httpx.Client(base_url=server.listening_address, timeout=30.0) as client:
+    with httpx.Client(base_url=server.listening_address, timeout=PATIENCE_S) as client:
 
         def special(said: str) -> int:
             """Count the special tokens of a whole prompt, as the engine makes it."""

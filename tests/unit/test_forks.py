@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade import forks
 from cascade.forks import after_fork, no_fork
@@ -59,7 +60,7 @@ def test_a_fork_waits_for_an_import_in_another_thread() -> None:
 
     thread = threading.Thread(target=imports)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     assert in_child(imported.is_set)
     thread.join()
 

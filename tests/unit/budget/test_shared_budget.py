@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S, until
 
 from cascade.budget.charges import SharedBudget
 from cascade.errors import BudgetExceededError
@@ -18,7 +18,6 @@ from cascade.types import Message, Request
 from unit.made import CHEAP, request
 
 A_NANO_A_TOKEN = Price(0, 1_000)
-PATIENCE_S = 20.0
 
 
 def costing(nano_usd: int) -> Request:
@@ -37,10 +36,7 @@ def in_a_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def until_somebody_waits(budget: SharedBudget) -> None:
-    ends = time.monotonic() + PATIENCE_S
-    while not budget._changed._waiters:  # type: ignore[attr-defined]
-        assert time.monotonic() < ends, "nobody waits"
-        time.sleep(0.001)
+    until(lambda: bool(budget._changed._waiters))  # type: ignore[attr-defined]
 
 
 # --- one after the other ---

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade.review.reviews import read_reviews
 from unit.cli.conftest import Ran
@@ -153,7 +154,7 @@ def terminal(folder: Path, *arguments: str, rows: int = 50) -> Iterator[tuple[su
 
 def until(screen: int, text: str) -> str:
     """Return what the terminal shows until a text stands there."""
-    seen, end = "", time.monotonic() + 60
+    seen, end = "", time.monotonic() + PATIENCE_S
     while text not in seen and select.select([screen], [], [], max(0.0, end - time.monotonic()))[0]:
         try:
             seen += os.read(screen, 65_536).decode("utf-8", "replace")
@@ -182,7 +183,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path: 
             os.write(screen, b"=")
             seen = until(screen, "q quit") if len(asked) < 40 else until(screen, "judged")
             asked += [line for line in seen.splitlines() if "meeting" in line]
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert len(set(asked)) == len(asked) == 40
     assert len(read_reviews(path).judgements) == 40
 
@@ -201,4 +202,4 @@ def test_a_long_request_is_shown_page_by_page_to_its_end(tmp_path: Path) -> None
         until(screen, "has no meaning")
         os.write(screen, b"q")
         until(screen, "0 pairs of 1 judged")
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0

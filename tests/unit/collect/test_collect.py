@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 from rich.console import Console
 
 from cascade.api.tables import rounds_table
@@ -694,7 +695,7 @@ def test_questions_that_were_not_asked_because_it_stopped_did_not_fail(log: Path
         return AuthenticationError("no key")
 
     def answer(request: Request) -> Any:
-        gate.wait(10.0)
+        gate.wait(PATIENCE_S)
         return said(request)
 
     def tell(progress: Progress) -> None:

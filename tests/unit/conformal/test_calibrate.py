@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cases import each
 from crepes import ConformalClassifier
+from patience import PATIENCE_S
 from scipy import stats
 
 import cascade.conformal
@@ -264,7 +265,7 @@ def test_the_package_exports_functions_and_imports_little() -> None:
         "from cascade.conformal import calibrate as again\n"
         "assert again is calibrate\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 def test_every_exported_name_is_there() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from cases import each
+from patience import PATIENCE_S
 from stores import row
 
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
@@ -621,7 +622,7 @@ def test_f55_the_second_waits_for_its_turn(file_url: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
     first = Store.open(file_url)
     threading.Timer(0.1, first.close).start()
-    with Store.open(file_url, wait_s=30) as second:
+    with Store.open(file_url, wait_s=PATIENCE_S) as second:
         assert second.append([row(1)]) == 1
 
 
@@ -633,20 +634,20 @@ def test_f50_who_gives_the_file_free_and_wants_it_back_comes_after_who_waits(
 
     def pause(_seconds: float) -> None:
         waits.set()
-        assert may_look.wait(20)
+        assert may_look.wait(PATIENCE_S)
 
     monkeypatch.setattr(sqlite_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pause))
     first = WriterLock.take(address, 0)
     assert first is not None
     had: list[WriterLock | None] = []
-    waiting = threading.Thread(target=lambda: had.append(WriterLock.take(address, 60)))
+    waiting = threading.Thread(target=lambda: had.append(WriterLock.take(address, PATIENCE_S)))
     waiting.start()
-    assert waits.wait(20)
+    assert waits.wait(PATIENCE_S)
     first.release()
     with pytest.raises(StoreError, match="is being written by"):
         WriterLock.take(address, 0)
     may_look.set()
-    waiting.join(20)
+    waiting.join(PATIENCE_S)
     (second,) = had
     assert second is not None
     second.release()
@@ -673,7 +674,7 @@ def test_f55_without_locks_the_rollback_journal_is_used(
 
 def test_two_may_open_a_new_database_at_once(store_url: str) -> None:
     def open_one(number: int) -> None:
-        with Store.open(store_url, wait_s=30) as store:
+        with Store.open(store_url, wait_s=PATIENCE_S) as store:
             store.append([row(number)])
 
     threads = [threading.Thread(target=open_one, args=(number,)) for number in range(4)]
@@ -701,7 +702,7 @@ def in_child(work: Callable[[], Any]) -> Any:
 
     process = context.Process(target=run)
     process.start()
-    process.join(30)
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
     result = ours.recv()
     if isinstance(result, BaseException):

@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade import registry
 from cascade.errors import UsageError
@@ -60,7 +61,7 @@ def test_a_configuration_that_promises_nothing_loads_no_numpy() -> None:
         "Orchestrator.from_config({'models': {'base': 'a', 'guide': 'b'}, 'provider': 'fake'}); "
         "print('numpy' in sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert run.stdout.strip() == "False"
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade.errors import MissingExtraError, UsageError
 from cascade.matching import get_matcher, maths
@@ -74,7 +74,7 @@ DIFFERENT = [
 
 @pytest.fixture(scope="module")
 def matcher() -> Iterator[MathMatcher]:
-    with MathMatcher(timeout_s=60, workers=2) as made:
+    with MathMatcher(timeout_s=PATIENCE_S, workers=2) as made:
         yield made
 
 
@@ -103,7 +103,6 @@ def test_any_accepted_answer_will_do_and_the_same_text_always(matcher: MathMatch
 
 
 @needs_math_verify
-@pytest.mark.timeout(300)
 def test_main_thread_worker_threads_and_crowd_agree(matcher: MathMatcher) -> None:
     cases = SAME + DIFFERENT
     here = [matcher.matches(answer, [gold]) for answer, gold in cases]
@@ -116,15 +115,12 @@ def test_main_thread_worker_threads_and_crowd_agree(matcher: MathMatcher) -> Non
 
 
 @needs_math_verify
-@pytest.mark.timeout(300)
 def test_a_pathological_formula_costs_its_time_and_nothing_else() -> None:
     with MathMatcher(timeout_s=0.5, workers=1) as matcher:
-        started = time.monotonic()
         assert matcher.matches(PATHOLOGICAL, ["5"]).correct is None
         with ThreadPoolExecutor(1) as executor:
             assert executor.submit(matcher.matches, PATHOLOGICAL, ["6"]).result().correct is None
-        assert time.monotonic() - started < 2 * (0.5 + maths.START_LIMIT_S)
-        matcher._pool._timeout_s = 60
+        matcher._pool._timeout_s = PATIENCE_S
         assert matcher.matches("1/2", ["0.50"]).correct is True  # a new worker is there
 
 
@@ -163,7 +159,7 @@ def test_no_text_is_run_as_code(matcher: MathMatcher, tmp_path: Path) -> None:
 @needs_math_verify
 def test_a_worker_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-abcdefghijklmnop")
-    worker = Worker(60)
+    worker = Worker(PATIENCE_S)
     try:
         environment = Path(f"/proc/{worker._process.pid}/environ")
         if not environment.exists():
@@ -175,10 +171,10 @@ def test_a_worker_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_math_verify
 def test_a_worker_ends_with_its_input() -> None:
-    worker = Worker(60)
+    worker = Worker(PATIENCE_S)
     assert worker._process.stdin is not None
     worker._process.stdin.close()
-    assert worker._process.wait(timeout=30) == 0
+    assert worker._process.wait(timeout=PATIENCE_S) == 0
     worker.kill()
 
 
@@ -205,7 +201,7 @@ def test_a_package_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(maths, "_start", start_and_end)
     with pytest.raises(MissingExtraError, match=r"No module named antlr4.*pip install"):
-        Pool(1, 60).ask({})
+        Pool(1, PATIENCE_S).ask({})
 
 
 @pytest.mark.parametrize("code", ["", "print('{}')"])
@@ -214,16 +210,16 @@ def test_a_worker_that_does_not_start_is_an_error_not_a_verdict(
 ) -> None:
     worker_script(tmp_path, monkeypatch, code)
     with pytest.raises(UsageError, match=r"worker of the matcher 'math'"):
-        Pool(1, 60).ask({})
+        Pool(1, PATIENCE_S).ask({})
 
 
 def test_a_machine_that_starts_no_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maths.sys, "executable", "/no/such/python")
     with pytest.raises(UsageError, match=r"cannot be started: No such file"):
-        Pool(1, 60).ask({})
+        Pool(1, PATIENCE_S).ask({})
     monkeypatch.setattr(maths.sys, "executable", "")
     with pytest.raises(UsageError, match=r"does not know its Python"):
-        Pool(1, 60).ask({})
+        Pool(1, PATIENCE_S).ask({})
 
 
 SLOW = """
@@ -231,16 +227,18 @@ import sys, json, time
 sys.stdin.readline(); print('{"ready": true}', flush=True)
 for line in sys.stdin:
     print('{"half of a rep', end="", flush=True)
-    time.sleep(60)
+    time.sleep(10_000)
 """
 
 
 def test_half_a_reply_is_none_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_script(tmp_path, monkeypatch, SLOW)
-    compare = maths._remembering(Pool(1, 0.3))
-    started = time.monotonic()
+    pool, asked = Pool(1, 0.3), list[Any]()
+    ask = pool.ask
+    monkeypatch.setattr(pool, "ask", lambda request: asked.append(request) or ask(request))
+    compare = maths._remembering(pool)
     assert [compare("$x$", ("$5$",)).correct for _ in range(1_000)] == [None] * 1_000
-    assert time.monotonic() - started < 100  # not 300 s: the time was lost once
+    assert len(asked) == 1  # the time was lost once
 
 
 COUNTING = """
@@ -268,7 +266,7 @@ def test_a_timer_that_strikes_as_the_reply_comes_spoils_no_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker_script(tmp_path, monkeypatch, COUNTING)
-    pool = Pool(1, 60)
+    pool = Pool(1, PATIENCE_S)
     assert pool.ask({"n": 1})
     pool._idle[0]._expired = True
     late, next_one = pool.ask({"n": 2}), pool.ask({"n": 3})
@@ -280,7 +278,7 @@ def test_a_timer_that_strikes_as_the_reply_comes_spoils_no_later_one(
 
 def test_a_worker_that_was_killed_from_outside_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_script(tmp_path, monkeypatch, COUNTING)
-    pool = Pool(1, 60)
+    pool = Pool(1, PATIENCE_S)
     first = pool.ask({"n": 1})
     process = pool._idle[0]._process
     process.kill()
@@ -294,7 +292,7 @@ def test_a_worker_that_was_killed_from_outside_is_replaced(tmp_path: Path, monke
 
 def test_a_forked_child_uses_no_worker_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_script(tmp_path, monkeypatch, COUNTING)
-    pool = Pool(1, 60)
+    pool = Pool(1, PATIENCE_S)
     assert pool.ask({"n": 1})
     parents = pool._idle[0]
     pool._in_child()

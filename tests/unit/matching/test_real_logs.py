@@ -76,7 +76,6 @@ def test_numbers_differ_only_where_the_source_is_in_doubt(file: str, dataset: st
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
 def test_formulas_differ_only_where_the_source_is_in_doubt() -> None:
     total, agree, ours, unknown = agreement(get_matcher("math"), "episodes_single_round", "zeroeval_math_l5")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import superlinear
 
 from cascade.checks import checked_key
 from cascade.config import load
@@ -194,11 +194,8 @@ def test_a_key_is_held_exactly_where_redacting_changes_a_text(text: str) -> None
     ],
 )
 def test_hostile_text_takes_no_time(piece: str) -> None:
-    text = piece * 20_000 + "!"
-    started = time.monotonic()
-    redact(text)
-    holds_key(text)
-    assert time.monotonic() - started < 4
+    assert superlinear(redact, piece) == []
+    assert superlinear(holds_key, piece) == []
 
 
 PLACES = ("provider", "model", "strategy kind", "policy kind", "model provider", "name", "setting", "verdict")

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
+from patience import PATIENCE_S
 from uvicorn import Server
 
 from cascade import Orchestrator
@@ -19,7 +20,7 @@ from cascade.server.running import listener
 from cascade.types import Request
 
 ASK = [{"role": "user", "content": "Which river flows through Vienna?"}]
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 CONFIG: Mapping[str, Any] = {
     "models": {
         "base": {"model": "small", "price": {"input": 1.0, "output": 2.0}},

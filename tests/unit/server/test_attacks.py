@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 
 from cascade.config import load as config_of
 from cascade.errors import ConfigError
@@ -142,10 +143,8 @@ def test_a_client_that_reads_nothing_is_left() -> None:
         open_.connect(("127.0.0.1", int(address.rpartition(":")[2])))
         open_.sendall(request(chat(model="small")))
         assert open_.recv(1)  # the response has begun
-        before, until = files(), time.monotonic() + WAIT_S
-        while files() >= before and time.monotonic() < until:
-            time.sleep(0.001)
-        assert files() < before
+        before = files()
+        until(lambda: files() < before)
 
 
 def test_two_lengths_of_one_body_are_refused(url: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import lives, until
 
 from cascade import Orchestrator
 from cascade.collection import collect
@@ -138,19 +137,8 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children_and_has_faile
     while not told.exists():  # a busy machine may take longer to start it
         assert Command(command.command, limit_s)(Question(QUESTION), {"content": "4"}, 600.0) is False
         limit_s *= 2
-    deadline = time.monotonic() + 30
-    alive = [int(pid) for pid in told.read_text().split()]
-    while alive and time.monotonic() < deadline:
-        alive = [pid for pid in alive if _lives(pid)]
-    assert not alive
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
+    pids = [int(pid) for pid in told.read_text().split()]
+    until(lambda: not any(map(lives, pids)))
 
 
 def test_a_command_sees_no_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,27 @@
+"""How long a test waits for what must come: a guard against hanging alone, which no slow or busy machine reaches."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE_S = 240.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.002)
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process runs: there is one of that number, and it has not ended."""
+    try:
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
