@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 def outcomes(world: World) -> dict[str, Any]:
     """Return the outcome of each promise on a world."""
-    return {case.name: _outcome(case, world.seed) for case in _cases(world)}
+    return {case.name: outcome_of(case, world.seed) for case in _cases(world)}
 
 
 def _cases(world: World) -> Iterator[Case]:
@@ -107,7 +107,7 @@ def _reviewed(world: World, table: EpisodeTable) -> EpisodeTable:
     return _right(table, world.same | (world.harmless & (world.answer >= 0)), truth, labels)
 
 
-def _outcome(case: Case, seed: int) -> dict[str, Any]:
+def outcome_of(case: Case, seed: int) -> dict[str, Any]:
     asked, table = case.guarantee, case.table
     rows, path, about = np.arange(table.n), None, {}
     if case.path == "ordered":

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from record import numbers
+from record import logs, numbers, policies
 from record.outcomes import outcomes
 from record.worlds import WORLDS, world
 
@@ -45,6 +45,38 @@ def test_all_random_logs_are_certified_and_served_as_recorded() -> None:
     assert sorted(recorded()) == list(range(WORLDS))
     for seed in range(WORLDS):
         compare(seed)
+
+
+@cache
+def kept() -> Mapping[str, Mapping[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for line in (HERE / "kept.jsonl").read_text("utf-8").splitlines():
+        source, dataset, told = json.loads(line)
+        found.setdefault(source, {})[dataset] = told
+    return found
+
+
+def compare_kept(source: logs.Source) -> None:
+    if source.file is not None and not source.place.exists():
+        pytest.skip(f"the published logs are not here: ../shared/data/{source.file}")
+    found = {table.dataset: json.loads(json.dumps(policies.outcomes(table))) for table in logs.tables(source)}
+    assert sorted(found) == sorted(kept()[source.name])
+    for dataset, told in found.items():
+        wanted = kept()[source.name][dataset]
+        assert {name: each for name, each in told.items() if each != wanted.get(name)} == {}, dataset
+        assert sorted(told) == sorted(wanted), dataset
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, marks=() if source.name in logs.QUICK else pytest.mark.long)
+        for source in (*logs.SHIPPED, *logs.PUBLISHED)
+    ],
+    ids=lambda source: source.name,
+)
+def test_kept_logs_are_certified_and_served_as_recorded(source: logs.Source) -> None:
+    compare_kept(source)
 
 
 def test_ranks_and_alarms_are_the_recorded_ones() -> None:
