@@ -19,7 +19,6 @@ check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sizes.py
-	$(BIN)/python tools/cli_reference.py --check
 
 long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 asks, 20,000 calibrations of each guarantee
 	$(BIN)/python -m pytest -m "slow or long" --timeout 1800 --numprocesses 2 --dist loadgroup $(ARGS)
