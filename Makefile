@@ -38,19 +38,14 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/parquet.py
 	$(BIN)/python benchmarks/demo_figure.py --splits 3 --out $(VENV)/demo-ladder.svg
 	$(BIN)/python benchmarks/ladder_threshold.py
-	$(BIN)/python benchmarks/estimators.py --rows 10000
 	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000
 	$(BIN)/python benchmarks/fit_logs.py --only demo --quick
-	-$(BIN)/python benchmarks/osc_limit.py --quick  # one of its targets is missed, as design/osc.md says
 	$(BIN)/python benchmarks/cross_calibration.py --quick
 	$(BIN)/python benchmarks/fit_speed.py --quick
 	$(BIN)/python benchmarks/decision_speed.py
-	$(BIN)/python benchmarks/trust_region.py --quick
 	$(BIN)/python benchmarks/ccpo.py --quick
 	$(BIN)/python benchmarks/ccpo_levels.py --seeds 2 --steps 300
-	$(BIN)/python benchmarks/ccpo_settings.py --seeds 1 --only exact
 	$(BIN)/python benchmarks/ccpo_literal.py --quick
-	-$(BIN)/python benchmarks/ccpo_speed.py  # one of its targets is missed, as design/ccpo-speed.md says
 	$(BIN)/python benchmarks/levels.py
 	$(BIN)/python benchmarks/network_arithmetic.py
 	$(BIN)/python benchmarks/paper.py --quick

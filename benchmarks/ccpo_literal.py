@@ -1,15 +1,15 @@
-"""CCPO as its text prints it, and what each repair brings: learning curves, and the cost at exactly 1 − alpha.
+"""CCPO as its text prints it, and what each repair brings: the cost at exactly 1 − alpha.
 
-    python benchmarks/ccpo_literal.py --keep runs.json --out design/ccpo-literal.svg     20 to 40 minutes, 2 processes
-    python benchmarks/ccpo_literal.py --read runs.json --out design/ccpo-literal.svg     draws and prints kept runs
-    python benchmarks/ccpo_literal.py --quick                                            2 seeds, 300 steps
+    python benchmarks/ccpo_literal.py --keep runs.json     20 to 40 minutes, 2 processes
+    python benchmarks/ccpo_literal.py --read runs.json     prints kept runs
+    python benchmarks/ccpo_literal.py --quick              2 seeds, 300 steps
 
 The first variant is `LiteralConfig.literal()`; each one below it has one repair more, and the last two are the sampled
 and the exact defaults. All learn from the same 1,000 simulated questions a seed. Judged on 20,000 fresh ones: cost at a
 coverage of exactly 1 − alpha over that of the limit, which is optimal stopping (net benefit with products) learned from
 150,000; and what a threshold calibrated on 200 questions of its own covers.
 
-Install what it needs, in the clone: pip install -c constraints.txt -e ".[report,train]"
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[train]"
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ccpo_literal_figure import draw
 from fitted.methods import METHODS, scores_of
-from fitted.opponents import matched, mixture_cost
+from fitted.opponents import matched
 from fitted.report import head, table
 from literal.config import LiteralConfig
 from literal.training import train_literal
@@ -39,7 +38,6 @@ from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.fitting import fit_network
-from cascade.training.networks.problem import Row
 from cascade.training.stages import FitTarget
 
 WORLD, ALPHA = "hotpotqa/llama-2-7b", 0.1
@@ -48,8 +46,6 @@ SEEDS, QUICK_SEEDS, QUICK_STEPS = 5, 2, 300
 LIMIT = "net benefit, products"
 GRID = 1e-6
 """The finest threshold of the text: a calibrated one below it is not on its grid."""
-WINDOW, EVERY = 100, 20
-"""Curves are running means over so many steps, and every so many of them are kept: a batch is ten questions."""
 CASES = ("recover", "active", "inactive", "rejected")
 
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
@@ -85,8 +81,6 @@ class Ran(NamedTuple):
         cases: how often each case of the step came.
         diverged: why the run was ended early; None where it was not.
         seconds: of training.
-        curves: step, cost, coverage, believed (the surrogate's coverage), kappa, onward.
-        coin: what the best coin between two depths costs, over the limit.
     """
 
     variant: str
@@ -97,8 +91,6 @@ class Ran(NamedTuple):
     cases: Mapping[str, int]
     diverged: str | None
     seconds: float
-    curves: Mapping[str, Sequence[float]]
-    coin: float
 
 
 def configs(steps: int | None = None) -> dict[str, LiteralConfig]:
@@ -122,7 +114,6 @@ class Judge:
         self.test = simulate(WORLDS[WORLD], JUDGED, seed=2)
         rule = METHODS[LIMIT].fit(simulate(WORLDS[WORLD], MANY, seed=1), (ALPHA,), 0)[ALPHA]
         self.limit = matched(self.test.arrays, rule.scores(self.test), (ALPHA,))[0]
-        self.coin = mixture_cost(self.test.arrays, ALPHA) / self.limit
 
 
 def run(name: str, config: LiteralConfig, seed: int, judge: Judge) -> Ran:
@@ -136,29 +127,12 @@ def run(name: str, config: LiteralConfig, seed: int, judge: Judge) -> Ran:
     test = judge.test.arrays
     scores = scores_of(learned.policy, judge.test)
     kappa = split_kappa(critical_values(own.arrays, scores_of(learned.policy, own)), ALPHA)
-    rows = learned.trained.rows
+    cases = Counter(row.case for row in learned.trained.rows)
     return Ran(
         name, seed, matched(test, scores, (ALPHA,))[0] / judge.limit, math.exp(kappa),
-        float(rollout(test, levels(test, scores), kappa).covered.mean()), dict(Counter(row.case for row in rows)),
-        learned.trained.diverged, seconds, curves(rows), judge.coin,
+        float(rollout(test, levels(test, scores), kappa).covered.mean()), dict(cases),
+        learned.trained.diverged, seconds,
     )  # fmt: skip
-
-
-def curves(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Return what a figure shows of a run: running means, κ as it was."""
-    columns: dict[str, Callable[[Row], float]] = {
-        "cost": lambda row: row.cost,
-        "coverage": lambda row: row.coverage,
-        "believed": lambda row: row.coverage + row.slack,
-        "onward": lambda row: row.onward,
-    }
-    window = min(WINDOW, len(rows))
-    places = list(range(window, len(rows) + 1, EVERY))
-    found = {"step": [float(rows[at - 1].step) for at in places], "kappa": [rows[at - 1].kappa for at in places]}
-    for name, of in columns.items():
-        sums = np.concatenate([[0.0], np.cumsum([of(row) for row in rows])])
-        found[name] = [float(sums[at] - sums[at - window]) / window for at in places]
-    return found
 
 
 _JUDGE: list[Judge] = []
@@ -219,7 +193,7 @@ def _cells(name: str, runs: Sequence[Ran]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, draw."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds, {QUICK_STEPS} steps")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many")
@@ -227,7 +201,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--keep", type=Path, help="a JSON file for the runs")
     parser.add_argument("--read", type=Path, nargs="+", help="runs that were kept, instead of new ones")
-    parser.add_argument("--out", type=Path, help="the figure's file, .svg or .png")
     given = parser.parse_args(argv)
     runs = list[Ran]()
     for path in given.read or []:
@@ -239,8 +212,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             if given.keep:
                 given.keep.write_text(json.dumps([kept._asdict() for kept in runs]), encoding="utf-8")
     print(f"{head()}\n\n" + "\n".join(lines(runs)))
-    if given.out:
-        draw(runs, _names(runs), given.out, 1 - ALPHA, runs[0].coin)
     return 0
 
 

@@ -5,7 +5,7 @@
 
 Logs of n questions are drawn from one simulated world. Of each a policy is fitted and certified in each way, and played
 on other questions of that world. What it covers there and what it costs are its threshold's doing and its own; what it
-would cost at exactly 1 − alpha there is its own alone. The table of `design/cross-calibration.md`.
+would cost at exactly 1 − alpha there is its own alone.
 """
 
 from __future__ import annotations

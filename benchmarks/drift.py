@@ -2,23 +2,18 @@
 
     python benchmarks/drift.py                            about ten minutes of one core
     python benchmarks/drift.py --quick                    a tenth of the streams
-    python benchmarks/drift.py --only served --svg design/drift.svg
+    python benchmarks/drift.py --only served
 
 Streams without drift are calibrated anew, each with questions of its own, and end after 1,000 audits. A drift is a jump
 of the miss rate from 10 % to 25 %. "Served" runs whole cascades: three models in turn, of which the first becomes
 worse without becoming less sure of itself; every fifth question is audited.
-
-Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
 
-import extras  # noqa: F401 - before the packages that it speaks of
-
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +23,6 @@ from cascade.conformal.audits import AuditPlan
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.online import OnlineThreshold
 from cascade.conformal.split import calibrate, covered_at, critical_kappa
-from cascade.evaluation.plots import save
 
 ALPHA, DELTA, LEVEL = 0.1, 0.1, 0.05
 BEFORE, AFTER = 0.10, 0.25
@@ -273,28 +267,6 @@ def course(streams: int) -> Course:
     return Course(covered, cost, runs)
 
 
-def draw(found: Course, path: Path) -> None:
-    """Draw coverage and cost against the number of questions."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    colours = ("#888888", "#1f5fa8", "#7fb3e6", "#c77d1e")
-    middle = (np.arange((QUIET + LOUD) // WINDOW) + 0.5) * WINDOW
-    for axes, values in ((left, found.coverage), (right, found.cost_usd)):
-        for name, colour in zip(POLICIES, colours, strict=True):
-            axes.plot(middle, values[name] * (1 if axes is left else 1000), color=colour, lw=1.6, label=name)
-        axes.axvline(QUIET, color="#555555", lw=0.8, ls=":")
-        axes.set_xlabel("questions (one in five audited)")
-        axes.spines[["top", "right"]].set_visible(False)
-    left.axhline(1 - ALPHA, color="#555555", lw=0.8, ls="--")
-    left.set_title(f"coverage, means of {len(found.alarms)} streams", fontsize=10)
-    right.set_title("cost of 1,000 questions, USD", fontsize=10)
-    right.set_ylim(bottom=0)
-    right.legend(frameon=False, fontsize=8, loc="upper left")
-    save(figure, path)
-
-
 # --- tables ---
 
 
@@ -339,11 +311,10 @@ def course_lines(found: Course) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables, and draw the figure."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the streams")
     parser.add_argument("--only", choices=("false-alarms", "delays", "served"), help="one of the tables")
-    parser.add_argument("--svg", type=Path, help="the figure's file")
     given = parser.parse_args()
     part = 10 if given.quick else 1
     if given.only in {None, "false-alarms"}:
@@ -351,10 +322,7 @@ def main() -> None:
     if given.only in {None, "delays"}:
         print("\n".join(delay_lines(400 // part)), flush=True)
     if given.only in {None, "served"}:
-        found = course(200 // part)
-        print("\n".join(course_lines(found)))
-        if given.svg:
-            draw(found, given.svg)
+        print("\n".join(course_lines(course(200 // part))))
 
 
 if __name__ == "__main__":

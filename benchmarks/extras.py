@@ -12,7 +12,7 @@ from types import TracebackType
 from cascade.errors import MissingExtraError
 
 ROOT = Path(__file__).parents[1]
-DISTRIBUTIONS = {"cvxpy": "cvxpy-base", "sklearn": "scikit-learn", "tensordict": "torchrl"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "tensordict": "torchrl"}
 """The distribution that brings a package, where it has another name."""
 
 

@@ -34,7 +34,7 @@ LEFT_OUT = {
     "hotpotqa/llama-3.2-3b": {("UALA 2 cents", 8.012), ("Random cents a round", 1.411 / 1.51)},
     "mmlu/llama-3.2-3b": {("one round cents", 7.121)},
 }
-"""Figures that contradict others of the same tables (`design/simulation.md`)."""
+"""Figures that contradict others of the same tables (`design/paper.md`)."""
 _CONSTANT = (" leaves", " length", "Random cents", "LLM-exit, guide cents", "LLM-exit, base cents")
 """Ends of the names of what no fitted parameter moves, and Random's cost, which is that of its rounds once more."""
 BASE_EXIT_ROUNDS = {

@@ -4,9 +4,9 @@
     python benchmarks/paper.py --quick                      3 splits, shorter training: 4 minutes
     python benchmarks/paper.py --table 2 --splits 5
     python benchmarks/paper.py --record paper.jsonl --minutes 45     what is done is kept; the next call goes on from it
-    python benchmarks/paper.py --read paper.jsonl --page design/paper.md    writes the tables of the page anew
+    python benchmarks/paper.py --read paper.jsonl           prints what was kept
 
-The worlds are fitted to marginals of the same tables (`design/simulation.md`); the signals tell `worlds.MEDIUM`, which
+The worlds are fitted to marginals of the same tables (`design/paper.md`); the signals tell `worlds.MEDIUM`, which
 the tables leave open. Each split draws new questions: 1,000 (HotpotQA) or 560 (MMLU) to train, 200 to calibrate, 200 to
 test. λ is read as USD for each answer kept and handed on in mean steps. ± is one standard error over the splits. "the
 limit" is OSC trained on 150,000 questions and calibrated on the same 200. Costs at 1 − α are those of 20,000 more
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from fitted.report import head
 from published.claims import Rows, claims, column
 from published.contest import LIMIT, Figures, Settings, play_limit, play_split, sampled
-from published.pages import into, pages
+from published.pages import pages
 from published.printed import TABLES
 
 from cascade.training.networks.config import CCPOConfig
@@ -195,8 +195,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(document(found, settings), indent=1))
     else:
         print("\n".join(pages(found, note(settings, found))))
-    if given.page is not None:
-        given.page.write_text(into(given.page.read_text("utf-8"), pages(found, note(settings, found))), "utf-8")
     return 0
 
 
@@ -229,7 +227,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--record", type=Path, help="keep what is done in this file, and go on from it")
     parser.add_argument("--read", type=Path, help="play nothing; read what --record kept")
-    parser.add_argument("--page", type=Path, help="write the tables into this page, between its marks")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 

@@ -1,6 +1,6 @@
 """Real logs, split into calibration and test questions a thousand times: is the realised coverage what the law says?
 
-    python benchmarks/resplits.py FOLDER --svg design/resplits.svg          about a minute
+    python benchmarks/resplits.py FOLDER          about a minute
 
 A log of N questions is split at random: n to calibrate, m = N − n to test. Whatever the policy and its scores, without
 ties the number of test questions that are missed follows one law exactly, that of the questions that stand before the
@@ -10,13 +10,9 @@ k-th of n marked ones in a random order of N:
 
 With ties fewer are missed. So every row is tested twice: as logged, the misses may not exceed the law anywhere;
 and with ties broken by lot they must follow it.
-
-Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
-
-import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import sys
@@ -24,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +30,6 @@ from cascade.conformal.binomial import miss_log_pmf
 from cascade.conformal.split import calibrate, critical_kappa, pac_rank, split_rank
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.methods import Threshold
-from cascade.evaluation.plots import save
 
 SPLITS = 1_000
 DELTA = 0.1
@@ -229,52 +224,11 @@ def table_lines(found: Sequence[tuple[Questions, list[Resplit]]]) -> list[str]:
     return lines
 
 
-def draw(found: Sequence[tuple[Questions, list[Resplit]]], path: Path) -> None:
-    """Draw realised coverage at alpha = 0.1 beside its law: a row for each log, a column for each n."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 2.5 * len(found) + 0.9), layout="constrained")
-    grid = figure.subplots(len(found), 2, squeeze=False)
-    for line, (logged, rows) in zip(grid, found, strict=True):
-        for axes, row in zip(line, [row for row in rows if (row.alpha, row.delta) == LEVELS[0]], strict=True):
-            _panel(axes, row)
-            axes.set_title(f"{logged.name}: n = {row.n}, m = {row.m:,}, k = {row.k}", fontsize=9)
-    for axes in grid[-1]:
-        axes.set_xlabel("realised coverage of the m test questions")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    save(figure, path)
-
-
-def _panel(axes: Any, row: Resplit) -> None:
-    """Draw one histogram: bins of whole numbers of misses, about a quarter of a standard deviation wide."""
-    width = max(1, round(row.sd * row.m / 4))
-    middle = round((1 - row.expected) * row.m)
-    reach = round(4.5 * row.sd * row.m / width) * width
-    edges = np.arange(
-        max(0, middle - reach), min(row.m, middle + reach) + 1, width
-    )  # in misses, each bin from its edge
-    law = np.add.reduceat(row.law, edges)[:-1] * row.misses.size
-    bounds = 1 - (edges - 0.5) / row.m
-    for misses, style in ((row.misses, {"color": "#9ecae1", "fill": True}), (row.by_lot, {"color": "#08519c"})):
-        label = "splits, as logged" if misses is row.misses else "ties broken by lot"
-        counts = np.histogram(misses, bins=edges - 0.5)[0]
-        axes.stairs(counts[::-1], bounds[::-1], label=label, linewidth=1.1, **style)
-    axes.plot((bounds[:-1] + bounds[1:]) / 2, law, color="#d94801", linewidth=1.6, label="Beta-binomial law")
-    axes.axvline(
-        1 - row.alpha, color="0.4", linestyle="--", linewidth=1, label=f"promised on average, {1 - row.alpha:g}"
-    )
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("splits", fontsize=8)
-    axes.tick_params(labelsize=8)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table and draw the figure; 1 if a row speaks against its law."""
+    """Print the table; 1 if a row speaks against its law."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path, help="where the logs are")
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument("--svg", type=Path, help="the figure's file")
     given = parser.parse_args(argv)
     started = time.monotonic()
     found = resplits(given.folder, given.splits)
@@ -286,8 +240,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         shares = f"{finite.mean():.1%} with a finite critical value, {logged.tied:.1%} of these shared"
         print(f"{logged.name}: {logged.critical.size:,} questions, doubt: {logged.doubt}; {shares}")
     print("\n".join(["", *table_lines(found), "", f"{time.monotonic() - started:.0f} s"]))
-    if given.svg:
-        draw(found, given.svg)
     rows = [row for _, many in found for row in many]
     return int(not all(row.dominated and row.p_value > 0.01 / len(rows) for row in rows))
 

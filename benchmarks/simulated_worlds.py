@@ -3,7 +3,7 @@
     python benchmarks/simulated_worlds.py                      about 15 seconds of one core
     python benchmarks/simulated_worlds.py --questions 20000 --markdown
 
-Money is in cents for 200 questions. "1st" and "2nd" are the two readings of `design/simulation.md`: after a yes the
+Money is in cents for 200 questions. "1st" and "2nd" are the two readings of `design/paper.md`: after a yes the
 guide's answer is the base's; or the tables' Random found nothing right in a guide that had said yes. A figure with "!"
 is further from the printed one than its tolerance: one standard error on 200 questions, 3 % of an amount of money.
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/validity.py                    20,000 calibrations a row: 15 minutes of one core
     python benchmarks/validity.py --quick            1,000
-    python benchmarks/validity.py --jobs 2 --svg design/validity.svg
+    python benchmarks/validity.py --jobs 2
     python benchmarks/validity.py --only coverage --markdown
 
 A row is one guarantee, one population, one n and one level. "promised" is what the risk, or the share of calibrations
@@ -10,13 +10,9 @@ that break the promise, is not to exceed; "law" what it should be exactly, where
 errors the measured value lies from the law, or above the promise. "certified" is the share of calibrations that gave a
 certificate: none can break a promise that was not made. Rows called "naive" are rules that people use, to see that the
 others could fail.
-
-Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
 """
 
 from __future__ import annotations
-
-import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
 import math
@@ -24,15 +20,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 from known_risk import coverage, means, single
-from known_risk.cells import ALPHAS, DELTA, SIMULATIONS, SIZES, Cell
+from known_risk.cells import SIMULATIONS, SIZES, Cell
 from known_risk.populations import Population, cut_short, population
-
-from cascade.evaluation.plots import save
 
 QUICK = 1_000
 Guarantee: TypeAlias = Callable[[Population, int, int], list[Cell]]
@@ -48,25 +40,6 @@ GUARANTEES: Mapping[str, Guarantee] = {
     "joint": single.joint,
     "hardest": single.hardest,
 }
-MEANS = (
-    ("coverage", "#08519c", "missed, k = ⌊α(n + 1)⌋"),
-    ("given solvable", "#6baed6", "missed, given solvable"),
-    ("groups: the pool", "#238b45", "missed, pool of small groups"),
-    ("graded loss", "#756bb1", "graded loss"),
-    ("naive: ⌊αn⌋ misses", "#d94801", "naive: ⌊αn⌋ misses"),
-    ("naive: one threshold for all groups", "#fdae6b", "naive: worst group, one threshold"),
-)
-VIOLATIONS = (
-    ("coverage, 1 − δ", "#08519c", "coverage"),
-    ("graded loss, 1 − δ", "#756bb1", "graded loss"),
-    ("error", "#238b45", "error"),
-    ("regret", "#74c476", "regret"),
-    ("error, abstaining", "#c51b8a", "error, abstaining"),
-    ("error and budget", "#636363", "error and budget"),
-    (single.HARDEST, "#000000", "error, all points just above α"),
-    ("naive: error as seen", "#d94801", "naive: error as seen"),
-)
-"""Guarantee, colour and label of what is drawn."""
 _COLUMNS = ("guarantee", "population", "n", "level", "promised", "law", "measured", "se", "z", "certified", "")
 _WIDTHS = (37, 22, 6, 7, 10, 8, 10, 9, 8, 11, 6)
 
@@ -140,63 +113,6 @@ def summary_lines(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Draw what is missed beside what is promised, and how often a promise with confidence is broken."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10.5, 6.8), layout="constrained")
-    grid = figure.subplots(2, len(ALPHAS), sharex=True, sharey="row")
-    for column, alpha in enumerate(ALPHAS):
-        rows = [cell for cell in cells if cell.level == alpha]
-        _draw_curves(grid[0][column], rows, MEANS, 1.0, unit=alpha)
-        _draw_curves(grid[1][column], rows, VIOLATIONS, DELTA)
-        grid[1][column].set_yscale("function", functions=(_root, _square))
-        grid[1][column].set_yticks([0.0, 0.02, DELTA, 0.3, 0.6])
-        grid[0][column].set_title(f"α = {alpha:g}", fontsize=10)
-        grid[1][column].set_xlabel("calibration questions")
-        grid[1][column].set_xscale("log")
-        grid[1][column].set_xticks(SIZES, [str(n) for n in SIZES])
-        grid[1][column].minorticks_off()
-    grid[0][0].set_ylabel("risk of a fresh question / α")
-    grid[1][0].set_ylabel("share of calibrations that break\na promise with confidence 0.9")
-    for line in grid:
-        handles, labels = line[0].get_legend_handles_labels()
-        line[-1].legend(handles, labels, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    save(figure, path)
-
-
-def _root(share: Any) -> Any:
-    return np.sqrt(np.maximum(share, 0.0))
-
-
-def _square(root: Any) -> Any:
-    return np.square(root)
-
-
-def _draw_curves(
-    axes: Any, rows: Sequence[Cell], curves: Iterable[tuple[str, str, str]], promised: float, unit: float = 1.0
-) -> None:
-    """Draw the measured values of some guarantees against n: a full line without ties, a dotted one with them."""
-    axes.axhline(promised, color="0.4", linestyle="--", linewidth=1, label="promised: at most (dotted: ties)")
-    for name, colour, label in curves:
-        for population_name, style in (("no ties", "-"), ("ties", ":")):
-            found = [cell for cell in rows if cell.guarantee == name and cell.population == population_name]
-            shown = label if style == "-" else None
-            axes.plot(
-                [cell.n for cell in found],
-                [cell.measured / unit for cell in found],
-                style,
-                color=colour,
-                marker="o",
-                markersize=3,
-                linewidth=1.3,
-                label=shown,
-            )
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.2)
-    axes.tick_params(labelsize=8)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; 1 if a guarantee does not hold."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -205,7 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=GUARANTEES, action="append", help="one guarantee; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--svg", type=Path, help="the figure's file")
     given = parser.parse_args(argv)
     simulations = QUICK if given.quick else given.simulations
     names = list(given.only or GUARANTEES)
@@ -216,8 +131,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = list(pool.map(timed, names, [simulations] * len(names)))
     cells = [cell for rows in found for cell in rows]
     print("\n".join([*table_lines(cells, markdown=given.markdown), "", *summary_lines(cells)]))
-    if given.svg:
-        draw(cells, given.svg)
     return int(not all(cell.holds for cell in cells if not cell.naive))
 
 

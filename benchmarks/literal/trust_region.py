@@ -8,7 +8,7 @@ and H the Fisher matrix of the policy (the Hessian of the mean KL divergence), t
 `trust_region_step` solves it from products with H alone, `conjugate_gradient` makes H⁻¹ of them, and `backtrack`
 shortens the step until the objective, the constraint and the KL divergence themselves, and not their expansions, allow
 it. Nothing here knows of cascades; why the conditions of optimality are solved and not the dual is told in
-`design/trust-region.md`.
+`design/ccpo.md`.
 
 References: Achiam et al., Constrained Policy Optimization, ICML 2017 (CPO); Schulman et al., Trust Region Policy
 Optimization, ICML 2015 (TRPO).

@@ -316,7 +316,7 @@ def _reason(table: Table, rows: Rows, name: str, figure: str) -> str:
     if (table.number, name) in IMPOSSIBLE:
         return IMPOSSIBLE[table.number, name]
     if name == EXIT_BASE:
-        return "in the first reading of the tables (`design/simulation.md`) the base is this weak"
+        return "in the first reading of the tables (`design/paper.md`) the base is this weak"
     if name == RANDOM and figure != "coverage":
         return "it takes 40/27 = 1.48 rounds of four in every world; the printed row is one draw of 200 questions"
     if name == GUIDE_POLICY:

@@ -66,7 +66,7 @@ def marginals(table: EpisodeTable, *, yes_is_no_answer: bool = False) -> dict[st
     Args:
         table: rounds of base and guide, with the walks of `simulate`.
         yes_is_no_answer: whether a guide that said yes gave no answer of its own, so that Random, choosing the guide,
-            chooses nothing right (the second reading in `design/simulation.md`).
+            chooses nothing right (the second reading in `design/paper.md`).
     """
     arrays = table.arrays
     cents = TEST_QUESTIONS * _CENTS_PER_NANO_USD

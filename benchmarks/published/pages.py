@@ -26,7 +26,6 @@ from .claims import (
 from .contest import ROWS, charge_in_steps, draw
 from .printed import TABLES, Table
 
-BEGIN, END = "<!-- tables: written by benchmarks/paper.py -->", "<!-- end of the tables -->"
 _COLUMNS = (
     "row", "cents, printed", "cents", "coverage, printed", "coverage", "length, printed", "length", "leaves, printed",
     "leaves", "different", "cents at 1 − α",
@@ -120,16 +119,3 @@ def _as_played(found: Mapping[int, Rows], name: str, other: str) -> list[list[st
     there = [f"{printed_ratio(TABLES[number], name, other, 'cents'):.3f}" for number in sorted(found)]
     here = [told(ratio(rows, name, other, "cents"), 3) for _, rows in sorted(found.items())]
     return [[f"{name} ÷ {other}", "printed", *there], ["", "here", *here]]
-
-
-def into(text: str, lines: Sequence[str]) -> str:
-    """Return a page with new tables between its two marks.
-
-    Raises:
-        SystemExit: it has not both marks, in their order.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"the page has no place for the tables: {BEGIN} … {END}")
-    return "\n".join([f"{before}{BEGIN}", "", *lines, f"{END}{after}"])

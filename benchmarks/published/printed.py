@@ -139,4 +139,4 @@ IMPOSSIBLE: Mapping[tuple[int, str], str] = MappingProxyType(
         (9, CHARGED): "fewer than one answer a question: its sets may be empty",
     }
 )
-"""Printed figures that contradict others of the same tables (`design/simulation.md`), by table and row."""
+"""Printed figures that contradict others of the same tables (`design/paper.md`), by table and row."""

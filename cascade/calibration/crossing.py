@@ -1,6 +1,6 @@
 """Cross-calibration and its check: out-of-fold critical values for members that were each fitted without one fold.
 
-The bound and its proof are in `design/cross-calibration.md`. `training.crossing` fits the members.
+`training.crossing` fits the members.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def _write(highest: Floats, steps: StepArrays, leaf: Floats) -> None:
 # of groups. The draw must not depend on any outcome, so a keyed hash decides it.
 #
 # Bounds on the groups' mean losses use all questions, and certify less in all but the mildest cases
-# (`benchmarks/clusters.py`, `design/clusters.md`).
+# (`design/calibration.md`).
 #
 # Reference: Dunn, Wasserman & Ramdas, Distribution-free prediction sets for two-layer hierarchical models (2023),
 # subsampling once.

@@ -7,7 +7,7 @@ verdict errs more on hard questions. After a "yes" the guide's answer is the bas
 
 `WORLDS` has data sets of a base model each, with GPT-4o as the guide: "hotpotqa/llama-2-7b", "hotpotqa/llama-3.2-3b",
 "mmlu/llama-2-7b", "mmlu/llama-3.2-3b", fitted to published tables. `benchmarks/fit_worlds.py` prints them, and the same
-four for a second reading of the tables (`benchmarks/published/second_reading.py`); `design/simulation.md` says what the
+four for a second reading of the tables (`benchmarks/published/second_reading.py`); `design/paper.md` says what the
 tables determine, what is assumed, and what they can and cannot match.
 """
 

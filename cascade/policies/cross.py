@@ -2,8 +2,7 @@
 
 Cross-calibration (`training.crossing`) fits a member for each fold of a log, without that fold's questions, and keeps
 the critical values of the fold's questions under this member. A member's score of going on becomes a rank among them, a
-p-value for "stopping here loses the answer". P-values of several members can be averaged:
-`design/cross-calibration.md`.
+p-value for "stopping here loses the answer". P-values of several members can be averaged.
 """
 
 from __future__ import annotations

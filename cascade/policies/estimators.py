@@ -135,8 +135,6 @@ class Gain(Scored):
     Attributes:
         loss, gained, lost, price: see above; the last three have K entries, one for each number of steps ahead.
         cost: float64 (K,), above 0.
-
-    Reference: the estimator `index2` of `design/learned.md`.
     """
 
     kind = "gain"

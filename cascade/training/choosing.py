@@ -8,7 +8,7 @@ threshold may reach the allowed loss in a small fold.
 
 The differences to the best are bootstrapped over groups, all candidates under the same weights. The rule chooses the
 simplest candidate that is neither significantly worse than the best nor costs more than it by a small margin
-(`design/portfolio.md`).
+(`design/fitting.md`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 2. For each fold a member is chosen and fitted on all other folds, with the whole choice of `fitting`.
 3. A member's scores are ranked among its fold's critical values; the mean of the members' ranks decides.
 
-At the threshold alpha a question is missed with probability at most 2·alpha (`design/cross-calibration.md`).
+At the threshold alpha a question is missed with probability at most 2·alpha.
 """
 
 from __future__ import annotations
@@ -89,8 +89,6 @@ def fit_crossed(
     Raises:
         UsageError: cross-calibration has no bound for this kind of promise, or the log cannot be fitted on.
         NotCertifiedError: the questions are too few to stop at any step; `needed_n` says how many would be enough.
-
-    Reference: `design/cross-calibration.md`.
     """
     check_crossable(guarantee)
     assert guarantee.alpha is not None  # noqa: S101 - the kinds that it is known for have one

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 SHARE = 0.3
-"""The default share of the questions that certify (`design/portfolio.md`)."""
+"""The default share of the questions that certify (`design/fitting.md`)."""
 
 _SPARE = 1.25
 """A segment gets its own threshold if it has this many times the questions needed; a fifth then trains."""
@@ -259,7 +259,7 @@ def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
 # --- The directions in which training questions differ most: the principal components of their embeddings ---
 
 MOST_DIRECTIONS = 8
-"""The most directions. Sixteen were no better on 1,816 questions (`design/embeddings.md`)."""
+"""The most directions. Sixteen were no better on 1,816 questions."""
 ROWS_EACH = 100
 """The questions needed for each direction: on 244 questions eight directions cost more than they saved."""
 

@@ -332,7 +332,7 @@ def mean_of(values: Floats, weights: Floats | None) -> Floats:
 # diverge.
 #
 # This code replaces scikit-learn's: it is at least as fast at these sizes, supports a prior and empty classes, and
-# needs only numpy (`design/estimators.md` has the figures).
+# needs only numpy (`design/fitting.md`).
 #
 # Reference: Hastie, Tibshirani, Friedman, The elements of statistical learning, section 4.4.1.
 

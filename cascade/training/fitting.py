@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 BESIDE = "purchases"
 """The method that is tested beside a named score. It reads every number and decides before each call. It is not chosen
-among several, since on a few hundred questions a choice costs more than it gains (`design/purchases.md`).
+among several, since on a few hundred questions a choice costs more than it gains (`design/fitting.md`).
 """
 
 _CHEAPER = "it is the cheaper of two that were tested"
@@ -174,7 +174,7 @@ def fit_policy(
         NotCertifiedError: the questions are too few, or the policy misses too many at every threshold; `needed_n` says
             about how many questions the log would need.
 
-    Reference: `design/portfolio.md`.
+    Reference: `design/fitting.md`.
     """
     how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
     plans = _plans(tables, guarantee, how, calibration_share)

@@ -151,7 +151,7 @@ def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[
 
     If the first step has numbers but none of a known kind, as with tool calls without log-probs, one policy with trees
     replaces all others: on a few hundred questions a choice costs more than it gains, and if nothing can be certified
-    the reference is taken anyway (`design/purchases.md`). With many questions it is compared.
+    the reference is taken anyway (`design/fitting.md`). With many questions it is compared.
     """
     trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
     if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):

@@ -53,7 +53,7 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     if not few and (table.arrays.horizon > 2 or groups >= LEARNS_FROM):
         return None
     if only_unknown(table):
-        return None  # a threshold on a number without a known meaning saves almost nothing (`design/agreement.md`)
+        return None  # a threshold on a number without a known meaning saves almost nothing (`design/fitting.md`)
     doubt = doubt_of(table)
     if doubt is None:
         name, sign = "tokens_so_far", 1.0

@@ -58,7 +58,7 @@ def one_threshold(table: EpisodeTable, signal: str, kind: Kind) -> LearnedPolicy
     questions clearly contradict it. For other numbers the questions decide, by the rank correlation of the number with
     the losses that later steps would mend, over all steps. The cost at one threshold would be a poor judge: it depends
     on the few questions near the threshold, and with 300 questions it has the wrong sign in two of ten draws of a log
-    (`design/portfolio.md`).
+    (`design/fitting.md`).
     """
     told, meant = _promising(table, signal, kind), _meant(signal)
     sign = meant if meant and told * meant > -_SURELY else math.copysign(1.0, told)

@@ -156,7 +156,7 @@ def allowed(table: EpisodeTable, asked: FitTarget) -> float:
 
 PRODUCTS_TIMES = 100.0
 """The penalty of a product of two features, relative to that of a feature. 30 to 300 are as good, and 1 costs 2 to 5 %
-more with 1,000 questions (`benchmarks/osc_settings.py`)."""
+more with 1,000 questions."""
 MOST_MULTIPLIED = 20
 """The most columns with products: 20 columns have 210 products, each with a weight to learn."""
 _LEAST_PRIOR = 20

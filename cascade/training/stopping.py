@@ -1,7 +1,7 @@
 """Optimal stopping: the problem that its estimators are fitted to, the price of a loss, and net benefit, the simplest.
 
-A policy that keeps every answer only decides when to stop (`design/osc.md`): it minimises the mean cost under a bound
-on the mean loss. With a price μ on the loss the best rule goes on if
+A policy that keeps every answer only decides when to stop (`design/fitting.md`): it minimises the mean cost under a
+bound on the mean loss. With a price μ on the loss the best rule goes on if
 
     Q_t(h) = E[ μ · (loss of stopping now − loss of stopping later) − cost of going on | h ] > 0,
 
@@ -61,7 +61,7 @@ LOW, HIGH, HALVINGS = -6.0, 14.0, 12
 _AIM = 0.75
 """The share of the allowed loss that is the aim. At a price at which a step pays for all questions at once, the loss
 drops by more than needed; the lowest such price then ignores the later steps. Otherwise the value hardly matters: from
-0.5 to 1 costs differ by 1.5 % or less (`benchmarks/osc_settings.py`)."""
+0.5 to 1 costs differ by 1.5 % or less."""
 _LEAST_SHARE = 0.1
 """A budget is assumed to leave at least this share of the cost of going on: with less, scores would only rank steps by
 their price."""
@@ -260,8 +260,7 @@ def backward(loss: Floats, cost: Floats, decide: Callable[[int, Walked], Bools])
 # here, since whether a later step finds an answer is mostly luck. `PENALTY` is the best one for R² = 0.1.
 
 PENALTY = 9.0
-"""The penalty per column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more
-(`benchmarks/osc_settings.py`)."""
+"""The penalty per column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more."""
 
 
 class Induced(NamedTuple):

@@ -1,11 +1,11 @@
 """Gradient-boosted regression trees, fitted by scikit-learn and exported as plain arrays; and net benefit with them.
 
-Serving needs numpy alone. scikit-learn is imported only where it is used. `design/estimators.md` says why its
+Serving needs numpy alone. scikit-learn is imported only where it is used. `design/fitting.md` says why its
 histogram-based trees were chosen, and not its older ones or LightGBM.
 
 `fit_boosted` fits trees to the targets of the ridge regressions, at their price. The later decisions behind the targets
 are those of the ridge rules. With targets from their own later decisions, trees would overfit the value of stopping
-later in sample; out of fold, they would learn from fewer questions than the served policy (`design/osc.md`).
+later in sample; out of fold, they would learn from fewer questions than the served policy (`design/fitting.md`).
 """
 
 from __future__ import annotations

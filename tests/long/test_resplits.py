@@ -115,13 +115,3 @@ def test_a_rank_that_is_one_too_high_would_be_found(monkeypatch: pytest.MonkeyPa
 
 def test_the_examples_in_the_benchmark_are_true() -> None:
     assert doctest.testmod(resplits).failed == 0
-
-
-def test_the_figure_is_drawn_the_same_each_time(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    made_up = Questions("made up", "none", np.random.default_rng(0).random(3_000))
-    found = [(made_up, [resplit(made_up, n, 0.1, None, splits=50) for n in (200, 1000)])]
-    for name in ("one.svg", "two.svg"):
-        resplits.draw(found, tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    assert b"Beta-binomial law" in (tmp_path / "one.svg").read_bytes()

@@ -57,7 +57,7 @@ def test_every_benchmark_names_the_extras_of_its_packages() -> None:
 
 @pytest.mark.parametrize(
     ("script", "package", "extra"),
-    [("simple_ways", "mapie", "dev"), ("trust_region", "cvxpy", "dev-train"), ("chat_overhead", "httpx", "dev")],
+    [("simple_ways", "mapie", "dev"), ("chat_overhead", "httpx", "dev")],
 )
 def test_a_missing_package_is_one_line(tmp_path: Path, script: str, package: str, extra: str) -> None:
     lacking = f"import runpy, sys; sys.modules[{package!r}] = None; sys.path.insert(0, {str(FOLDER)!r}); "

@@ -26,7 +26,7 @@ import paper
 from literal.config import LiteralConfig
 from paper import Done, Task
 from published import claims as claims_module
-from published import contest, pages, printed
+from published import contest, printed
 from published.claims import AGREES, DIFFERS, UNDECIDED, Mean, claims, gaps, ratio, side, verdict
 from published.contest import LIMIT, OSC, Figures, Judged, Settings, draw, play_limit, play_split
 from published.marginals import PUBLISHED, marginals
@@ -303,24 +303,14 @@ def test_the_first_splits_of_all_tables_come_first() -> None:
     assert order[2:] == [Task(2, (0,)), Task(4, (0,)), Task(2, (1,)), Task(4, (1,))]
 
 
-def test_the_page_has_its_tables_written_between_its_marks(
-    worked: list[Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"# Before\n{pages.BEGIN}\nof yesterday\n{pages.END}\nafter\n", "utf-8")
-    assert paper.main(["--table", "2", "--splits", "3", "--page", str(page)]) == 0
-    shown, text = capsys.readouterr().out, page.read_text("utf-8")
-    assert text.startswith(f"# Before\n{pages.BEGIN}\n")
-    assert text.endswith(f"{pages.END}\nafter\n")
-    assert "of yesterday" not in text
-    assert "## Table 2: hotpotqa/llama-2-7b, α = 0.1" in text
-    assert "A first look, to be replaced" in text
+def test_what_is_printed_has_the_tables_and_every_row(worked: list[Task], capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper.main(["--table", "2", "--splits", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "## Table 2: hotpotqa/llama-2-7b, α = 0.1" in shown
+    assert "A first look, to be replaced" in shown
     for name in contest.ROWS:
-        assert f"\n| {name} |" in text
-    assert shown.strip() in text
-    assert f"| {OSC} ÷ {LIMIT} |" in text
-    with pytest.raises(SystemExit, match="no place"):
-        pages.into("nothing", [])
+        assert f"\n| {name} |" in shown
+    assert f"| {OSC} ÷ {LIMIT} |" in shown
 
 
 def test_a_full_run_is_no_first_look(worked: list[Task], capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ from cascade.types import Completion, Question, Request, Usage
 from unit.made import CHEAP, DEAR, completion, yes_no
 
 CASES = int(os.environ.get("CASCADE_TREES", "400"))
-"""Random trees that are held against the oracle; 5,000 were once (`design/purchases.md`)."""
+"""Random trees that are held against the oracle; 5,000 were once (`design/fitting.md`)."""
 ASKED = FitTarget("regret", 0.05)
 
 
