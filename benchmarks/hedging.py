@@ -103,7 +103,7 @@ def split(log: Timed, price: float, seed: int, *, money: bool) -> HeldOut | None
         found = fit_policy([priced], Guarantee("regret", ALPHA, DELTA), seed=seed)
     except NotCertifiedError:
         return None
-    segments = {one.name: one.kappa for one in found.artifact.certificates}
+    segments = {one.segment: one.kappa for one in found.artifact.certificates}
 
     def walks(rows: Ints) -> Walks | None:
         part = log.table.take(rows)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cascade._names import warn_renamed
 from cascade.errors import UsageError
 from cascade.money import nano_usd
 from cascade.safety import holds_key, taken_out
@@ -280,16 +279,6 @@ def above_zero(deadline_s: object) -> float | None:
     if deadline_s is None or (isinstance(deadline_s, int | float) and deadline_s > 0):
         return deadline_s
     raise UsageError(f"deadline_s must be a number of seconds above 0, not {deadline_s!r}.")
-
-
-def level_of(level: str | None, budget: str | None) -> str | None:
-    """Return the requested level, also if given by its old name."""
-    if budget is None:
-        return level
-    warn_renamed("ask(budget=…)", "ask(level=…)", stacklevel=3)
-    if level is not None:
-        raise UsageError("Give level alone: budget is its old name.")
-    return budget
 
 
 def in_event_loop() -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
-from cascade._names import renamed
 from cascade.budget.charges import QuestionBudget
 from cascade.chat import Chat, ChatRequest
 from cascade.checks import (
@@ -18,7 +17,6 @@ from cascade.checks import (
     checked_question,
     fitted_question,
     in_event_loop,
-    level_of,
     refuse_in_event_loop,
     timed_chat,
 )
@@ -133,7 +131,6 @@ class Orchestrator:
         alpha: float | None = None,
         segment: str | None = None,
         deadline_s: float | None = None,
-        budget: str | None = None,
     ) -> Answer:
         """Answer one question.
 
@@ -144,7 +141,6 @@ class Orchestrator:
             segment: the question's segment (a tenant, a task, a language), if the policy has a certificate for each;
                 overrides the question's own.
             deadline_s: seconds after which the best answer so far is returned; overrides `timeouts.per_question_s`.
-            budget: the old name of `level`.
 
         Raises:
             ProviderError: every model that could have answered failed, or the deadline came before any answer.
@@ -153,7 +149,7 @@ class Orchestrator:
             is empty, or the level does not exist.
         """
         refuse_in_event_loop("ask", "aask")
-        return self._ask(question, level_of(level, budget), alpha, segment, self._halt, deadline_s)
+        return self._ask(question, level, alpha, segment, self._halt, deadline_s)
 
     def _ask(
         self,
@@ -177,10 +173,9 @@ class Orchestrator:
         alpha: float | None = None,
         segment: str | None = None,
         deadline_s: float | None = None,
-        budget: str | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        calls, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        calls, walk, trace, _ = self._begin(question, level, alpha, segment, deadline_s)
         with self._halt.working():
             answer = await adrive(walk, calls.acomplete)
         return await trace.asettle(answer)
@@ -194,7 +189,6 @@ class Orchestrator:
         segment: str | None = None,
         raw: bool = False,
         deadline_s: float | None = None,
-        budget: str | None = None,
     ) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer.
 
@@ -202,7 +196,7 @@ class Orchestrator:
         reasoning before an answer, verdicts and decisions.
         """
         refuse_in_event_loop("stream", "astream")
-        calls, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        calls, walk, trace, _ = self._begin(question, level, alpha, segment, deadline_s)
         from cascade.streaming import stream
 
         return stream(walk, calls.stream, trace, raw=raw)
@@ -216,10 +210,9 @@ class Orchestrator:
         segment: str | None = None,
         raw: bool = False,
         deadline_s: float | None = None,
-        budget: str | None = None,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        calls, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
+        calls, walk, trace, _ = self._begin(question, level, alpha, segment, deadline_s)
         from cascade.streaming import astream
 
         async with aclosing(astream(walk, calls.astream, trace, raw=raw)) as events:
@@ -234,7 +227,6 @@ class Orchestrator:
         level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
-        budget: str | None = None,
     ) -> list[Answer]:
         """Answer questions, at most `concurrency` at a time, in the order they were asked, all at one level.
 
@@ -247,7 +239,6 @@ class Orchestrator:
         refuse_in_event_loop("ask_many", "aask_many")
         from cascade import batches
 
-        level = level_of(level, budget)
         self._serves(level, alpha)
         return batches.in_threads(
             lambda question, halt: self._ask(question, level, alpha, segment, halt), questions, concurrency, self._halt
@@ -261,12 +252,10 @@ class Orchestrator:
         level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
-        budget: str | None = None,
     ) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
         from cascade import batches
 
-        level = level_of(level, budget)
         self._serves(level, alpha)
         return await batches.in_tasks(
             lambda question: self.aask(question, level=level, alpha=alpha, segment=segment), questions, concurrency
@@ -466,9 +455,6 @@ class Orchestrator:
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured), hedge=hedge)
         config = self.config.model_copy(update={"policy": wanted})
         self._service, self.config = service_of(config, build_strategy(config), self._service), config
-
-    record_truth = renamed("record_truth", record_outcome)
-    recalibrated = renamed("recalibrated", reload_policy)
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded like any other. Raises as `ask` does."""

@@ -306,7 +306,6 @@ class Certificate:
         kappa: the threshold.
         abstain_below: nothing is served below this confidence; None without abstention.
         budget_nano_usd: the promised bound on the mean cost of a question.
-        group: the group of questions that it covers, if it was made by groups: before 0.6, or with --by-group.
         pool: whether it covers, taken together, all segments without a certificate of their own.
         keeps_everything: whether the promise is kept by keeping every answer of every step.
         data_sha256, policy_sha256: the hashes of the data and the policy that it was made from.
@@ -315,7 +314,7 @@ class Certificate:
         assumptions: its assumptions, in words.
         segment: the segment of questions that it covers; None for all.
         unit: the unit of the promise: a random "question", or a random question of a random "group" if the log had
-            groups of several; None before 0.6, when the questions of a group counted as independent.
+            groups of several.
         together: the number of segments whose promises hold at once, except with probability together × delta; None if
             the promise is separate.
         reference: the model whose output the served answer is compared with; None if labels decided what is right.
@@ -333,7 +332,6 @@ class Certificate:
     kappa: float = 0.0
     abstain_below: float | None = None
     budget_nano_usd: int | None = None
-    group: str | None = None
     pool: bool = False
     keeps_everything: bool = False
     data_sha256: str = ""
@@ -343,15 +341,10 @@ class Certificate:
     expires: str | None = None
     assumptions: tuple[str, ...] = ()
     segment: str | None = None
-    unit: Literal["question", "group"] | None = None
+    unit: Literal["question", "group"] = "question"
     together: int | None = None
     reference: str | None = None
     comparator: str | None = None
-
-    @property
-    def name(self) -> str | None:
-        """The segment that it covers, or the group if it was made by groups; None for all, or for all others."""
-        return self.segment if self.segment is not None else self.group
 
 
 @dataclass(frozen=True, slots=True)

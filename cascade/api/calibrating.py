@@ -90,7 +90,6 @@ def calibrate(
     most_usd: float | None = None,
     by_segment: bool = False,
     together: bool = False,
-    by_group: bool = False,
     abstain: bool = False,
     config: str | Path | None = None,
     expires_days: int | None = None,
@@ -120,7 +119,6 @@ def calibrate(
         most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
         together: with --by-segment and --delta: delta holds for all segments together, not for each.
-        by_group: the old name of --by-segment, for the column group; 0.7 removes it.
         abstain: abstain if the confidence in the best answer is too low.
         config: the configuration that will serve: models, prices, prompts, strategy.
         expires_days: the number of days after which the certificate expires. By default it never does.
@@ -251,7 +249,6 @@ def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig 
         "delta": asked.delta,
         "budget_nano_usd": nano_of("--budget", asked.budget_usd),
         "most_nano_usd": nano_of("--most", cap if asked.most_usd is None else asked.most_usd),
-        "by_group": asked.by_group or None,
         "by_segment": asked.by_segment or None,
         "together": asked.together or None,
         "abstain": asked.abstain or None,
@@ -343,7 +340,6 @@ def _parts(promise: Promise) -> dict[str, str]:
         "guarantee": asked.kind,
         **shares,
         **{name: "" if amount is None else dollars(amount) for name, amount in money.items()},
-        "by group": "yes" if asked.by_group else "",
         "by segment": "yes" if asked.by_segment else "",
         "together": "yes" if asked.together else "",
         "abstaining": "yes" if asked.abstain else "",

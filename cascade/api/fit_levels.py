@@ -236,7 +236,7 @@ def _rows(name: str, done: Calibrated, *, priced: bool) -> Iterator[tuple[str, .
             known = None if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e9
             cost = per_thousand(known) if priced else f"{realised.length:.2f}"
             coverage = f"{realised.coverage:.3f}"
-        called = name if certificate.name is None else f"{name}, {certificate.name}"
+        called = name if certificate.segment is None else f"{name}, {certificate.segment}"
         kappa = "all kept" if certificate.keeps_everything else f"{certificate.kappa:.4g}"
         yield called, f"{certificate.alpha:g}", f"{certificate.n:,}", kappa, cost, coverage, certificate.calibration_id
 

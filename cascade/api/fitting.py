@@ -114,7 +114,6 @@ def fit(
     most_usd: float | None = None,
     by_segment: bool = False,
     together: bool = False,
-    by_group: bool = False,
     abstain: bool = False,
     policy: str = AUTO,
     calibration_share: float | None = None,
@@ -154,7 +153,6 @@ def fit(
         most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
         together: with --by-segment and --delta: delta holds for all segments together, not for each.
-        by_group: the old name of --by-segment, for the column group; 0.7 removes it.
         abstain: abstain if the confidence in the best answer is too low.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
         calibration_share: the share of questions set aside for certification. By default 0.3; for regret, the share
@@ -360,7 +358,6 @@ class FitOptions(NamedTuple):
             "--init": self.init is not None,
         }
         there |= {
-            "--by-group": promise.by_group,
             "--by-segment": promise.by_segment,
             "--abstain": promise.abstain,
             "--delta": promise.delta is not None,
@@ -490,8 +487,11 @@ def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, beside
         check_crossable(wanted, besides)
         return
     crossable = promise.kind is None or (is_known(promise.kind) and get(promise.kind).crossable)
-    there = {f"--guarantee {promise.kind}": not crossable, "--by-group": promise.by_group}
-    there |= {"--by-segment": promise.by_segment, "--together": promise.together}
+    there = {
+        f"--guarantee {promise.kind}": not crossable,
+        "--by-segment": promise.by_segment,
+        "--together": promise.together,
+    }
     there |= {"--delta": promise.delta is not None, "--budget": promise.budget_usd is not None}
     besides += [name for name, one in there.items() if one]
     if besides:

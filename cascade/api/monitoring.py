@@ -122,7 +122,7 @@ def monitor(
 
 def says(one: Watched) -> str:
     """Return the state of one monitor in words."""
-    monitor, name = one.monitor, one.certificate.name
+    monitor, name = one.monitor, one.certificate.segment
     whom = "small segments together: " if one.certificate.pool else "" if name is None else f"segment {name}: "
     if not one.audits:
         return f"{whom}no audit yet"
@@ -213,7 +213,7 @@ def watch_document(found: Watch) -> dict[str, Any]:
 def _watched_document(one: Watched) -> dict[str, Any]:
     monitor = one.monitor
     return {
-        "segment": one.certificate.name,
+        "segment": one.certificate.segment,
         "pool": one.certificate.pool,
         "calibration_id": one.certificate.calibration_id,
         "says": says(one),

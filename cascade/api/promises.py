@@ -28,11 +28,6 @@ _SHARE = 0.1
 KIND = f"The kind of guarantee: {', '.join(KINDS.built_in)}, or an installed one. By default coverage."
 """The help of --guarantee, where the kinds are listed."""
 
-BY_GROUP_GOES = (
-    "--by-group makes certificates for the values of the column group, and treats the questions of one as unrelated. "
-    "0.7 removes it: log what they are for (a tenant, a task) in the column segment, and use --by-segment."
-)
-
 
 class GuaranteeOptions(NamedTuple):
     """The options of a promise, as given. None and False mean not given. Money in USD a question."""
@@ -42,7 +37,6 @@ class GuaranteeOptions(NamedTuple):
     delta: float | None = None
     budget_usd: float | None = None
     most_usd: float | None = None
-    by_group: bool = False
     abstain: bool = False
     by_segment: bool = False
     together: bool = False
@@ -61,7 +55,7 @@ class GuaranteeOptions(NamedTuple):
             raise UsageError("The guarantee is given as a whole: give alpha, delta and the like in it, not beside it.")
         budget, most = (None if one is None else one / 1e9 for one in (asked.budget_nano_usd, asked.most_nano_usd))
         alpha = None if asked.rules.on_cost else asked.alpha
-        flags = (asked.by_group, asked.abstain, asked.by_segment, asked.together)
+        flags = (asked.abstain, asked.by_segment, asked.together)
         return cls(asked.kind, alpha, asked.delta, budget, most, *flags)
 
 
@@ -80,8 +74,6 @@ def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell
     parts = GuaranteeOptions(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget_usd,
                   cap if asked.most_usd is None else asked.most_usd, *asked[5:])  # fmt: skip
     wanted = _guarantee(parts, problems)
-    if asked.by_group:
-        tell(BY_GROUP_GOES)
     if wanted is None or problems:
         raise UsageError(" ".join(problems))
     if needs_delta:
@@ -95,7 +87,7 @@ def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None
     if not is_known(kind):
         problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS.names)}.")
         # the other kinds
-        parts = GuaranteeOptions(DEFAULT, parts.alpha, parts.delta, None, None, by_group=False, abstain=False)
+        parts = GuaranteeOptions(DEFAULT, parts.alpha, parts.delta, None, None, abstain=False)
     amounts = []
     for option, amount in (("--budget", parts.budget_usd), ("--most", parts.most_usd)):
         try:

@@ -75,7 +75,7 @@ def _walks(fitted: Fitted, log: Log, tables: Sequence[EpisodeTable]) -> tuple[Wa
         return None  # the log is without the embeddings that it reads
     table = joined(tables)
     money = replace(table, arrays=replace(table.arrays, cost=np.nan_to_num(table.paid).astype(np.int64)))
-    segments = {one.name: -np.inf if one.keeps_everything else one.kappa for one in fitted.artifact.certificates}
+    segments = {one.segment: -np.inf if one.keeps_everything else one.kappa for one in fitted.artifact.certificates}
     found = walks_of(money, clocked(table, seconds_of(log.rows())), fitted.policy, segments)
     if found is None or found.n < _LEAST_QUESTIONS or len(set(table.groups)) < FOLDS:
         return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
-from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group, selected
+from cascade.calibration.samples import absent, among, data_sha256, joined, once, one_a_group, selected, tied
 from cascade.calibration.scores import (
     Realised,
     Sample,
@@ -148,7 +148,7 @@ def calibrate_policy(
     before = held or PolicyArtifact(settings)
     rows = _rows(joined(tables), policy, guarantee, before, config)
     chosen = _chosen(rows.table, policy, guarantee, before, Draw(_SELECTION, seed))
-    groups = one_a_group(rows.table, separate=guarantee.separate, seed=seed).n
+    groups = one_a_group(rows.table, separate=guarantee.by_segment, seed=seed).n
     sample = sample_of(chosen.table, policy)
     found = guarantee.rules.calibrate(sample, guarantee, chosen.path)
     if guarantee.single:
@@ -186,13 +186,13 @@ def certifying(
 def _chosen(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: PolicyArtifact, draw: Draw) -> Chosen:
     """Return one question of each group, and a path, which may be ordered on all questions of its groups."""
     chosen = choose(table, policy, guarantee, before, draw)
-    return chosen._replace(table=one_a_group(chosen.table, separate=guarantee.separate, seed=draw.seed or 0))
+    return chosen._replace(table=one_a_group(chosen.table, separate=guarantee.by_segment, seed=draw.seed or 0))
 
 
 def _pooled(found: Sequence[Found], table: EpisodeTable, guarantee: Guarantee) -> Iterator[str]:
     """Yield a note if promises by segment were requested and no segment has enough questions."""
     many = len(set(table.segments))
-    if guarantee.separate and many > 1 and all(one.segment is None for one in found):
+    if guarantee.by_segment and many > 1 and all(one.segment is None for one in found):
         yield f"no segment has enough questions for a promise of its own: {many} segments are pooled"
 
 
@@ -222,7 +222,7 @@ def certified(
     """
     table, questions = chosen.table, tuple(sorted(set(chosen.table.questions)))
     bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
-    data = data_sha256(table, separate=guarantee.separate)
+    data = data_sha256(table, separate=guarantee.by_segment)
     how = (*how, *unjudged_said(table))
     frame = _Frame(
         guarantee, data, bare.policy_sha256, made, *dates, _drawn(table), len(set(table.segments)), how, table.truth
@@ -239,7 +239,7 @@ def _rows(
     guarantee.rules.check_truth(table)
     made = frozenset(before.seen.training) if guarantee.rules.tests_a_path else before.seen.all
     _refuse(table, policy, made, before, config)
-    return questions_in(as_promised(table, guarantee), guarantee)
+    return questions_in(tied(table), guarantee)
 
 
 class Questions(NamedTuple):
@@ -258,9 +258,9 @@ class Questions(NamedTuple):
 
 
 def questions_in(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
-    """Return the questions of a whole log (`as_promised`) that a promise could be about."""
+    """Return the questions of a whole log (`tied`) that a promise could be about."""
     table = looked_at(whole, guarantee)
-    rows = once(table, separate=guarantee.separate)
+    rows = once(table, separate=guarantee.by_segment)
     return Questions(table.take(rows), table.n - rows.size, left_out(whole, guarantee))
 
 
@@ -356,7 +356,7 @@ def _demand(
 
 
 def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
-    if not guarantee.separate:
+    if not guarantee.by_segment:
         return ""
     if found.segment is not None:
         return f"segment {found.segment}: "
@@ -425,8 +425,7 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
             kappa=found.kappa,
             abstain_below=found.abstain_below,
             budget_nano_usd=asked.budget_nano_usd,
-            group=found.segment if asked.by_group else None,
-            pool=asked.separate and found.segment is None,
+            pool=asked.by_segment and found.segment is None,
             keeps_everything=found.keeps_everything,
             data_sha256=frame.data_sha256,
             policy_sha256=frame.policy_sha256,
@@ -467,7 +466,7 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
         yield "Serving nothing is no error."
     if asked.most_nano_usd is not None:
         yield f"No question costs more than {dollars(asked.most_nano_usd)}: the cap per question sees to it."
-    if asked.separate and found.segment is None:
+    if asked.by_segment and found.segment is None:
         yield "It speaks of all segments that have no certificate of their own, taken together."
     if _form_unsaid(frame.made_for.get("requests")):
         yield "Fresh questions are asked as the log's were: in cascade's prompt or as chat requests, it does not say."

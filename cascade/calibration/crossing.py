@@ -136,7 +136,7 @@ def deviations(artifact: PolicyArtifact, policy: CrossPolicy, whole: EpisodeTabl
         "n": int(np.count_nonzero(counted)),
         "k": None,
         "delta": None,
-        "name": None,
+        "segment": None,
     }
     for name, again in wanted.items():
         then = getattr(certificate, name)

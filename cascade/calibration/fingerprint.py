@@ -180,14 +180,10 @@ def _prompts_digest(config: CascadeConfig, templates: Prompts | None) -> str:
     from cascade.strategies.prompts import load
 
     texts, limit = asdict(templates or load(config.strategy.prompts)), config.limits.context_chars
-    if digest(texts["judge_chat"])[:16] == _FIRST_JUDGE_CHAT:
-        del texts["judge_chat"]
     return digest(texts if limit is None else {**texts, "context_chars": limit})
 
 
 _MOST_FILE_BYTES = 16 << 20
-_FIRST_JUDGE_CHAT = "357c6c4cbe498cbe"
-"""The prompt `judge_chat` as introduced in 0.6. The digest leaves it out, since earlier certificates lack it."""
 _STANDS_IN = "replay"
 """The provider that replays logged replies."""
 
@@ -259,7 +255,7 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
         yield from _models_changed(then, now)
     yield from _order_changed(then, now)
     for model, was, here in _both(then, now, "prices"):
-        if not _same_price(was, here):
+        if was != here:
             yield f"the price of {model} is {_rates(here)}; the certificate was made at {_rates(was)}"
     yield from _files_changed(then, now)
     for model, was, here in _both(then, now, "served_by"):
@@ -389,20 +385,6 @@ def _agent(settings: Mapping[str, Any]) -> str:
 def _known(settings: Mapping[str, Any]) -> bool:
     """Whether a model's settings are known; a known seed may still be None."""
     return settings.get("max_tokens") is not None
-
-
-def _same_price(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> bool:
-    """Whether two prices are the same in the fields that both have; before 0.6 they lacked cache writes."""
-    if then is None or now is None:
-        return then is now
-    (low, one), (high, other) = (
-        (price["above"], {k: v for k, v in price.items() if k != "above"}) for price in (then, now)
-    )
-    same = all(one[name] == other[name] for name in one.keys() & other.keys())
-    tiers = len(low) == len(high) and all(
-        a == b and _same_price(was, is_now) for (a, was), (b, is_now) in zip(low, high, strict=True)
-    )
-    return same and tiers
 
 
 def _where(held: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.fingerprint import differences, made_for, odd, outside
-from cascade.calibration.samples import among, as_promised, joined, places
+from cascade.calibration.samples import among, joined, places, tied
 from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.calibration.scores import taken as walked_by
 from cascade.conformal.arrays import Bools, Ints, hopeless
@@ -25,7 +25,7 @@ from cascade.episodes.rowcheck import instant
 from cascade.episodes.schema import has_failed
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee, get
+from cascade.guarantees.base import get
 from cascade.policies.artifact import UNCERTIFIED, PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.scope import Scope
@@ -152,8 +152,7 @@ def watch(
         UsageError: there is no certificate, audits cannot test its promise, or the log does not fit.
     """
     _check(artifact.certificates)
-    by_group = any(one.group is not None for one in artifact.certificates)
-    audits = _audits_of(list(tables), about, artifact.asked or Guarantee("coverage", by_group=by_group))
+    audits = _audits_of(list(tables), about)
     table = audits.table
     check_fits(policy, table)
     sample = sample_of(table, policy)
@@ -161,7 +160,7 @@ def watch(
     walked = walked_by(policy, table)
     beyond = outside(walked, scope)
     counted = get(artifact.certificates[0].kind).counted(table) & ~beyond
-    place = places([one.name for one in artifact.certificates], table)
+    place = places([one.segment for one in artifact.certificates], table)
     missed = _missed(sample, artifact.certificates, place)
     share, held = level / sum(not one.pool for one in artifact.certificates), frozenset(artifact.questions)
     before = None if artifact.unanswered is None else (artifact.unanswered, max(len(held), artifact.unanswered))
@@ -196,7 +195,7 @@ class _Audits(NamedTuple):
     failed: int
 
 
-def _audits_of(tables: Sequence[EpisodeTable], about: Mapping[tuple[str, str], Logged], asked: Guarantee) -> _Audits:
+def _audits_of(tables: Sequence[EpisodeTable], about: Mapping[tuple[str, str], Logged]) -> _Audits:
     """Return the audits of a log: the questions marked in its column `split`, or all if none is marked."""
     known = [about.get((table.dataset, name), Logged(None, None)) for table in tables for name in table.ids]
     marked = any(one.split == AUDIT for one in known)
@@ -204,7 +203,7 @@ def _audits_of(tables: Sequence[EpisodeTable], about: Mapping[tuple[str, str], L
     order = [row for row in by_date if not marked or known[row].split == AUDIT]
     whole = [row for row in order if not known[row].failed]
     return _Audits(
-        table=as_promised(joined(tables).take(np.array(whole, dtype=np.int64)), asked),
+        table=tied(joined(tables).take(np.array(whole, dtype=np.int64))),
         others=len(known) - len(order),
         undated=sum(known[row].created_at is None for row in order),
         failed=sum(one.failed and (one.split == AUDIT or not marked) for one in about.values()),

@@ -17,7 +17,6 @@ from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, renumbered
 from cascade.conformal.split import one_of_each
 from cascade.episodes.table import LISTED, EpisodeTable, Walk
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import canonical, of_segment
 from cascade.guarantees.questions import Labels
 from cascade.policies.artifact import PolicyArtifact
@@ -157,19 +156,6 @@ def unseen(table: EpisodeTable, held: PolicyArtifact) -> EpisodeTable:
     return table.take(~among(table, frozenset(held.seen.training)))
 
 
-def as_promised(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
-    """Return a whole log with the groups and segments that a guarantee uses.
-
-    Groups that share a question are merged. With `by_group`, as before 0.6, a group is a segment and each question is
-    its own group. The function is idempotent.
-    """
-    if not guarantee.by_group:
-        return tied(table)
-    if table.groups == table.questions and any(segment is not None for segment in table.segments):
-        return table
-    return replace(table, segments=table.groups, groups=table.questions)
-
-
 def one_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -> EpisodeTable:
     """Return the rows that `rows_a_group` draws; `drawn_from` has the number of questions that each was drawn from."""
     keys = _groups(table, separate=separate)
@@ -213,17 +199,13 @@ def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
 
 
 def among(table: EpisodeTable, questions: frozenset[str] | set[str]) -> Bools:
-    """Return whether each row's question is among the given ones, bool (n,).
-
-    Policy directories written before 0.6 store questions as they are spelled; these are recognised too.
-    """
-    named = zip(table.questions, table.spelled, strict=True)
-    return np.fromiter((one in questions or other in questions for one, other in named), np.bool_, count=table.n)
+    """Return whether each row's question is among the given ones, bool (n,)."""
+    return np.fromiter((one in questions for one in table.questions), np.bool_, count=table.n)
 
 
 def absent(table: EpisodeTable, questions: Iterable[str]) -> set[str]:
-    """Return the given questions that no row of the table has, in either form that `among` accepts."""
-    return set(questions) - set(table.questions) - set(table.spelled)
+    """Return the given questions that no row of the table has."""
+    return set(questions) - set(table.questions)
 
 
 def selected(table: EpisodeTable, share: float, seed: int) -> Bools:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import numpy as np
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import looked_at, ordering
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
-from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group, places
+from cascade.calibration.samples import absent, among, data_sha256, joined, once, one_a_group, places, tied
 from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Bools, hopeless
@@ -119,7 +119,7 @@ def on_fresh(certificates: Sequence[Certificate], sample: Sample) -> Iterator[To
     Guarantee: if the fresh questions are like those of the calibration, each kept promise is refuted with probability
     at most 5 %; a promise with delta with at most delta more.
     """
-    place = places([one.name for one in certificates], sample.table)
+    place = places([one.segment for one in certificates], sample.table)
     for number, one in enumerate(certificates):
         rows = np.flatnonzero(place == number)
         if rows.size:
@@ -149,7 +149,7 @@ def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfi
     logged = made_for(table)
     changed = [f"in the log, {said}" for said in differences(then, logged)]
     if config is not None:
-        # The log may have facts that an older certificate does not record.
+        # The log may have facts that the certificate does not record.
         now = made_for(config)
         said_of_log = [said.replace("the certificate", "the log") for said in differences(logged, now)]
         changed += [f"as configured, {said}" for said in differences(then, now) or said_of_log]
@@ -186,9 +186,7 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
     if wanted is None:
         yield Check("threshold", ok=False, said="the file does not name the requested guarantee: calibrate again")
         return
-    if artifact.certificates[0].unit is None:  # made before 0.6, when questions were stored as they are spelled
-        table = replace(table, questions=table.spelled)
-    table = looked_at(as_promised(table, wanted), wanted)
+    table = looked_at(tied(table), wanted)
     held = frozenset(artifact.questions)
     mine, seen = among(table, held), among(table, artifact.seen.all)
     crossed = crossing.is_crossed(artifact)
@@ -197,7 +195,7 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
     # A question is not fresh if another question of its group made or certified the policy.
     known = {group for group, one in zip(table.groups, mine | seen, strict=True) if one}
     unknown = np.array([group not in known for group in table.groups], dtype=np.bool_)
-    fresh = one_a_group(_once(table, unknown, wanted), separate=wanted.separate)
+    fresh = one_a_group(_once(table, unknown, wanted), separate=wanted.by_segment)
     there = len(set(again.questions))
     if there == len(held) and there:
         yield _recalibrated(artifact, wanted, policy, again, whole)
@@ -212,14 +210,14 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
 
 def _once(table: EpisodeTable, rows: Bools, wanted: Guarantee) -> EpisodeTable:
     some = table.take(rows)
-    return some.take(once(some, separate=wanted.separate))
+    return some.take(once(some, separate=wanted.by_segment))
 
 
 def _recalibrated(
     artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, table: EpisodeTable, whole: EpisodeTable
 ) -> Check:
-    if data_sha256(table, separate=wanted.separate) != artifact.certificates[0].data_sha256:
-        other = "answers, costs, signals, judgements or segments" if wanted.separate else _OTHER
+    if data_sha256(table, separate=wanted.by_segment) != artifact.certificates[0].data_sha256:
+        other = "answers, costs, signals, judgements or segments" if wanted.by_segment else _OTHER
         said = f"the log holds all calibration questions, but their {other} have changed"
         return Check("threshold", ok=False, said=said)
     crossed = as_crossed(policy) if crossing.is_crossed(artifact) else None
@@ -243,11 +241,11 @@ def _listed(certificates: Sequence[Certificate]) -> str:
 
 def _deviations(certificates: Sequence[Certificate], found: Sequence[Found]) -> Iterator[str]:
     mine = {one.segment: one for one in found}
-    if set(mine) != {one.name for one in certificates}:
+    if set(mine) != {one.segment for one in certificates}:
         yield "the data give certificates for other segments"
         return
     for one in certificates:
-        now = mine[one.name]
+        now = mine[one.segment]
         if now.refused is not None:
             yield f"{whom(one)}the data certify nothing: {now.refused}"
             continue

@@ -190,7 +190,7 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
     if not certificates:
         yield Finding("certificate", serious, f"none; {CALIBRATE}")
     for level, certificate, reasons in certificates:
-        name = "certificate" if certificate.name is None else f"certificate of {certificate.name}"
+        name = "certificate" if certificate.segment is None else f"certificate of {certificate.segment}"
         name = name if level is None else f"{name}, level {level}"
         yield from (Finding(name, "problem", f"does not hold: {said}") for said in reasons)
         if not reasons:
@@ -208,10 +208,7 @@ def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
     if unseen:
         advice = "calibrate with --config to have them checked"
         yield Finding(name, "note", f"made from a log that does not record {', '.join(unseen)}: {advice}")
-    if "requests" not in certificate.made_for:
-        advice = "it covers questions alone, and no chat requests; calibrate again on chat requests to cover these"
-        yield Finding(name, "note", f"it does not say what kinds of requests it was made from, as before 0.6: {advice}")
-    elif certificate.made_for["requests"] is None:
+    if certificate.made_for.get("requests") is None:
         advice = "calibrate again, and requests of other kinds get no certificate"
         yield Finding(name, "note", f"it does not say what kinds of requests it was made from: {advice}")
     elif form_unsaid(certificate.made_for["requests"]):

@@ -187,7 +187,6 @@ FLAGS: Mapping[str, Flag] = {
     "steps": flag(min=1),
     "budget_usd": flag("--budget"),
     "most_usd": flag("--most"),
-    "by_group": flag("--by-group", "--groups"),
     "expires_days": flag(min=0),
     "concurrency": flag(min=1, max=1_000),
 }

@@ -116,10 +116,7 @@ def purge(
     before = datetime.now(UTC) - age if age else None  # everything, also rows without a time
     url = _url(store, config)
     with Store.open(url, read_only=True) as opened:
-        count, shown = opened.count(before=before), plain(opened.address.shown)
-    if user is not None:
-        with Store.open(url) as opened:  # updates an older version's store, which then knows its users
-            count = opened.count(before=before, user=user)
+        count, shown = opened.count(before=before, user=user), plain(opened.address.shown)
     what = "the texts of" if content_only else "all of"
     if count and not yes:
         since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"

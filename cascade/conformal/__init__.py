@@ -11,8 +11,7 @@ Names are loaded when they are first used, so that a program that only serves ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-from warnings import warn
+from typing import TYPE_CHECKING
 
 from cascade._names import loaded_on_use
 
@@ -82,15 +81,7 @@ __all__ = [
     "served_losses",
 ]
 
-
-_load = loaded_on_use(__name__, _HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "calibrate_groups":
-        warn("calibrate_groups is called calibrate_segments since 0.6; 0.7 removes the old name", stacklevel=2)
-        name = "calibrate_segments"
-    return _load(name)
+__getattr__ = loaded_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

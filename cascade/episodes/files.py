@@ -1,6 +1,6 @@
 """Logs in files: rows as lines of JSON, compressed or not, or as Parquet; written atomically, read in pieces.
 
-`episodes.schema` defines a row. Rows of older versions are converted; rows of newer versions are refused. A row that
+`episodes.schema` defines a row. Rows of another schema are refused. A row that
 cannot be read is dropped and counted, with its place, and reading goes on (F54 to F57). It is an error only if no row
 at all can be read.
 """
@@ -112,7 +112,7 @@ def read_rows(
         where: only rows with these values, compared as text: `{"dataset": "mmlu", "step": "1"}`.
 
     Raises:
-        UsageError: nothing in it can be read, a newer version wrote it, or `where` names no column.
+        UsageError: nothing in it can be read, it has another schema, or `where` names no column.
         MissingExtraError: a package that reads it is not installed.
     """
     wanted = checked_where(where)

@@ -35,7 +35,7 @@ from cascade.episodes.rowcheck import (
     no_log,
     note_unknown_column,
     odd,
-    refuse_newer,
+    refuse_other,
     shown,
     storable,
     texts_in,
@@ -143,7 +143,7 @@ def read_parquet(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iter
     """Yield a file's rows, like `files.read_rows`.
 
     Raises:
-        UsageError: it is not a Parquet file, not a log, or a newer version wrote it.
+        UsageError: it is not a Parquet file, not a log, or it has another schema.
         MissingExtraError: pyarrow is not installed.
     """
     source = _Source.of(path, dropped)
@@ -246,12 +246,11 @@ def _where(piece: _Piece, where: Mapping[str, str]) -> _Piece:
 
 
 def _rows(piece: _Piece, source: _Source) -> Iterator[dict[str, Any]]:
-    """Yield rows with every column, as the current version writes them."""
+    """Yield rows with every column."""
     values = {name: _values(name, piece, source) for name in source.names}
     nothing = [None] * len(piece.numbers)
     for number, version in zip(piece.numbers, values.get("schema_version", nothing), strict=True):
-        if version is not None and version > SCHEMA_VERSION:
-            refuse_newer(version, source.place(number))
+        refuse_other(version, source.place(number))
     values["schema_version"] = [SCHEMA_VERSION] * len(piece.numbers)
     table = [values.get(name, nothing) for name in COLUMNS]
     whole = not any(None in values.get(name, nothing) for name in ("step", "question", "episode_id"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped, question_id
-from cascade.errors import UsageError, upgrade_advice
+from cascade.errors import UsageError
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
 WHOLES = "list of step numbers"
@@ -144,7 +144,7 @@ def odd(name: str, error: OddValueError, shown_as: str | None = None) -> str:
 
 
 def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:
-    """Return a row with every column, as the current version writes it; None if the values do not make a row.
+    """Return a row with every column; None if the values do not make a row.
 
     Unknown columns are left out. Every invalid value is counted in `dropped`.
     """
@@ -163,7 +163,7 @@ def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, A
                 dropped.drop("schema_version is no whole number", place)
                 return None
             dropped.note(odd(name, error), place)
-    refuse_newer(made["schema_version"], place)
+    refuse_other(made["schema_version"], place)
     made["schema_version"] = SCHEMA_VERSION
     if made["signals"]:
         made["signals"] = fitting_signals(made["signals"], place, dropped)
@@ -198,13 +198,10 @@ def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> di
     return made
 
 
-def refuse_newer(version: int | None, place: str) -> None:
-    """Raise UsageError for a row that a newer version wrote: the meaning of its columns is unknown here (F56)."""
-    if version is not None and version > SCHEMA_VERSION:
-        raise UsageError(
-            f"{place} was written by a newer version of cascade (schema {version}; this one reads up to "
-            f"{SCHEMA_VERSION}). {upgrade_advice()}"
-        )
+def refuse_other(version: int | None, place: str) -> None:
+    """Raise UsageError for a row of another schema: the meaning of its columns is unknown here (F56)."""
+    if version not in {None, SCHEMA_VERSION}:
+        raise UsageError(f"{place} has the schema {version}, and this version of cascade reads {SCHEMA_VERSION} alone.")
 
 
 def belongs(made: dict[str, Any], place: str, dropped: Dropped) -> bool:

@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from cascade._names import warn_renamed
 from cascade.errors import UsageError, refused_for_good
 from cascade.money import PriceTable
 from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION = 5
-"""2 added `walk` and `confidence`, 3 `segment`, 4 `parents`, 5 `user`. A row of an earlier version has null there."""
+"""The version of the columns. Rows of another one are refused (`rowcheck`)."""
 BASE_ONLY, GUIDE_ONLY, LAST_ONLY = ALONE
 """The names of the walks of one model by itself."""
 CARRIED_OVER = "carried over: no call"
@@ -524,11 +523,6 @@ class Dropped:
         if not parts:
             return ""
         return f"{'; '.join(parts)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
-
-    def says(self) -> str:
-        """The old name of `describe`."""
-        warn_renamed("says()", "describe()")
-        return self.describe()
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -233,7 +233,7 @@ def play_policy(table: EpisodeTable, policy: Policy) -> Played:
 
 
 def _thresholds(table: EpisodeTable, policy: Policy) -> list[Threshold]:
-    at = [policy.for_segment(*one) for one in zip(table.segments, table.groups, strict=True)]
+    at = [policy.for_segment(one) for one in table.segments]
     return [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in at]
 
 

@@ -64,8 +64,6 @@ class Guarantee:
         delta: the share of calibrations that may break the promise; None for a promise on average over calibrations.
         budget_nano_usd: the bound on the mean cost of a question, nano-USD.
         most_nano_usd: the hard cap on the cost of each question, nano-USD; a promise on a mean rests on it.
-        by_group: as `by_segment`, but the column `group` names the segments, and every question counts by itself.
-            Removed in 0.7.
         abstain: whether nothing may be served if the best answer's confidence is low.
         by_segment: whether each segment of questions gets a promise, and a threshold, of its own.
         together: whether the promises for all K segments must hold at once with probability 1 − delta: each segment
@@ -89,7 +87,6 @@ class Guarantee:
     delta: float | None = None
     budget_nano_usd: int | None = None
     most_nano_usd: int | None = None
-    by_group: bool = False
     abstain: bool = False
     by_segment: bool = False
     together: bool = False
@@ -121,11 +118,6 @@ class Guarantee:
     def reference_keeps_it(self) -> bool:
         """Whether asking the reference alone keeps the promise, so that no test is needed."""
         return self.plain and self.rules.reference_keeps_it
-
-    @property
-    def separate(self) -> bool:
-        """Whether each segment of questions gets a promise of its own."""
-        return self.by_segment or self.by_group
 
     @property
     def level(self) -> float | None:
@@ -178,11 +170,9 @@ def _may_have_budget(kind: Kind) -> bool:
 
 
 def _about_options(asked: Guarantee) -> Iterator[str]:
-    if asked.separate and not asked.rules.by_segment:
+    if asked.by_segment and not asked.rules.by_segment:
         yield f"Segments go with {kinds_that(lambda kind: kind.by_segment)}, not with {asked.kind}."
-    if asked.by_segment and asked.by_group:
-        yield "Ask for a promise by segment or by group, not both."
-    if asked.together and not (asked.separate and asked.delta is not None):
+    if asked.together and not (asked.by_segment and asked.delta is not None):
         yield "All segments together goes with a promise by segment and a delta."
     before = asked.tested_before
     if before is not None and (before < 1 or not asked.single or None in {asked.alpha, asked.delta}):

@@ -44,18 +44,6 @@ def of_segment(held: Mapping[str | None, _T], segment: str | None) -> _T | None:
     return held.get(segment, held.get(None))
 
 
-def known_as(segment: str | None, group: str | None, *, by_group: bool) -> str | None:
-    """Return the name under which certificates look up a question: its segment.
-
-    Certificates by group (before 0.6, or with --by-group) use the question's group if it has no segment.
-
-    >>> known_as("law", "user 7", by_group=True), known_as(None, "law", by_group=True)
-    ('law', 'law')
-    >>> known_as(None, "user 7", by_group=False)
-    """
-    return group if by_group and segment is None else segment
-
-
 def canonical(document: Any) -> bytes:
     """Return a JSON document in canonical form, for hashing.
 
@@ -101,8 +89,7 @@ def to_document(certificate: Certificate) -> dict[str, Any]:
     found["abstain_below"] = None if below is None else number(below)
     found["made_for"] = json.loads(canonical(dict(certificate.made_for)))
     found["assumptions"] = list(certificate.assumptions)
-    # Added fields without a value are left out, so that certificates of earlier releases keep their bytes and their id.
-    return {name: value for name, value in found.items() if value is not None or name not in _ADDED}
+    return found
 
 
 def from_document(document: Any, source: str | None = None) -> Certificate:
@@ -178,7 +165,6 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "kappa": (_is_number, 'a number, "inf" or "-inf"'),
     "abstain_below": (_maybe(_is_number), 'a number, "inf", "-inf" or null'),
     "budget_nano_usd": (_maybe(_is_int), "a whole number or null"),
-    "group": (_maybe(_is_text), "a text or null"),
     "pool": (_is_bool, "true or false"),
     "keeps_everything": (_is_bool, "true or false"),
     "data_sha256": (_is_sha256, "64 hex digits"),
@@ -187,31 +173,25 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "created": (_is_date, "a date, as in 2026-11-21"),
     "expires": (_maybe(_is_date), "a date or null"),
     "assumptions": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
-}
-_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "segment": (_is_text, "a text"),
+    "segment": (_maybe(_is_text), "a text or null"),
     "unit": (lambda value: value in {"question", "group"}, '"question" or "group"'),
-    "together": (_is_int, "a whole number"),
-    "reference": (_is_text, "a text"),
-    "comparator": (_is_text, "a text"),
+    "together": (_maybe(_is_int), "a whole number or null"),
+    "reference": (_maybe(_is_text), "a text or null"),
+    "comparator": (_maybe(_is_text), "a text or null"),
 }
-"""Fields that certificates of earlier releases lack; they are left out if they have their default value."""
 _ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **{name: _CHECKS[name] for name in ("kind", "alpha", "delta", "budget_nano_usd")},
     "most_nano_usd": (_maybe(_is_int), "a whole number or null"),
-    "by_group": (_is_bool, "true or false"),
     "abstain": (_is_bool, "true or false"),
-}
-_ASKED_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "by_segment": (_is_bool, "true or false"),
     "together": (_is_bool, "true or false"),
-    "tested_before": (_is_int, "a whole number"),
+    "tested_before": (_maybe(_is_int), "a whole number or null"),
 }
 
 
 def asked_document(asked: Guarantee) -> dict[str, Any]:
     """Return the requested guarantee as plain JSON values. `asked_of` is the inverse."""
-    return {name: value for name, value in asdict(asked).items() if value is not None or name not in _ASKED_ADDED}
+    return asdict(asked)
 
 
 def asked_of(document: Any) -> Guarantee:
@@ -222,7 +202,7 @@ def asked_of(document: Any) -> Guarantee:
     """
     if not isinstance(document, dict):
         raise ConfigError(["it is an object with named fields"])
-    problems = list(_field_problems(document, _ASKED_CHECKS, _ASKED_ADDED, "a request"))
+    problems = list(_field_problems(document, _ASKED_CHECKS, "a request"))
     if problems:
         raise ConfigError(problems)
     try:
@@ -234,13 +214,11 @@ def asked_of(document: Any) -> Guarantee:
 def _field_problems(
     document: Mapping[str, Any],
     checks: Mapping[str, tuple[Callable[[Any], bool], str]] = _CHECKS,
-    added: Mapping[str, tuple[Callable[[Any], bool], str]] = _ADDED,
     whose: str = "a certificate",
 ) -> Iterator[str]:
     yield from (f"{name}: is missing" for name in checks if name not in document)
-    known = {**checks, **added}
-    yield from (f"{name}: {whose} has no such field" for name in document if name not in known)
-    for name, (fits, wanted) in known.items():
+    yield from (f"{name}: {whose} has no such field" for name in document if name not in checks)
+    for name, (fits, wanted) in checks.items():
         try:
             wrong = name in document and not fits(document[name])
         except TypeError:  # a list or an object instead of a name
@@ -272,10 +250,8 @@ def _value_problems(certificate: Certificate) -> Iterator[str]:
         share = getattr(certificate, name)
         if share is not None and not 0 < share < 1:
             yield f"{name}: {share:g} does not lie between 0 and 1"
-    if certificate.segment is not None and certificate.group is not None:
-        yield "group: the certificate is for a segment"
-    if certificate.pool and certificate.name is not None:
-        yield f"pool: the certificate is for {certificate.name} alone"
+    if certificate.pool and certificate.segment is not None:
+        yield f"pool: the certificate is for {certificate.segment} alone"
     if certificate.together is not None and (certificate.together < 1 or certificate.delta is None):
         yield f"together: it is {certificate.together}; it must be at least 1 and needs a delta"
     if certificate.expires is not None and certificate.expires < certificate.created:
@@ -354,8 +330,7 @@ is not counted as a miss.
 def _whom(certificate: Certificate) -> str:
     if certificate.pool:
         return "For all segments without a certificate of their own, taken together: "
-    kind = "group" if certificate.segment is None else "segment"
-    return "" if certificate.name is None else f"For {kind} {certificate.name}: "
+    return "" if certificate.segment is None else f"For segment {certificate.segment}: "
 
 
 def _caveat(certificate: Certificate) -> str:

@@ -65,7 +65,7 @@ class KeptAnswers(Kind):
         """
         del path
         critical, alpha, counted = _critical(sample), guarantee.alpha or 0.0, self.counted(sample.table)
-        if not guarantee.separate:
+        if not guarantee.by_segment:
             return [_found(calibrate(critical[counted], alpha, delta=guarantee.delta), None, counted)]
         names = sample.table.segments
         segments, delta = np.array(names, dtype=object), guarantee.each_delta(len(set(names)))

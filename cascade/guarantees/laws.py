@@ -177,4 +177,4 @@ def _verdict(said: str, promised: str, p: float) -> Told:
 
 def whom(one: Certificate) -> str:
     """Return the start of a sentence that names a certificate's segment; "" if it has none."""
-    return "" if one.name is None else f"segment {one.name}: "
+    return "" if one.segment is None else f"segment {one.segment}: "

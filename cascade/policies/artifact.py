@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cascade.conformal.served import PathPoint
 from cascade.errors import ConfigError, NewerFileError, UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.certificate import asked_document, digest, known_as, number, of_segment, to_document
+from cascade.guarantees.certificate import asked_document, digest, number, of_segment, to_document
 from cascade.policies.base import BatchScores, Observation, Policy, Scores
 from cascade.registry import passes_on
 from cascade.safety import read_bounded
@@ -245,14 +245,12 @@ class CalibratedPolicy(Policy):
     """A policy's scores at a certified threshold: one for all questions, or one for each segment.
 
     If the certificate keeps everything, every score is +∞: all steps are paid, all answers kept. `segments` has the
-    threshold of each, and `threshold` that of all other questions. `by_group` says that the certificates were made by
-    groups, so that a question's group is its segment.
+    threshold of each, and `threshold` that of all other questions.
     """
 
     inner: Policy
     threshold: Threshold
     segments: Mapping[str | None, Threshold] = field(default_factory=dict)
-    by_group: bool = False
 
     @property
     def kappa(self) -> float:
@@ -269,12 +267,9 @@ class CalibratedPolicy(Policy):
         """Whether every answer of every step is kept."""
         return self.threshold.keeps_everything
 
-    def for_segment(
-        self, segment: str | None, group: str | None = None, *, kappa: float | None = None
-    ) -> CalibratedPolicy:
+    def for_segment(self, segment: str | None, *, kappa: float | None = None) -> CalibratedPolicy:
         """Return the policy at the threshold of a segment, or else at that of all other questions."""
-        name = known_as(segment, group, by_group=self.by_group)
-        threshold = of_segment(self.segments, name) or (EVERYTHING if self.segments else self.threshold)
+        threshold = of_segment(self.segments, segment) or (EVERYTHING if self.segments else self.threshold)
         if kappa is not None:
             threshold = threshold._replace(kappa=kappa)
         return self if threshold == self.threshold else replace(self, threshold=threshold)
@@ -311,10 +306,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The questions from which a policy was made; they must not certify it.
-
-    They are stored by `schema.identity`, or by `schema.question_id` if a release before 0.6 wrote them.
-    """
+    """The questions (`schema.identity`) from which a policy was made; they must not certify it."""
 
     training: tuple[str, ...] = ()
     selection: tuple[str, ...] = ()
@@ -376,10 +368,9 @@ class PolicyArtifact:
         if not self.certificates:
             raise UsageError(UNCERTIFIED)
         thresholds = {
-            one.name: Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in self.certificates
+            one.segment: Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in self.certificates
         }
-        by_group = any(one.group is not None for one in self.certificates)
-        return CalibratedPolicy(policy, thresholds.get(None, EVERYTHING), thresholds, by_group)
+        return CalibratedPolicy(policy, thresholds.get(None, EVERYTHING), thresholds)
 
 
 def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str, bytes] | None = None) -> None:
@@ -447,7 +438,7 @@ def _settings(folder: Path) -> Any:
 
 
 def is_policy(folder: Path) -> bool:
-    """Whether a directory's `policy.json` was written by any release of cascade, even if it is damaged."""
+    """Whether a directory's `policy.json` was written by cascade, even if it is damaged."""
     try:
         held = json_of(folder / POLICY_FILE)
     except ConfigError:

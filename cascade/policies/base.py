@@ -213,7 +213,6 @@ class Policy(Protocol):
     def for_segment(
         self,
         segment: str | None,  # noqa: ARG002 - for those with certified thresholds
-        group: str | None = None,  # noqa: ARG002
         *,
         kappa: float | None = None,  # noqa: ARG002
     ) -> Policy:
@@ -221,7 +220,6 @@ class Policy(Protocol):
 
         Args:
             segment: the question's segment.
-            group: the question's group, for certificates made by groups.
             kappa: a threshold that follows audits, instead of the certified one.
         """
         return self

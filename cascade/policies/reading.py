@@ -149,16 +149,16 @@ def _relation_problems(artifact: PolicyArtifact, certificates: Iterable[Certific
         if one.policy_sha256 != wanted:
             said = f"{POLICY_FILE} beside it is {wanted[:16]}…: another policy, or one that was changed since"
             yield f"certificates[{place}].policy_sha256: it is for the policy {one.policy_sha256[:16]}…, and {said}"
-        if one.name in names:
+        if one.segment in names:
             yield f"certificates[{place}]: there is another certificate for the same questions"
-        names.add(one.name)
+        names.add(one.segment)
 
 
 def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> Iterator[str]:
     """Yield where a certificate promises something other than the request."""
     for place, one in enumerate(certificates):
         wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha", "budget_nano_usd")}
-        wanted |= {"group": one.group if asked.by_group else None, "pool": asked.separate and one.name is None}
+        wanted |= {"pool": asked.by_segment and one.segment is None}
         wanted |= {"segment": one.segment if asked.by_segment else None, "delta": asked.each_delta(one.together or 1)}
         wanted |= {} if asked.abstain else {"abstain_below": None}
         differ = [f"{name} is {getattr(one, name)}" for name, value in wanted.items() if getattr(one, name) != value]

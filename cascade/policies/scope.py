@@ -40,7 +40,7 @@ class Scope:
     Attributes:
         reads: the signals that the policy decides and ranks by.
         needs: the signals that the policy cannot do without; only these are checked where `shown` is None.
-        shown: what the calibration questions showed at each step; None where the certificate does not say (0.5.0).
+        shown: what the calibration questions showed at each step; None where the certificate does not say.
         echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
         insists: whether a walk goes on instead of ending at a step that is not covered, because a certificate is
             required and the policy's decision at such a step proves nothing.
@@ -194,9 +194,6 @@ PLAIN: Kind = {}
 _FORM, _CHAT, _UNSAID = "form", "chat", "unknown"
 UNSAID: Kind = {_FORM: _UNSAID}
 """A request of a log that does not say whether the model saw it in cascade's prompt or as a chat request."""
-QUESTIONS: Mapping[str, Any] = {"of": 0, "kinds": {}}
-"""What `calibration.fingerprint.seen` returns for plain questions. Certificates of 0.5.0, which had no other requests,
-do not record it."""
 DRAWN = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "stop", "reasoning_effort", "verbosity", "modalities", "tool_choice", "parallel_tool_calls",
@@ -283,11 +280,7 @@ def form_unsaid(held: Mapping[str, Any] | None) -> bool:
 
 
 def _of_other_form(kind: Kind, held: Mapping[str, Any]) -> str | None:
-    """Return a sentence if a calibration had only questions, and this is a chat request, or the other way round.
-
-    Only chat requests have further properties. So an older certificate, without `_FORM`, that names a property was made
-    from chat requests.
-    """
+    """Return a sentence if a calibration had only questions, and this is a chat request, or the other way round."""
     chats = held["kinds"].get(_FORM, {"of": 0})["of"]
     if form_unsaid(held):
         return None

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from cascade._names import warn_renamed
 from cascade.guarantees.base import Judge
 from cascade.matching.same import answer_key
 from cascade.types import Answer
@@ -21,12 +20,6 @@ class Outcome(NamedTuple):
     missed: bool | None
     counted: bool
     reason: str
-
-    @property
-    def says(self) -> str:
-        """The old name of `reason`."""
-        warn_renamed("says", "reason")
-        return self.reason
 
 
 def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:

@@ -20,11 +20,11 @@ from cascade.engine import Run
 from cascade.episodes.schema import identity
 from cascade.errors import ConfigError, NotCertifiedError
 from cascade.guarantees.base import Audit, Judge, get
-from cascade.guarantees.certificate import known_as, of_segment
+from cascade.guarantees.certificate import of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.scope import QUESTIONS, Scope, failures, kind_of, unlike
+from cascade.policies.scope import Scope, failures, kind_of, unlike
 from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk, unpromised
@@ -87,8 +87,7 @@ class CertifiedPolicy:
         """The policy in service, at the threshold for questions without a segment."""
         certificates = () if artifact is None else artifact.certificates
         self._silent = config.guarantee is None and artifact is None  # without a promise, no certificate is missing
-        self._each: Mapping[str | None, Certificate] = {one.name: one for one in certificates}
-        self._by_group = any(one.group is not None for one in certificates)
+        self._each: Mapping[str | None, Certificate] = {one.segment: one for one in certificates}
         self._voided = self._checked(config, certificates)
         self._scopes = {one.calibration_id: self._scope(one) for one in certificates}
         if self._wanted.required:
@@ -140,14 +139,13 @@ class CertifiedPolicy:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
         audit = self._monitors.drawn()
-        name = known_as(question.segment, question.group, by_group=self._by_group)
-        certificate = of_segment(self._each, name)
+        certificate = of_segment(self._each, question.segment)
         known = UNAUDITED if certificate is None else self._monitors.of(certificate)
-        reasons = self._reasons(certificate, name)
+        reasons = self._reasons(certificate, question.segment)
         if known.alarm is not None:
             reasons = (*reasons, known.alarm)
         if certificate is not None:
-            reasons = (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests", QUESTIONS)))
+            reasons = (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")))
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
         warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])
@@ -163,7 +161,7 @@ class CertifiedPolicy:
             plan = unpromised(self._strategy, self.policy, stays)
             return plan._replace(certificate=held, warnings=warnings, level=self._level)
         lower = None if known.online is None else known.online.kappa
-        policy = self.policy.for_segment(question.segment, question.group, kappa=lower)
+        policy = self.policy.for_segment(question.segment, kappa=lower)
         held = None if reasons else certificate
         scope = None if held is None else self._scopes[held.calibration_id]
         if scope is not None and known.odder:
@@ -258,8 +256,7 @@ class CertifiedPolicy:
         if certificate.calibration_id not in self._voided:
             return Outcome(missed, counted=False, reason="it was given under an earlier certificate")
         asked = answer.question
-        group = None if self._by_group else asked.group  # by groups, as before 0.6, a group is a segment
-        return self._monitors.count(certificate, missed, critical, group or identity(asked.text, asked.context))
+        return self._monitors.count(certificate, missed, critical, asked.group or identity(asked.text, asked.context))
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
         """Return the outcome of an audited answer, as far as it is known."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cascade.calibration.calibrating import Questions, left_out_said, questions_in
-from cascade.calibration.samples import among, as_promised, drawn, joined, one_a_group, rows_a_group, why_no_doubt
+from cascade.calibration.samples import among, drawn, joined, one_a_group, rows_a_group, tied, why_no_doubt
 from cascade.calibration.scores import history_of, lacking_cost
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.split import needed_n
@@ -98,11 +98,11 @@ def divided(
     """
     if not 0 < share < 1:
         raise UsageError(f"The share of questions that certify must lie between 0 and 1, not {share:g}.")
-    whole = _whole(tables, guarantee)
+    whole = _whole(tables)
     table, repeated, unknown = _questions(whole, guarantee)
     barred = {name for name, was in zip(whole.groups, among(whole, seen), strict=True) if was}
     free = np.flatnonzero([name not in barred for name in table.groups])
-    part, needed, separate = table.take(free), needed_of(guarantee, len(set(table.segments))), guarantee.separate
+    part, needed, separate = table.take(free), needed_of(guarantee, len(set(table.segments))), guarantee.by_segment
     certify = np.zeros(part.n, dtype=np.bool_)  # if its group is set aside
     certify[rows_a_group(part, separate=separate, seed=seed)] = True
     counts = guarantee.rules.counted(part) & certify
@@ -120,12 +120,12 @@ def divided(
 
 def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questions:
     """Return the questions of a log that a promise could be about, in an order that does not depend on the log's."""
-    return _questions(_whole(tables, guarantee), guarantee)
+    return _questions(_whole(tables), guarantee)
 
 
-def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable:
+def _whole(tables: Sequence[EpisodeTable]) -> EpisodeTable:
     """Return all episodes of a log. Groups that share a question are joined before any episode is left out."""
-    return as_promised(joined([table.as_listed() for table in tables]), guarantee)
+    return tied(joined([table.as_listed() for table in tables]))
 
 
 def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
@@ -224,7 +224,7 @@ def _sizes(parts: Divided, guarantee: Guarantee) -> list[int]:
     training, names = parts.training, parts.calibration.segments
     needed = needed_of(guarantee, len({*training.segments, *names}))
     counts = guarantee.rules.counted(training) if training.n else np.ones(1, dtype=np.bool_)
-    if not guarantee.separate:
+    if not guarantee.by_segment:
         return [_counted(parts.calibration.n, len(set(training.groups)), counts, needed)]
     sizes = list[int]()
     for name, n in sorted(Counter(names).items(), key=lambda one: one[0] or ""):
@@ -443,7 +443,7 @@ def in_logged(
     certifiable = len(set(parts.training.groups)) + table.n  # one of each group
     spoken = float(guarantee.rules.counted(table).mean()) * certifiable / max(logged, parts.questions)
     needed = logged_for(error.needed_n, guarantee, share, spoken)
-    where = " of such a segment" if guarantee.separate else ""
+    where = " of such a segment" if guarantee.by_segment else ""
     from cascade.conformal.ltt import would_do
 
     said = f"About {needed:,} logged questions{where} {would_do(error.chance)}, if they are like these."

@@ -490,7 +490,7 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
             f"all {parts.questions} questions belong to groups that the policy to start from has seen, and none "
             "is left to certify the new one; add others"
         )
-    if guarantee.separate and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
+    if guarantee.by_segment and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
         problems.append(
             f"a promise for each segment was requested, but each of the {parts.questions:,} segments has one question: "
             "ask for one promise for all, without --by-segment, or log in the column segment what questions belong to"

@@ -480,27 +480,23 @@ def test_f55_the_lock_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.
 # --- F56: another version; F57: numbers that are none ---
 
 
-def test_f56_a_newer_schema_is_refused_with_what_to_do(
-    run: Callable[..., Ran], ask: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_f56_another_schema_is_refused(run: Callable[..., Ran], ask: Callable[..., Ran], tmp_path: Path) -> None:
     import sqlalchemy as sa
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     with Store.open(url) as store, store._transaction() as connection:
         connection.execute(
-            sa.text("UPDATE meta SET value = :newer WHERE key = 'schema_version'"), {"newer": str(SCHEMA_VERSION + 1)}
+            sa.text("UPDATE meta SET value = :other WHERE key = 'schema_version'"), {"other": str(SCHEMA_VERSION + 1)}
         )
     before = (tmp_path / "traces.db").read_bytes()
     for command in ("stats", "export"):
         ran = run("traces", command, "--store", url)
         assert (ran.code, ran.out) == (2, "")
-        newer = f"(schema {SCHEMA_VERSION + 1}; this one knows {SCHEMA_VERSION})"
-        assert f"was written by a newer version of cascade {newer}" in ran.err
-        assert "pip install --upgrade certified-cascade, or, in a clone of it, git pull" in " ".join(ran.err.split())
+        assert f"has the schema {SCHEMA_VERSION + 1}" in ran.err
     ran = ask(url)
-    assert (ran.code, "Danube" in ran.out, "newer version of cascade" in ran.err) == (0, True, True)
+    assert (ran.code, "Danube" in ran.out, "has the schema" in ran.err) == (0, True, True)
     ran = ask(f"{{store: '{url}', strict: true}}")
-    assert (ran.code, "newer version of cascade" in ran.err) == (2, True)
+    assert (ran.code, "has the schema" in ran.err) == (2, True)
     assert (tmp_path / "traces.db").read_bytes() == before
 
 

@@ -1,7 +1,6 @@
 """What the golden files were made from: two models and three, scripted, and a policy for each kind of guarantee.
 
-The files beside this module were written by release 0.6, when each kind was a branch in many modules. Run
-`python -m golden.recipes` in `tests` to write them anew, after a change of the file formats and for no other reason.
+Run `python -m golden.recipes` in `tests` to write them anew, after a change of the file formats and for no other reason.
 No value here depends on a processor: answers and log-probs come from hashes, and no policy is a regression.
 """
 
@@ -146,14 +145,12 @@ def collected(name: str, path: Path) -> None:
     )
 
 
-def table(name: str, *, graded: bool = False, groups: bool = False) -> EpisodeTable:
-    """Return a cascade's log, with how good each answer is, or with the segments as groups."""
+def table(name: str, *, graded: bool = False) -> EpisodeTable:
+    """Return a cascade's log, with how good each answer is if it is asked for."""
     rows = list(read_rows(log_of(name)))
     (found,) = tables_from_rows(rows)
     if graded:
         found = replace(found, quality=qualities(rows, [found])[0])
-    if groups:
-        found = replace(found, groups=tuple([one or "" for one in found.segments]), segments=(None,) * found.n)
     return found
 
 
@@ -206,7 +203,6 @@ RECIPES: Mapping[str, tuple[str, Callable[[Path], None]]] = {
         "rounds",
         _calibrated("rounds", Guarantee("coverage", 0.3, 0.3, by_segment=True, together=True)),
     ),
-    "coverage-groups": ("rounds", _calibrated("rounds", Guarantee("coverage", 0.2, by_group=True), groups=True)),
     "coverage-fitted": ("rounds", _fitted("rounds", Guarantee("coverage", 0.2), "depth")),
     "coverage-crossed": ("rounds", _crossed("rounds", Guarantee("coverage", 0.2))),
     "coverage-levels": ("rounds", _levels("rounds", Guarantee("coverage"), {"low": 0.3, "high": 0.15})),
@@ -260,8 +256,7 @@ def judged(folder: Path, name: str) -> dict[str, Any]:
     """Return what is said of a policy directory on the whole log: verified, watched and evaluated."""
     held = read_policy(folder)
     kind = held.artifact.certificates[0].kind
-    by_group = held.artifact.certificates[0].group is not None
-    log = table(name, graded=kind == "f1", groups=by_group)
+    log = table(name, graded=kind == "f1")
     checks = verify_held(held, [log], TODAY, config(name)).checks
     deciding = held.artifact.calibrated(held.policy)
     found = evaluate(log, deciding, artifact=held.artifact, resamples=2)

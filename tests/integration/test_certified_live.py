@@ -118,23 +118,23 @@ def _missed(kind: str, answer: Answer, not_covered: bool, right: bool) -> bool:
     return (answer.text is not None and not right) if kind == "error" else not_covered
 
 
-def test_groups_are_served_at_their_own_thresholds(demo: Demo, tmp_path: Path) -> None:
+def test_segments_are_served_at_their_own_thresholds(demo: Demo, tmp_path: Path) -> None:
     section = policy_section(POLICY)
     config = load(settings())
-    groups = tuple(["long" if len(question.text) > 60 else "short" for question, _ in demo.questions])
+    segments = tuple(["long" if len(question.text) > 60 else "short" for question, _ in demo.questions])
     table = demo.table.take(np.ones(demo.table.n, dtype=np.bool_))
-    object.__setattr__(table, "groups", groups)
+    object.__setattr__(table, "segments", segments)
     made = calibrate_policy(
-        [table], policy_of(section), section, Guarantee("coverage", 0.04, by_group=True), config=config
+        [table], policy_of(section), section, Guarantee("coverage", 0.04, by_segment=True), config=config
     )
     write(tmp_path, made.artifact)
-    kappas = {one.group: one.kappa for one in made.artifact.certificates}
+    kappas = {one.segment: one.kappa for one in made.artifact.certificates}
     assert {"long", "short"} <= set(kappas)
     found = levels(table.arrays, table_scores(policy_of(section), table))
-    wanted = rollout(table.arrays, found, np.array([kappas[group] for group in groups]))
+    wanted = rollout(table.arrays, found, np.array([kappas[segment] for segment in segments]))
     with replayed(demo, policy=str(tmp_path)) as orchestrator:
         for row, (question, _) in enumerate(demo.questions[:ASKED]):
-            answer = orchestrator.ask(Question(question.text, question.context, groups[row]))
+            answer = orchestrator.ask(Question(question.text, question.context, segment=segments[row]))
             assert answer.certificate is not None
-            assert answer.certificate.group == groups[row]
+            assert answer.certificate.segment == segments[row]
             assert (len(answer.steps), answer.cost_nano_usd) == (wanted.length[row], wanted.cost[row])

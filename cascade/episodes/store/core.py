@@ -17,7 +17,7 @@ from itertools import islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Self
 
-from cascade.episodes.schema import CONTENT_COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, CONTENT_COLUMNS
 from cascade.episodes.store.address import Address, made_ready, parse
 from cascade.episodes.store.problems import NoTracesError, from_file
 from cascade.episodes.store.records import records, row_of, without_content
@@ -71,7 +71,7 @@ class Store:
             wait_s: how long to wait for another writer if SQLite allows only one; 5 seconds by default.
 
         Raises:
-            UsageError: the URL, the path, the rights, or the tables are wrong, or a newer version made them.
+            UsageError: the URL, the path, the rights, or the tables are wrong, or have another schema.
             StoreError: it cannot be reached, the disk is full, or another writer uses it (`retryable`).
             MissingExtraError: PostgreSQL's driver is not installed.
         """
@@ -124,8 +124,8 @@ class Store:
         """
         from cascade.episodes.store.tables import conditions
 
-        wanted = conditions(where, self._columns)
-        return (row_of(record) for record in self._records(wanted, self._columns))
+        wanted = conditions(where)
+        return (row_of(record) for record in self._records(wanted, COLUMNS))
 
     def add_feedback(self, row: Mapping[str, Any]) -> None:
         """Write later feedback on an answer. Raises as `append` does.
@@ -185,7 +185,7 @@ class Store:
 
         from cascade.episodes.store.tables import episodes
 
-        chosen = [episodes.c[name] if name in self._columns else sa.null() for name in columns]
+        chosen = [episodes.c[name] for name in columns]
         query = sa.select(*chosen).order_by(episodes.c.id.desc()).limit(most)
         with self._transaction(reading=True) as connection:
             found = connection.execute(query).all()
@@ -199,7 +199,7 @@ class Store:
 
         from cascade.episodes.store.tables import conditions, episodes
 
-        wanted = [*conditions(where, self._columns), *self._chosen(before, user)]
+        wanted = [*conditions(where), *self._chosen(before, user)]
         query = sa.select(sa.func.count()).select_from(episodes).where(*wanted)
         with self._transaction(reading=True) as connection:
             return int(connection.scalar(query) or 0)
@@ -264,8 +264,8 @@ class Store:
     # --- the connection ---
 
     def _connect(self) -> None:
-        """Open the connection and check the tables; create or update them, unless only reading."""
-        from cascade.episodes.store.tables import columns_of, file_engine, server_engine
+        """Open the connection and check the tables; create them, unless only reading."""
+        from cascade.episodes.store.tables import file_engine, server_engine
 
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -275,7 +275,7 @@ class Store:
         self._finalizer = weakref.finalize(self, _left_open, self.address.shown, self._engine, self._writer_lock)
         self._finalizer.atexit = False
         try:
-            self._columns = columns_of(self._version())
+            self._check()
         except BaseException:
             self._finalizer.detach()
             self._release()
@@ -305,17 +305,14 @@ class Store:
             logger.info("%s: %s", address.shown, NO_WAL)
         return Connector(address, self.read_only, self._durability, lock)
 
-    def _version(self) -> int:
-        from cascade.episodes.store.tables import found_version, made_current
+    def _check(self) -> None:
+        from cascade.episodes.store.tables import create, there
 
         with self._transaction(reading=self.read_only) as connection:
             if not self.read_only:
-                made_current(connection, self.address.shown)
-                return SCHEMA_VERSION
-            version = found_version(connection, self.address.shown)
-        if version is None:
-            raise NoTracesError(f"There are no traces in {self.address.shown}.")
-        return version
+                create(connection, self.address.shown)
+            elif not there(connection, self.address.shown):
+                raise NoTracesError(f"There are no traces in {self.address.shown}.")
 
     def _release(self) -> None:
         self._engine.dispose()
@@ -385,14 +382,12 @@ class Store:
         return removed
 
     def _chosen(self, before: datetime | None, user: str | None) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions for rows before a time, of a user; a store of an older version has no users."""
-        import sqlalchemy as sa
-
+        """Return the conditions for rows before a time, of a user."""
         from cascade.episodes.store.tables import asked_by
 
         if user is None:
             return _older(before)
-        return [*_older(before), asked_by(user) if "user" in self._columns else sa.false()]
+        return [*_older(before), asked_by(user)]
 
     def _remove_feedback(self, before: datetime | None, chosen: list[sa.ColumnElement[bool]] | None) -> None:
         """Remove feedback from before a time, or on the chosen answers."""

@@ -91,9 +91,8 @@ def _checked(row: Mapping[str, Any], place: str, problems: list[str]) -> dict[st
             if isinstance(value, float) and not math.isfinite(value):
                 raise
             problems.append(f"{place}: {name} is no {KINDS[name]}")
-    newer = made["schema_version"]
-    if newer is not None and newer > SCHEMA_VERSION:
-        problems.append(f"{place}: a newer version of cascade wrote it (schema {newer}); please upgrade")
+    if made["schema_version"] not in {None, SCHEMA_VERSION}:
+        problems.append(f"{place}: it has the schema {made['schema_version']}, and a store has {SCHEMA_VERSION}")
     if made["created_at"] is not None:
         made["created_at"] = _in_utc(made["created_at"], place, problems)
     return made
@@ -158,7 +157,7 @@ def _row_id(made: Mapping[str, Any]) -> str:
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a record, every column in order; columns that its version lacks are null."""
+    """Return the row of a record, every column in order."""
     made: dict[str, Any] = {name: record.get(name) for name in COLUMNS}
     for name in _AS_JSON:
         if made[name] is not None:

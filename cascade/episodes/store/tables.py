@@ -5,20 +5,19 @@ Imported when a store is opened: SQLAlchemy takes 0.25 s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.schema import CreateColumn
 
 from cascade.episodes.rowcheck import AS_JSON, KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, hashed, request_of
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, hashed
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import from_database
 from cascade.episodes.store.sqlite import Connector
-from cascade.errors import CascadeError, MissingExtraError, UsageError, upgrade_advice
+from cascade.errors import CascadeError, MissingExtraError, UsageError
 
 _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     TEXT: sa.Text,
@@ -27,10 +26,6 @@ _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     TRUTH: sa.Boolean,
     **dict.fromkeys(AS_JSON, sa.Text),  # PostgreSQL's JSON types refuse text that a model may write, such as \u0000
 }
-_ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",), 4: ("parents",), 5: ("user",)}
-"""The columns that came with each version of the schema."""
-_ADDED_USER = 5
-_ROWS_PER_STEP = 250
 _CREATION_LOCK = 0x63617363
 """PostgreSQL's advisory lock for making and changing the tables: "casc" in ASCII, which no other program should use."""
 _INCOMING = f"cascade_incoming_{SCHEMA_VERSION}"
@@ -52,7 +47,7 @@ meta = sa.Table(
 
 feedback = sa.Table(
     "feedback",
-    sa.MetaData(),  # made with the first row, so that a store without feedback stays readable by older versions
+    sa.MetaData(),
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("episode_id", sa.Text, nullable=False, index=True),
     sa.Column("right", sa.Boolean),
@@ -97,78 +92,48 @@ def _copy_new(connection: sa.Connection, batch: Sequence[Mapping[str, Any]]) -> 
     return new
 
 
-def found_version(connection: sa.Connection, shown: str) -> int | None:
-    """Return the version of the existing tables; None if there are none.
+def there(connection: sa.Connection, shown: str) -> bool:
+    """Return whether the tables exist.
 
     Raises:
-        UsageError: they are not cascade's, or a newer version of cascade made them.
+        UsageError: they are not cascade's, or they have another schema.
     """
     inspector = sa.inspect(connection)
-    there = {name for name in ("episodes", "meta") if inspector.has_table(name)}
-    if not there:
-        return None
+    names = {name for name in ("episodes", "meta") if inspector.has_table(name)}
+    if not names:
+        return False
     stored = None
-    if there == {"episodes", "meta"} and {"key", "value"} <= _names(inspector, "meta"):
+    if names == {"episodes", "meta"} and {"key", "value"} <= _names(inspector, "meta"):
         stored = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "schema_version"))
     if stored is None or not str(stored).isdecimal():
         raise UsageError(
             f"The trace store {shown} has tables named episodes and meta that cascade did not make. "
             "Use another database, or a separate schema: postgresql://…?options=-csearch_path%3DSCHEMA"
         )
-    version = int(stored)
-    if version > SCHEMA_VERSION:
+    if int(stored) != SCHEMA_VERSION:
         raise UsageError(
-            f"The trace store {shown} was written by a newer version of cascade (schema {version}; this one knows "
-            f"{SCHEMA_VERSION}). {upgrade_advice()}"
+            f"The trace store {shown} has the schema {stored}, and this version of cascade reads {SCHEMA_VERSION} "
+            "alone. Use another one."
         )
-    missing = columns_of(version) - _names(inspector, "episodes")
+    missing = {"row_id", *COLUMNS} - _names(inspector, "episodes")
     if missing:
         raise UsageError(f"The trace store {shown} lacks the columns {', '.join(sorted(missing))}. Use another one.")
-    return version
+    return True
 
 
 def _names(inspector: sa.Inspector, table: str) -> set[str]:
     return {str(column["name"]) for column in inspector.get_columns(table)}
 
 
-def columns_of(version: int) -> set[str]:
-    """Return the columns that a version's table of episodes has, besides its key."""
-    later = {name for number, names in _ADDED.items() if number > version for name in names}
-    return {"row_id", *COLUMNS} - later
-
-
-def made_current(connection: sa.Connection, shown: str) -> None:
-    """Create the tables, or update those of an older version, within the transaction of the connection."""
+def create(connection: sa.Connection, shown: str) -> None:
+    """Create the tables, unless they exist, within the transaction of the connection."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
-    version = found_version(connection, shown)
-    if version == SCHEMA_VERSION:
+    if there(connection, shown):
         return
-    if version is None:
-        metadata.create_all(connection, checkfirst=False)
-        values = {"schema_version": str(SCHEMA_VERSION), "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
-        connection.execute(sa.insert(meta), [{"key": key, "value": value} for key, value in values.items()])
-        return
-    for number in range(version + 1, SCHEMA_VERSION + 1):
-        for name in _ADDED.get(number, ()):
-            column = CreateColumn(episodes.c[name]).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE episodes ADD COLUMN {column}")
-    if version < _ADDED_USER:
-        _name_users(connection)
-    connection.execute(sa.update(meta).where(meta.c.key == "schema_version").values(value=str(SCHEMA_VERSION)))
-
-
-def _name_users(connection: sa.Connection) -> None:
-    """Write the user into rows of a version that stored it only in the request."""
-    of = episodes.c
-    known = sa.select(of.id, of.context).where(of.context.contains('"user":'), of.signals.contains('"chat":true'))
-    change, last = sa.update(episodes).where(of.id == sa.bindparam("key")), 0
-    while step := connection.execute(known.where(of.id > last).order_by(of.id).limit(_ROWS_PER_STEP)).all():
-        asked = [(key, request_of(context)) for key, context in step]
-        named = [{"key": key, "user": one.user} for key, one in asked if one is not None and one.user is not None]
-        if named:
-            connection.execute(change, named)
-        last = step[-1][0]
+    metadata.create_all(connection, checkfirst=False)
+    values = {"schema_version": str(SCHEMA_VERSION), "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    connection.execute(sa.insert(meta), [{"key": key, "value": value} for key, value in values.items()])
 
 
 def asked_by(user: str) -> sa.ColumnElement[bool]:
@@ -176,7 +141,7 @@ def asked_by(user: str) -> sa.ColumnElement[bool]:
     return episodes.c.user.in_((user, hashed(user)))
 
 
-def conditions(where: Mapping[str, str] | None, columns: Iterable[str]) -> list[sa.ColumnElement[bool]]:
+def conditions(where: Mapping[str, str] | None) -> list[sa.ColumnElement[bool]]:
     """Return a filter as SQL, with the meaning of `rowcheck.matches`: "null" is null, "true" and "false" are truth.
 
     Raises:
@@ -184,16 +149,14 @@ def conditions(where: Mapping[str, str] | None, columns: Iterable[str]) -> list[
     """
     wanted = checked_where(where)
     problems: list[str] = []
-    made = [_condition(name, value, set(columns), problems) for name, value in wanted.items()]
+    made = [_condition(name, value, problems) for name, value in wanted.items()]
     if problems:
         raise UsageError(f"That filter cannot be used: {'; '.join(problems)}.")
     return made
 
 
-def _condition(name: str, value: str, columns: set[str], problems: list[str]) -> sa.ColumnElement[bool]:
+def _condition(name: str, value: str, problems: list[str]) -> sa.ColumnElement[bool]:
     column, kind = episodes.c[name], KINDS[name]
-    if name not in columns:  # read from an older version, where it is null
-        return sa.true() if value == "null" else sa.false()
     if value == "null":
         return column.is_(None) | (column == value) if kind == TEXT else column.is_(None)
     try:

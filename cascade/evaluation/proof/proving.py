@@ -269,7 +269,7 @@ def _without_reference(many: int) -> Iterator[str]:
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
-    if not guarantee.rules.monitored or guarantee.separate or not guarantee.plain:
+    if not guarantee.rules.monitored or guarantee.by_segment or not guarantee.plain:
         raise UsageError(
             f"`prove` shows a saving for {kinds_that(provable)}: one promise for all questions, each of them answered, "
             "without a budget."

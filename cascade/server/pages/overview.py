@@ -85,7 +85,7 @@ def _promise(
     level: str | None, one: Certificate, problems: tuple[str, ...], monitor: Monitor | None, today: date
 ) -> Promise:
     where = [f"Level {level}"] if level is not None else []
-    where += [f"segment {one.name}"] if one.name is not None else []
+    where += [f"segment {one.segment}"] if one.segment is not None else []
     left = None if one.expires is None else (date.fromisoformat(one.expires) - today).days
     if monitor is not None and monitor.alarmed:
         problems = (*problems, "Audits withdrew it.")

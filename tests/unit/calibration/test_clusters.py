@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ import pytest
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import among, once, one_a_group, tied
 from cascade.calibration.verifying import verify
-from cascade.episodes.schema import COLUMNS, identity, question_id
+from cascade.episodes.schema import COLUMNS, identity
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.certificate import from_document, make, statement, to_document
+from cascade.guarantees.certificate import statement
 from cascade.policies.artifact import PolicyArtifact, Seen, write
 from cascade.policies.reading import read
 from cascade.training.fitting import fit_policy
@@ -101,13 +100,11 @@ def test_copies_that_differ_in_blanks_are_one_question() -> None:
     assert (done.n, done.repeated) == (12, 228)
 
 
-@pytest.mark.parametrize("name", [question_id, identity], ids=["made before 0.6", "now"])
-def test_a_training_question_in_another_spelling_certifies_nothing(name: Any) -> None:
+def test_a_training_question_in_another_spelling_certifies_nothing() -> None:
     """0.5.0: training questions with a trailing blank or in capitals were accepted."""
     texts = [f"Which river runs through town {number}?" for number in range(40)]
-    seen = PolicyArtifact(SETTINGS, Seen(tuple(name(text, None) for text in texts)))
-    written = texts if name is question_id else [text.upper() + " " for text in texts]
-    (table,) = tables_from_rows(asked(written))
+    seen = PolicyArtifact(SETTINGS, Seen(tuple(identity(text, None) for text in texts)))
+    (table,) = tables_from_rows(asked([text.upper() + " " for text in texts]))
     with pytest.raises(UsageError, match="40 of 40 questions were used to make this policy"):
         calibrate_policy([table], POLICY, SECTION, COVERAGE, held=seen)
 
@@ -125,7 +122,6 @@ def test_each_segment_has_one_question_of_each_group() -> None:
     found = {one.segment: one for one in done.artifact.certificates}
     assert set(found) == {"a", "b", "c", None}
     assert {found[name].n for name in "abc"} == {150}
-    assert {one.group for one in found.values()} == {None}
     assert "For segment a: " in statement(found["a"])
     assert "for this segment by itself" in statement(found["a"])
 
@@ -149,36 +145,3 @@ def test_together_asks_for_segments_and_a_delta() -> None:
     for fields in ({"together": True}, {"together": True, "by_segment": True}, {"together": True, "delta": 0.1}):
         with pytest.raises(UsageError, match="All segments together goes with"):
             Guarantee("coverage", 0.1, **fields)
-
-
-def test_by_group_makes_the_certificates_of_earlier_releases() -> None:
-    groups = ["law" if row % 2 else "art" for row in range(200)]
-    done = calibrate_policy([log(200, groups=groups)], POLICY, SECTION, Guarantee("coverage", 0.1, by_group=True),
-                            allow_everything=True)  # fmt: skip
-    found = {one.group: one for one in done.artifact.certificates}
-    assert {name: found[name].n for name in ("art", "law")} == {"art": 100, "law": 100}
-    assert {one.segment for one in found.values()} == {None}
-    policy = done.artifact.calibrated(POLICY)
-    assert policy.for_segment(None, "law").kappa == policy.for_segment("law").kappa == found["law"].kappa
-
-
-def test_a_certificate_of_an_earlier_release_is_read_as_it_was_written(tmp_path: Path) -> None:
-    done = calibrate_policy([documents(240, 20)], POLICY, SECTION, COVERAGE)
-    old = make(replace(done.artifact.certificates[0], unit=None, calibration_id="", group="law"))
-    document: Mapping[str, Any] = to_document(old)
-    assert not {"segment", "unit", "together"} & set(document)
-    assert from_document(dict(document)) == old
-    assert "random" not in statement(old)
-
-
-def test_a_directory_of_an_earlier_release_is_made_again_question_by_question(tmp_path: Path) -> None:
-    """It counted each question of a group, and named questions as they are spelled."""
-    texts = [f"Which river runs through town {number}?" for number in range(60)]
-    (table,) = tables_from_rows(asked(texts, group="one document"))
-    alone = replace(table, groups=table.spelled, questions=table.spelled)
-    done = calibrate_policy([alone], POLICY, SECTION, COVERAGE)
-    old = make(replace(done.artifact.certificates[0], unit=None, calibration_id=""))
-    write(tmp_path, replace(done.artifact, certificates=(old,)))
-    checks = {check.name: check for check in verify(tmp_path, [table]).checks}
-    assert checks["threshold"].ok, checks["threshold"].said
-    assert "the 60 questions that set it give the same" in checks["threshold"].said

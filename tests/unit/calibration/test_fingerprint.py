@@ -81,14 +81,6 @@ def test_other_offers_are_said_by_their_names_and_by_what_differs() -> None:
     assert said(judged, verified) == f"{purpose}purpose judge)"
 
 
-def test_a_certificate_that_does_not_say_what_writing_to_a_cache_costs_holds() -> None:
-    """Those of before 0.6 do not."""
-    priced = {"input": 1.0, "output": 2.0, "cache_write": 1.25}
-    assert changed(models=models(price=priced)) == []
-    then, now = (made_for(config(models=models(price=priced | {"cache_write": cost}))) for cost in (1.25, 2.0))
-    assert any("price of small" in said for said in differences(then, now))
-
-
 def test_what_does_not_bear_on_the_answers_is_no_change() -> None:
     assert changed(models=models(price={"input": 1.0, "output": 2.0, "note": "new"})) == []
     assert changed(timeouts={"per_call_s": 5}, traces="off", budget={"per_question": 1.0}) == []

@@ -213,7 +213,7 @@ def test_everything_that_a_calibration_reads_is_in_the_hash(name: str) -> None:
     assert data_sha256(changed(table, name), separate=True) != data_sha256(table, separate=True)
 
 
-def test_groups_are_in_the_hash_only_where_promises_are_by_group() -> None:
+def test_segments_are_in_the_hash_only_where_promises_are_by_segment() -> None:
     table = log(20)
     assert data_sha256(changed(table, "segments")) == data_sha256(table)
     assert data_sha256(changed(table, "questions")) != data_sha256(table)

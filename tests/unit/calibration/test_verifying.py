@@ -278,7 +278,7 @@ def test_a_log_without_models_is_not_said_to_be_compared(tmp_path: Path) -> None
     ("name", "words"),
     [("coverage", "the 100 questions that set it give the same"), ("segments", "judgements or segments")],
 )
-def test_other_groups_matter_to_promises_by_group_alone(tmp_path: Path, name: str, words: str) -> None:
+def test_other_segments_matter_to_promises_by_segment_alone(tmp_path: Path, name: str, words: str) -> None:
     made(tmp_path, full(100), ASKED[name])
     verdict = verify(tmp_path, [replace(full(100), segments=("d",) * 100)], TODAY)
     assert words in said(verdict, "threshold")[1]

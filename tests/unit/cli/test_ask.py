@@ -202,8 +202,8 @@ def test_an_audit_shows_in_the_steps(cli: Cli, fake_config: Path) -> None:
     assert "4 steps, run to the end for an audit" in cli("ask", "Which river?").out
 
 
-def test_a_group_is_given_on_the_command_line(cli: Cli, fake_config: Path) -> None:
-    calibrated(fake_config, certificate(group="law"))
-    held = json.loads(cli("ask", "Which river?", "--group", "law", "--json").out)
-    assert (held["certificate"]["group"], held["question"]["group"]) == ("law", "law")
-    assert "for the segment 'art'" in cli("ask", "Which river?", "--group", "art").err
+def test_a_segment_is_given_on_the_command_line(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(segment="law"))
+    held = json.loads(cli("ask", "Which river?", "--segment", "law", "--json").out)
+    assert (held["certificate"]["segment"], held["question"]["segment"]) == ("law", "law")
+    assert "for the segment 'art'" in cli("ask", "Which river?", "--segment", "art").err

@@ -86,7 +86,7 @@ def test_the_report_says_the_promise_and_the_figures(cli: Cli, log: str) -> None
 @pytest.mark.parametrize("width", [80, 130])
 def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    for more in (["--guarantee", "error", "--alpha", "0.3", "--abstain"], ["--by-group"], []):
+    for more in (["--guarantee", "error", "--alpha", "0.3", "--abstain"], ["--by-segment"], []):
         ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force", *more)
         assert ran.code == 0, ran.err
         assert max(map(len, ran.out.splitlines())) <= width
@@ -100,8 +100,8 @@ def test_the_same_run_writes_the_same_bytes(cli: Cli, log: str, tmp_path: Path) 
 
 
 def test_hostile_names_do_not_reach_the_terminal(cli: Cli, written: Write) -> None:
-    rows = hard_rows(99, range(0, 40, 2), group="[red]x[/red]\x1b[31m\n[/]")
-    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy", "--by-group")
+    rows = hard_rows(99, range(0, 40, 2), segment="[red]x[/red]\x1b[31m\n[/]")
+    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy", "--by-segment")
     assert ran.code == 0
     assert "\x1b" not in ran.out
     assert "[red]x[/red][31m [/] " in ran.out  # on one line
@@ -134,17 +134,17 @@ def test_every_kind_is_certified_and_said(
     assert cli("verify", "policy", log).code == 0
 
 
-def test_a_certificate_a_group_and_one_for_all_others(cli: Cli, written: Write) -> None:
+def test_a_certificate_a_segment_and_one_for_all_others(cli: Cli, written: Write) -> None:
     rows = hard_rows(120, range(0, 60, 3))
     for one in rows:
         number = int(one["episode_id"][1:])
-        one["group"] = "even" if number % 2 == 0 and number < 100 else "odd" if number < 100 else f"small {number}"
-    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy", "--by-group")
+        one["segment"] = "even" if number % 2 == 0 and number < 100 else "odd" if number < 100 else f"small {number}"
+    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy", "--by-segment")
     assert ran.code == 0, ran.err
     first = [line.split()[0] for line in ran.out.splitlines() if line.startswith(("even", "odd", "all"))]
     assert first == ["even", "odd", "all", "all", "all"]  # all others, all questions, all is kept
-    groups = {one.group: one for one in read("policy").certificates}
-    assert {name: one.n for name, one in groups.items()} == {"even": 50, "odd": 50, None: 20}
+    segments = {one.segment: one for one in read("policy").certificates}
+    assert {name: one.n for name, one in segments.items()} == {"even": 50, "odd": 50, None: 20}
 
 
 def test_delta_is_named_where_it_is_filled_in(cli: Cli, log: str) -> None:
@@ -196,12 +196,10 @@ def test_the_legend_explains_the_columns_that_are_shown(cli: Cli, log: str, monk
         assert ("set: different answers kept" in " ".join(ran.out.split())) is shown
 
 
-def test_groups_that_are_all_pooled_are_reported(cli: Cli, written: Write) -> None:
+def test_segments_that_are_all_pooled_are_reported(cli: Cli, written: Write) -> None:
     rows = hard_rows(60, range(0, 30, 3))
-    log = written([one | {"group": f"g{int(one['episode_id'][1:]) // 3}"} for one in rows])
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-group")
-    assert "0.7 removes it" in " ".join(ran.err.split())
-    assert "--by-segment" in ran.err
+    log = written([one | {"segment": f"g{int(one['episode_id'][1:]) // 3}"} for one in rows])
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-segment")
     said = "No segment has enough questions for a promise of its own: 20 segments are pooled."
     assert said in " ".join(ran.out.split())
     assert "pooled" not in cli("calibrate", log, "--policy", POLICY, "-o", "other").out
@@ -250,7 +248,7 @@ def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
         (["--budget", "1", "--most", "inf"], "--most is an amount"),
         (["--budget", "1", "--most", "2", "--alpha", "0.1"], "--alpha is a share of questions"),
         (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
-        (["--guarantee", "error", "--by-group"], "Segments go with coverage and solvable"),
+        (["--guarantee", "error", "--by-segment"], "Segments go with coverage and solvable"),
         (["--where", "dataset=none"], "has dataset=none; the column's values: made"),
         (["--where", "step=1"], "cut episodes apart"),
     ],
@@ -344,7 +342,7 @@ def test_every_part_that_is_not_given_stays(cli: Cli, log: str, tmp_path: Path) 
     money_nano = {"budget_nano_usd": 2_900_000, "most_nano_usd": 3_000_000}
     assert held.asked == Guarantee("error", 0.45, 0.2, **money_nano, abstain=True)
     assert "It is valid until" in ran.out
-    ran = cli("calibrate", log, "--policy", "policy", "--by-group")
+    ran = cli("calibrate", log, "--policy", "policy", "--by-segment")
     assert (ran.code, ran.err.count("--guarantee KIND replaces the whole promise")) == (2, 1)
 
 
@@ -427,15 +425,15 @@ def test_what_orders_the_thresholds_is_reported(cli: Cli, log: str, written: Wri
     assert (read("policy").ordered_for or {})["alpha"] == 0.3
 
 
-def test_groups_are_promised_again_as_before(cli: Cli, written: Write, tmp_path: Path) -> None:
+def test_segments_are_promised_again_as_before(cli: Cli, written: Write, tmp_path: Path) -> None:
     rows = hard_rows(60, range(0, 30, 3))
     for one in rows:
-        one["group"] = f"g{int(one['episode_id'][1:]) // 3}"
+        one["segment"] = f"g{int(one['episode_id'][1:]) // 3}"
     log = written(rows)
-    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-group").code == 0
+    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-segment").code == 0
     before = (tmp_path / "policy" / "certificate.json").read_bytes()
     ran = cli("calibrate", log, "--policy", "policy")
-    assert "promised as before: coverage, alpha 0.1, by group" in ran.err
+    assert "promised as before: coverage, alpha 0.1, by segment" in ran.err
     assert (tmp_path / "policy" / "certificate.json").read_bytes() == before
     assert cli("verify", "policy", log).code == 0
 

@@ -238,12 +238,11 @@ def test_every_kind_is_fitted_and_certified(
     assert cli("fit", log, "-o", "policy", "--force", "--policy", "threshold", *options).code == 0
 
 
-@pytest.mark.parametrize("name", ["--groups", "--by-group"])
-def test_each_group_has_a_promise(cli: Cli, written: Write, name: str) -> None:
+def test_each_segment_has_a_promise(cli: Cli, written: Write) -> None:
     rows = hard_rows(200, range(0, 80, 2))
     for one in rows:
-        one["group"] = "even" if int(one["episode_id"][1:]) % 2 == 0 else "odd"
-    found = document(cli("fit", written(rows), "-o", "policy", name, "--json"))
+        one["segment"] = "even" if int(one["episode_id"][1:]) % 2 == 0 else "odd"
+    found = document(cli("fit", written(rows), "-o", "policy", "--by-segment", "--json"))
     assert [one["segment"] for one in found["segments"]] == ["even", "odd", None]
 
 
@@ -306,7 +305,7 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
         (["--guarantee", "budget"], "as in --budget 0.01"),
         (["--budget", "1"], "give --most USD"),
         (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
-        (["--guarantee", "error", "--groups"], "Segments go with coverage and solvable"),
+        (["--guarantee", "error", "--by-segment"], "Segments go with coverage and solvable"),
         (["--policy", "treshold"], "did you mean threshold"),
         (["--calibration-share", "1.5"], "must lie between 0 and 1"),
         (["--where", "step=1"], "cut episodes apart"),

@@ -233,7 +233,7 @@ def test_levels_that_are_numbers_are_named() -> None:
         ("--guarantee", "regret", "--delta", "0.1"),
         ("--guarantee", "error", "--delta", "0.1", "--abstain", "--budget", "1", "--most", "1"),
         ("--guarantee", "solvable", "--delta", "0.1", "--calibration-share", "0.5"),
-        ("--groups", "--calibration-share", "0.5"),
+        ("--by-segment", "--calibration-share", "0.5"),
         ("--lambda-set", "0.1", "--expires-days", "30"),
     ],
     ids=lambda options: " ".join(options[:2]),
@@ -241,17 +241,17 @@ def test_levels_that_are_numbers_are_named() -> None:
 def test_levels_of_any_promise_with_an_alpha_are_fitted_and_verified(
     cli: Cli, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    grouped = "--groups" in options
+    separate = "--by-segment" in options
     for about in ("number", "letter"):
         rows = hard_rows(240, range(0, 160, 4), about=about)
-        named = [row | {"group": f"g{int(row['episode_id'][1:]) % 2}" if grouped else None} for row in rows]
+        named = [row | {"segment": f"g{int(row['episode_id'][1:]) % 2}" if separate else None} for row in rows]
         write_rows(tmp_path / f"{about}.jsonl", named)
     arguments = ("--levels", "low=0.3,high=0.1", "--policy", "threshold", "-o", "policy", "--json")
     ran = cli("fit", "number.jsonl", *arguments, *options)
     assert ran.code == 0, ran.err
     for level in json.loads(ran.out)["levels"].values():
         assert {one["certificate"]["alpha"] for one in level["segments"]} == {level["alpha"]}
-        assert (len(level["segments"]) > 1) == grouped
+        assert (len(level["segments"]) > 1) == separate
     assert cli("verify", "policy", "number.jsonl").code == 0
     again = cli("calibrate", "letter.jsonl", "--policy", "policy")
     assert again.code == 0, again.err

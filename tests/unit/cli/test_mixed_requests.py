@@ -60,7 +60,7 @@ def rows_of(number: int, form: str, small: dict[str, Any], large: dict[str, Any]
     rows = []
     for step, (model, message) in enumerate((("small", small), ("large", large)), 1):
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
-        row |= {"episode_id": question_id(question.text, question.context), "dataset": "mixed", "schema_version": 3}
+        row |= {"episode_id": question_id(question.text, question.context), "dataset": "mixed", "schema_version": 5}
         row |= {"question": question.text, "context": question.context, "step": step, "horizon": 2, "candidate": 0}
         row |= {"source": model, "model": model, "answer": output_text(message), "text": json.dumps(message)}
         row |= {"signals": {"reply_mean_logprob": -doubt, "replay": {CHAT: True}}, "cost_nano_usd": 10**step}

@@ -147,12 +147,12 @@ def test_audits_without_any_right_step_are_reported_as_outside_the_promise(
     assert (fine.err, "no step is right" in fine.out) == ("", False)
 
 
-def test_groups_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_path: Path) -> None:
-    rows = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
-    cli("calibrate", write(tmp_path / "log.jsonl", rows), "--policy", POLICY, "-o", "policy", "--by-group",
+def test_segments_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_path: Path) -> None:
+    rows = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
+    cli("calibrate", write(tmp_path / "log.jsonl", rows), "--policy", POLICY, "-o", "policy", "--by-segment",
         "--allow-everything")  # fmt: skip
     found = audits([k % 2 == 1 and k // 2 % 3 == 0 for k in range(300)])
-    found = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in found]
+    found = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in found]
     ran = cli("monitor", "policy", write(tmp_path / "audits.jsonl", found), "--json")
     by_group = {one["segment"]: one for one in document(ran)["certificates"]}
     assert ran.code == 3

@@ -433,7 +433,7 @@ def test_a_certificate_that_holds_is_described_in_words(cli: Cli, fake_config: P
 
 
 def test_what_a_certificate_does_not_know_is_a_note(cli: Cli, fake_config: Path) -> None:
-    calibrated(fake_config, certificate(group="law"))
+    calibrated(fake_config, certificate(segment="law"))
     ran = cli("doctor", "--json")
     said = [(one["state"], one["says"]) for one in json.loads(ran.out) if one["what"] == "certificate of law"]
     assert [state for state, _ in said] == ["ok", "note", "note"]

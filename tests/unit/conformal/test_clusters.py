@@ -81,11 +81,3 @@ def test_a_group_counts_once_in_each_segment() -> None:
     segments, groups = ["de", "fr"] * 300, [f"user {row // 6}" for row in range(600)]
     found = calibrate_segments(rng.random(600), segments, 0.1, groups=groups)
     assert (found.of("de").n, found.of("fr").n) == (100, 100)
-
-
-def test_the_earlier_name_still_works_and_says_the_new_one() -> None:
-    import cascade.conformal
-
-    with pytest.warns(UserWarning, match="calibrate_segments"):
-        held = cascade.conformal.calibrate_groups
-    assert held is calibrate_segments

@@ -235,19 +235,19 @@ def test_a_disk_that_fills_up_leaves_no_half_row(tmp_path: Path, monkeypatch: py
 # --- versions ---
 
 
-def test_rows_of_the_first_version_read_as_rows_of_today(tmp_path: Path) -> None:
+def test_rows_of_no_version_are_of_this_one(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    old = {name: value for name, value in ROWS[1].items() if name not in {"walk", "confidence"}}
-    path.write_text("".join(json.dumps(old | {"schema_version": version}) + "\n" for version in (1, None)))
-    assert list(read_rows(path)) == [ROWS[1] | {"walk": None}] * 2
+    path.write_text(json.dumps({**ROWS[1], "schema_version": None}) + "\n")
+    assert list(read_rows(path)) == [ROWS[1]]
 
 
-def test_rows_of_a_newer_version_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1, 99])
+def test_rows_of_another_version_are_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0] | {"schema_version": 99}) + "\n")
+    path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0] | {"schema_version": version}) + "\n")
     read = read_rows(path)
     assert next(read) == ROWS[0]
-    with pytest.raises(UsageError, match=r"log\.jsonl:2 was written by a newer version.*git pull"):
+    with pytest.raises(UsageError, match=rf"log\.jsonl:2 has the schema {version},"):
         next(read)
 
 

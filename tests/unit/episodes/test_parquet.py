@@ -71,7 +71,7 @@ def test_columns_of_other_writers_are_understood(tmp_path: Path) -> None:
         signals=pa.array([{"p_yes": 0.5}]),
         source=pa.array(["base"]).dictionary_encode(),
         created_at=pa.array([0], pa.timestamp("ms", "UTC")),
-        schema_version=pa.array([1], pa.int32()),
+        schema_version=pa.array([SCHEMA_VERSION], pa.int32()),
     )
     dropped = Dropped()
     (read,) = read_rows(path, dropped)
@@ -146,12 +146,11 @@ def test_rows_without_step_or_question_are_named_by_their_number(tmp_path: Path)
     assert other.count == 0
 
 
-def test_a_newer_row_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_a_row_of_another_schema_is_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "log.parquet"
-    pq.write_table(
-        pa.table({"question": ["x", "y"], "step": [1, 1], "schema_version": [None, SCHEMA_VERSION + 1]}), path
-    )
-    with pytest.raises(UsageError, match="row 2 was written by a newer version"):
+    pq.write_table(pa.table({"question": ["x", "y"], "step": [1, 1], "schema_version": [None, version]}), path)
+    with pytest.raises(UsageError, match=f"row 2 has the schema {version},"):
         list(read_rows(path))
 
 

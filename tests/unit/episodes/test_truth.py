@@ -31,7 +31,7 @@ def row(episode: str, step: int, model: str, answer: str | None, **fields: Any) 
         "text": answer or "",
         "cost_nano_usd": 10**step,
         "signals": {},
-        "schema_version": 3,
+        "schema_version": 5,
     }
     return dict.fromkeys(COLUMNS) | given | fields
 

@@ -17,8 +17,8 @@ MONEY = {"budget_nano_usd": 10, "most_nano_usd": 100}
     "fields",
     [
         {"kind": "coverage"},
-        {"kind": "coverage", "alpha": 0.05, "delta": 0.1, "by_group": True},
-        {"kind": "solvable", "by_group": True},
+        {"kind": "coverage", "alpha": 0.05, "delta": 0.1, "by_segment": True},
+        {"kind": "solvable", "by_segment": True},
         {"kind": "f1", "alpha": 0.2, "delta": 0.1},
         {"kind": "budget", **MONEY},
         {"kind": "budget", "delta": 0.05, **MONEY},
@@ -42,7 +42,7 @@ def test_what_there_is_may_be_asked_for(fields: dict[str, Any]) -> None:
         ({"kind": "coverage", "alpha": float("nan")}, ["alpha is nan"]),
         ({"kind": "coverage", "delta": 1.0}, ["delta is 1.0"]),
         ({"kind": "error"}, ["error needs delta"]),
-        ({"kind": "regret", "alpha": 2, "by_group": True}, ["alpha is 2", "regret needs delta", "Segments go with"]),
+        ({"kind": "regret", "alpha": 2, "by_segment": True}, ["alpha is 2", "regret needs delta", "Segments go with"]),
         ({"kind": "coverage", "abstain": True, **MONEY}, ["Abstaining", "A budget goes with budget"]),
         ({"kind": "budget"}, ["budget needs the bound"]),
         ({"kind": "budget", "budget_nano_usd": 5}, ["the most that a question can cost"]),
@@ -51,7 +51,7 @@ def test_what_there_is_may_be_asked_for(fields: dict[str, Any]) -> None:
             {"kind": "budget", "budget_nano_usd": 0, "most_nano_usd": -1},
             ["The budget is $0;", "can cost is -$0.000000001;"],
         ),
-        ({"kind": "f1", "by_group": True}, ["Segments go with"]),
+        ({"kind": "f1", "by_segment": True}, ["Segments go with"]),
     ],
 )
 def test_all_that_is_wrong_is_said_at_once(fields: dict[str, Any], said: list[str]) -> None:

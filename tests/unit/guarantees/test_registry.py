@@ -63,14 +63,3 @@ def test_a_configuration_that_promises_nothing_loads_no_numpy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert run.stdout.strip() == "False"
-
-
-@pytest.mark.parametrize(("module", "name"), [("guarantee", "Guarantee"), ("certificate", "statement")])
-def test_the_old_places_warn_and_still_work(module: str, name: str) -> None:
-    from importlib import import_module
-
-    from cascade import guarantees
-
-    with pytest.warns(DeprecationWarning, match="cascade.guarantees"):
-        found = getattr(import_module(f"cascade.conformal.{module}"), name)
-    assert found is getattr(guarantees, name)

@@ -48,9 +48,9 @@ def certificate(of: PolicyArtifact = BARE, **fields: Any) -> Certificate:
     return make(replace(blank, **(known | fields)))
 
 
-def certified(*groups: str | None) -> PolicyArtifact:
-    made = tuple(certificate(group=group) for group in groups or (None,))
-    asked = None if groups else Guarantee("error", 0.1, 0.1, abstain=True)  # groups do not go with error
+def certified(*segments: str | None) -> PolicyArtifact:
+    made = tuple(certificate(segment=segment) for segment in segments or (None,))
+    asked = None if segments else Guarantee("error", 0.1, 0.1, abstain=True)  # segments do not go with error
     return replace(BARE, certificates=made, questions=("x",), asked=asked)
 
 
@@ -140,7 +140,7 @@ def test_an_edit_of_one_byte_is_refused_or_changes_nothing(tmp_path: Path) -> No
 
 
 def test_what_no_step_answered_is_written_where_it_is_known(tmp_path: Path) -> None:
-    for unanswered in (None, 0, 7):  # a directory of an earlier release does not say it
+    for unanswered in (None, 0, 7):
         write(tmp_path, replace(certified(), unanswered=unanswered))
         assert read(tmp_path).unanswered == unanswered
         document = json.loads((tmp_path / CERTIFICATE_FILE).read_text("utf-8"))
@@ -195,10 +195,10 @@ def resealed(document: dict[str, Any]) -> None:
         (CERTIFICATE_FILE, lambda d: d.update(unanswered=True), "unanswered: has an invalid value"),
         (CERTIFICATE_FILE, lambda d: d.pop("asked"), "asked: is missing"),
         (CERTIFICATE_FILE, lambda d: d.update(asked=[]), "asked: has an invalid value"),
-        (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=1), "asked.by_group: it is true or false"),
+        (CERTIFICATE_FILE, lambda d: d["asked"].update(by_segment=1), "asked.by_segment: it is true or false"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(most_nano_usd="x"), "asked.most_nano_usd: it is a whole number"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(more=1), "asked.more: a request has no such field"),
-        (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=True), "Segments go with coverage"),
+        (CERTIFICATE_FILE, lambda d: d["asked"].update(by_segment=True), "Segments go with coverage"),
         (CERTIFICATE_FILE, lambda d: d["questions"].append("y"), "sha256: it does not match the rest"),
         (CERTIFICATE_FILE, lambda d: d["certificates"][0].update(n=31), "calibration_id"),
     ],
@@ -265,9 +265,13 @@ def test_two_certificates_for_the_same_questions_are_refused(tmp_path: Path) -> 
         (Guarantee("error", 0.1, 0.2, abstain=True), {}, "delta is 0.1"),
         (Guarantee("error", 0.1, 0.1), {}, "abstain_below is -inf"),
         (Guarantee("error", 0.1, 0.1, 5, 9, abstain=True), {}, "budget_nano_usd is None, most_nano_usd is None"),
-        (Guarantee("coverage"), {"kind": "coverage", "delta": None, "abstain_below": None, "group": "a"}, "group is a"),
         (
-            Guarantee("coverage", by_group=True),
+            Guarantee("coverage"),
+            {"kind": "coverage", "delta": None, "abstain_below": None, "segment": "a"},
+            "segment is a",
+        ),
+        (
+            Guarantee("coverage", by_segment=True),
             {"kind": "coverage", "delta": None, "abstain_below": None},
             "pool is False",
         ),
@@ -375,21 +379,21 @@ def test_where_everything_is_kept_nothing_stops_it() -> None:
         assert decision.proceed
 
 
-def test_each_group_has_its_threshold() -> None:
-    some = replace(BARE, certificates=(certificate(group="a", kappa=0.5), certificate(group=None, kappa=0.75)))
+def test_each_segment_has_its_threshold() -> None:
+    some = replace(BARE, certificates=(certificate(segment="a", kappa=0.5), certificate(segment=None, kappa=0.75)))
     calibrated = some.calibrated(ThresholdPolicy())
-    assert [calibrated.for_segment(None, group).kappa for group in ("a", "b", None)] == [0.5, 0.75, 0.75]
-    assert calibrated.for_segment(None, "b") is calibrated
-    assert calibrated.for_segment(None, "a").for_segment(None, "b").kappa == 0.75
+    assert [calibrated.for_segment(segment).kappa for segment in ("a", "b", None)] == [0.5, 0.75, 0.75]
+    assert calibrated.for_segment("b") is calibrated
+    assert calibrated.for_segment("a").for_segment("b").kappa == 0.75
     alone = CalibratedPolicy(ThresholdPolicy(), Threshold(0.5))
-    assert alone.for_segment(None, "a") is alone
+    assert alone.for_segment("a") is alone
 
 
-def test_a_group_without_any_certificate_keeps_everything() -> None:
-    some = replace(BARE, certificates=(certificate(group="a", kappa=0.5),))
+def test_a_segment_without_any_certificate_keeps_everything() -> None:
+    some = replace(BARE, certificates=(certificate(segment="a", kappa=0.5),))
     calibrated = some.calibrated(ThresholdPolicy())
-    assert calibrated.for_segment(None, "b").keeps_everything
-    assert not calibrated.for_segment(None, "a").keeps_everything
+    assert calibrated.for_segment("b").keeps_everything
+    assert not calibrated.for_segment("a").keeps_everything
 
 
 def test_a_policy_without_signals_reads_none() -> None:

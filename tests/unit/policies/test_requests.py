@@ -13,7 +13,7 @@ from cascade.episodes.schema import COLUMNS
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.traces import rows_of
 from cascade.orchestrator import Orchestrator
-from cascade.policies.scope import PLAIN, QUESTIONS, UNSAID, form_unsaid, kind_of, unlike
+from cascade.policies.scope import PLAIN, UNSAID, form_unsaid, kind_of, unlike
 from cascade.types import Question
 
 HI = {"role": "user", "content": "Hi"}
@@ -87,16 +87,6 @@ def test_another_form_is_the_only_difference_that_is_named() -> None:
 def test_a_setting_is_still_compared_if_the_form_is_not_recorded() -> None:
     said = "the request has temperature 1, which no calibration request had"
     assert list(unlike(kind_of(chat(temperature=1)), seen([UNSAID]))) == [said]
-
-
-def test_a_certificate_that_does_not_record_the_form_is_of_questions_unless_it_names_what_only_chat_requests_have() -> (
-    None
-):
-    assert list(unlike(kind_of(chat()), QUESTIONS)) == [CHAT_REQUEST]
-    assert list(unlike(PLAIN, QUESTIONS)) == []
-    early = {"of": 2, "kinds": {"temperature": {"of": 1, "least": 0.5, "most": 0.5}}}
-    assert list(unlike(kind_of(chat(temperature=0.5)), early)) == []
-    assert list(unlike(PLAIN, early)) == []
 
 
 def test_numbers_hold_between_the_least_and_the_most_and_a_limit_above_the_least() -> None:

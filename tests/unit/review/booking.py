@@ -57,7 +57,7 @@ def episode(
             "kept": True if walk else None,
             "signals": {"reply_mean_logprob": -0.01 * (number % 17), "replay": {CHAT: True}},
             "cost_nano_usd": cost,
-            "schema_version": 3,
+            "schema_version": 5,
         }
         rows.append(row)
     return rows

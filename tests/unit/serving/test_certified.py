@@ -107,12 +107,11 @@ QUESTION = "the question is asked in cascade's own prompt, and the calibration h
 @pytest.mark.parametrize("required", [False, True])
 @pytest.mark.parametrize(
     ("told", "covers_chat", "said"),
-    [(OF_QUESTIONS, False, CHAT_REQUEST), ({}, False, CHAT_REQUEST), (OF_CHATS, True, QUESTION)],
+    [(OF_QUESTIONS, False, CHAT_REQUEST), (OF_CHATS, True, QUESTION)],
 )
 def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
     tmp_path: Path, told: dict[str, Any], covers_chat: bool, said: str, required: bool
 ) -> None:
-    """A certificate of 0.5.0 describes no requests, and was made from questions."""
     inner = {"kind": "threshold", "when": "reply_logprob", "keep": "both", "threshold": 0.4}
     folder = directory(tmp_path / "policy", certificate(made_for={**made_for(load(LADDER)), **told}), policy=inner)
     fake = FakeProvider({"small": ["Danube"], "large": ["Danube"]})
@@ -288,36 +287,36 @@ def test_without_a_policy_directory_there_is_no_warning_unless_a_guarantee_is_as
 
 
 def test_a_batch_reports_a_refusal_for_each_question(tmp_path: Path) -> None:
-    by_group = certificate(made_for=fingerprint(), group="law")
-    asked = [Question(EASY, group="law"), Question(EASY, group="art")]
-    orchestrator = made(directory(tmp_path, by_group), guarantee={"required": True})
+    lawful = certificate(made_for=fingerprint(), segment="law")
+    asked = [Question(EASY, segment="law"), Question(EASY, segment="art")]
+    orchestrator = made(directory(tmp_path, lawful), guarantee={"required": True})
     with orchestrator, pytest.raises(BatchError) as failed:
         orchestrator.ask_many(asked, concurrency=1)
     answer, refusal = failed.value.results
-    assert answer.certificate.group == "law"
+    assert answer.certificate.segment == "law"
     assert isinstance(refusal, NotCertifiedError)
     assert "the segment 'art'" in str(refusal)
 
 
-def test_a_group_has_its_own_certificate_and_threshold(tmp_path: Path) -> None:
+def test_a_segment_has_its_own_certificate_and_threshold(tmp_path: Path) -> None:
     now = fingerprint()
     folder = directory(
         tmp_path,
-        certificate(made_for=now, group="law", kappa=0.01, k=5),
-        certificate(made_for=now, group="art", kappa=-math.inf, k=0, keeps_everything=True),
+        certificate(made_for=now, segment="law", kappa=0.01, k=5),
+        certificate(made_for=now, segment="art", kappa=-math.inf, k=0, keeps_everything=True),
         certificate(made_for=now, kappa=0.3),
     )
     with made(folder) as orchestrator:
-        law, art, other = (orchestrator.ask(Question(EASY, group=group)) for group in ("law", "art", "maths"))
+        law, art, other = (orchestrator.ask(Question(EASY, segment=segment)) for segment in ("law", "art", "maths"))
     assert [len(answer.steps) for answer in (law, art, other)] == [3, 3, 1]
-    assert [answer.certificate and answer.certificate.group for answer in (law, art, other)] == ["law", "art", None]
+    assert [answer.certificate and answer.certificate.segment for answer in (law, art, other)] == ["law", "art", None]
     assert art.steps[0].decision is not None
     assert art.steps[0].decision.scores == (math.inf, math.inf)
 
 
 def test_a_question_without_an_applicable_certificate_keeps_every_answer_and_gets_none(tmp_path: Path) -> None:
-    with made(directory(tmp_path, certificate(made_for=fingerprint(), group="law"))) as orchestrator:
-        answer = orchestrator.ask(Question(EASY, group="art"))
+    with made(directory(tmp_path, certificate(made_for=fingerprint(), segment="law"))) as orchestrator:
+        answer = orchestrator.ask(Question(EASY, segment="art"))
     assert (answer.certificate, len(answer.steps)) == (None, 3)
     assert answer.warnings[0].startswith("no certificate: the policy has none for the segment 'art'")
 
@@ -349,13 +348,13 @@ def test_audited_asks_are_recorded_as_audits(certified: str, tmp_path: Path) -> 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     asked = {"audit": {"probability": 0.5, "seed": 3}}
     with made(certified, guarantee=asked, traces={"store": url}) as orchestrator:
-        answers = [orchestrator.ask(Question(f"{HARD} {number}", group="law")) for number in range(12)]
+        answers = [orchestrator.ask(Question(f"{HARD} {number}", segment="law")) for number in range(12)]
     rows = list(read_rows(url))
     audited = {row["question"] for row in rows if row["split"] == "audit"}
     assert audited == {answer.question.text for answer in answers if answer.audited}
     assert 0 < len(audited) < 12
     assert {row["split"] for row in rows} == {"audit", None}
-    assert {row["group"] for row in rows} == {"law"}
+    assert {row["segment"] for row in rows} == {"law"}
     assert {row["horizon"] for row in rows} == {3}
     kept = {(row["split"], row["step"]) for row in rows if row["kept"]}
     assert kept == {("audit", 1), (None, 1)}
@@ -526,26 +525,26 @@ def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(cert
         assert orchestrator.policy.kappa == 0.3
 
 
-def test_an_alarm_of_one_group_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None:
     now = fingerprint()
-    folder = directory(tmp_path, *(certificate(made_for=now, group=name) for name in ("law", "art", None)))
+    folder = directory(tmp_path, *(certificate(made_for=now, segment=name) for name in ("law", "art", None)))
     with made(folder, guarantee=ALWAYS) as orchestrator:
         for number in range(40):
-            question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", group="law")
+            question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", segment="law")
             orchestrator.record_outcome(orchestrator.ask(question), "Danube")
         assert orchestrator._service is not None
         assert orchestrator._service.default.monitors["law"].level == pytest.approx(0.05 / 3)
         assert set(orchestrator._service.default.monitors) == {"law"}
-        assert orchestrator.ask(Question(HARD, group="law")).certificate is None
-        assert orchestrator.ask(Question(HARD, group="art")).certificate is not None
+        assert orchestrator.ask(Question(HARD, segment="law")).certificate is None
+        assert orchestrator.ask(Question(HARD, segment="art")).certificate is not None
         assert orchestrator.ask(HARD).warnings == ()
 
 
-def test_the_alarms_of_all_groups_are_told(tmp_path: Path) -> None:
-    folder = directory(tmp_path, *(certificate(made_for=fingerprint(), group=name) for name in ("art", "law", None)))
+def test_the_alarms_of_all_segments_are_told(tmp_path: Path) -> None:
+    folder = directory(tmp_path, *(certificate(made_for=fingerprint(), segment=name) for name in ("art", "law", None)))
     with made(folder, guarantee=ALWAYS) as orchestrator:
         for number in range(80):
-            asked = Question(f"{HARD} {number}", group="law" if number < 40 else "art")
+            asked = Question(f"{HARD} {number}", segment="law" if number < 40 else "art")
             orchestrator.record_outcome(orchestrator.ask(asked), "Danube")
         assert orchestrator.alarm is not None
         told = [one for one in orchestrator.alarm.split("; ") if one.startswith("segment")]
@@ -563,20 +562,20 @@ def test_a_certificate_that_was_withdrawn_never_comes_back(certified: str, tmp_p
         assert orchestrator.policy.kappa == 0.02
 
 
-def test_a_pool_of_small_groups_has_no_monitor(tmp_path: Path) -> None:
+def test_a_pool_of_small_segments_has_no_monitor(tmp_path: Path) -> None:
     now = fingerprint()
     pool = certificate(made_for=now, pool=True)
-    folder = directory(tmp_path / "both", certificate(made_for=now, group="law"), pool)
+    folder = directory(tmp_path / "both", certificate(made_for=now, segment="law"), pool)
     with made(folder, guarantee=ALWAYS) as orchestrator:
         for _ in range(40):  # all of one small group, which misses more than the pool's mean
-            truth = orchestrator.record_outcome(orchestrator.ask(Question(HARD, group="art")), "Danube")
+            truth = orchestrator.record_outcome(orchestrator.ask(Question(HARD, segment="art")), "Danube")
             assert (truth.missed, truth.counted) == (True, False)
             assert "small segments taken together, which audits cannot monitor" in truth.reason
-        orchestrator.record_outcome(orchestrator.ask(Question(HARD, group="law")), "Danube")
+        orchestrator.record_outcome(orchestrator.ask(Question(HARD, segment="law")), "Danube")
         assert orchestrator._service is not None
         assert orchestrator._service.default.monitors["law"].level == 0.05
         assert orchestrator.alarm is None
-        assert orchestrator.ask(Question(EASY, group="art")).certificate is not None
+        assert orchestrator.ask(Question(EASY, segment="art")).certificate is not None
     alone = directory(tmp_path / "alone", pool)
     with made(alone, guarantee=ALWAYS | {"online": {"step": 0.1}}) as orchestrator:  # a threshold may follow them
         assert orchestrator.record_outcome(orchestrator.ask(HARD), "Danube").counted

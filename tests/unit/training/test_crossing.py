@@ -184,7 +184,7 @@ def test_all_that_does_not_go_with_it_is_said_at_once() -> None:
 @pytest.mark.parametrize(
     ("guarantee", "words"),
     [
-        (Guarantee("coverage", 0.1, by_group=True), "one threshold for all segments"),
+        (Guarantee("coverage", 0.1, by_segment=True), "one threshold for all segments"),
         (Guarantee("coverage", 0.1, 0.1), "no delta"),
         (Guarantee("f1", 0.1), "not f1"),
         (Guarantee("budget", budget_nano_usd=1, most_nano_usd=2), "not budget; has no budget"),

@@ -102,20 +102,21 @@ def test_it_covers_what_it_promises_on_fresh_questions() -> None:
         Guarantee("regret", 0.3, 0.1),
         Guarantee("budget", budget_nano_usd=600_000, most_nano_usd=10**7),
         Guarantee("error", 0.45, 0.1, 2_000_000, 10**7),
-        Guarantee("coverage", 0.2, by_group=True),
+        Guarantee("coverage", 0.2, by_segment=True),
     ],
-    ids=lambda one: f"{one.kind}{'-delta' if one.delta else ''}{'-groups' if one.by_group else ''}",
+    ids=lambda one: f"{one.kind}{'-delta' if one.delta else ''}{'-segments' if one.by_segment else ''}",
 )
 def test_every_promise_can_be_fitted_for(guarantee: Guarantee, tmp_path: Path) -> None:
-    found = fit(log(500, groups=[f"g{row % 3}" if guarantee.by_group else str(row) for row in range(500)]), guarantee)
+    segments = tuple([f"g{row % 3}" if guarantee.by_segment else None for row in range(500)])
+    found = fit(replace(log(500), segments=segments), guarantee)
     assert found.artifact.asked == guarantee
     write(tmp_path, found.artifact)
     again = read(tmp_path)
     assert again == found.artifact
     assert (again.path is not None) == guarantee.single
     assert set(again.seen.training) | set(again.questions) == set(log(500).questions)
-    if guarantee.by_group:
-        assert {one.group for one in again.certificates} >= {"g0", "g1", "g2"}
+    if guarantee.by_segment:
+        assert {one.segment for one in again.certificates} >= {"g0", "g1", "g2"}
 
 
 def test_a_fitted_policy_is_calibrated_again_along_its_path() -> None:

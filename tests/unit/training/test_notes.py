@@ -76,16 +76,15 @@ def test_only_the_share_that_the_promise_speaks_of_counts() -> None:
     assert logged_for(30, COVERAGE, 0.3, spoken=0.5) == 200
 
 
-# --- groups of one question
+# --- segments of one question
 
 
-def test_groups_of_one_question_each_are_refused_with_what_to_do() -> None:
-    table = log(60)
-    assert len(set(table.groups)) == 60
+def test_segments_of_one_question_each_are_refused_with_what_to_do() -> None:
+    table = replace(log(60), segments=tuple([f"s{row}" for row in range(60)]))
     with pytest.raises(UsageError, match="each of the 60 segments has one question: ask for one promise for all"):
-        fit(table, Guarantee("coverage", 0.1, by_group=True))
-    two = replace(table, groups=tuple([f"g{row % 2}" for row in range(60)]))
-    assert fit(two, Guarantee("coverage", 0.1, by_group=True)).sizes.training > 0
+        fit(table, Guarantee("coverage", 0.1, by_segment=True))
+    two = replace(table, segments=tuple([f"g{row % 2}" for row in range(60)]))
+    assert fit(two, Guarantee("coverage", 0.1, by_segment=True)).sizes.training > 0
 
 
 # --- an earlier policy

@@ -279,7 +279,7 @@ def test_the_same_seed_gives_the_same_proof_and_another_another() -> None:
         Guarantee("f1", 0.1),
         Guarantee("budget", budget_nano_usd=1, most_nano_usd=2),
         Guarantee("error", 0.1, 0.1, abstain=True),
-        Guarantee("coverage", 0.1, by_group=True),
+        Guarantee("coverage", 0.1, by_segment=True),
     ],
 )
 def test_other_promises_are_refused(asked: Guarantee) -> None:

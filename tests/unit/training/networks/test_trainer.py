@@ -83,7 +83,7 @@ def test_a_network_is_trained_once_and_certified(tmp_path: Path) -> None:
         Guarantee("error", 0.5, 0.2),
         Guarantee("regret", 0.4, 0.2),
         Guarantee("budget", budget_nano_usd=800_000, most_nano_usd=10_000_000),
-        Guarantee("coverage", 0.3, by_group=True),
+        Guarantee("coverage", 0.3, by_segment=True),
     ],
 )
 def test_every_kind_of_promise_can_be_asked_of_a_network(method: str, guarantee: Guarantee) -> None:
@@ -111,7 +111,9 @@ def test_the_share_that_certifies_a_regret_is_found_with_the_settings_asked_for(
 
 def promised(guarantee: Guarantee) -> EpisodeTable:
     """Return a log that has what a kind of promise needs."""
-    table = log(400, groups=["law", "medicine"] * 200) if guarantee.by_group else log(400)
+    table = log(400)
+    if guarantee.by_segment:
+        table = replace(table, segments=("law", "medicine") * 200)
     return replace(table, quality=table.arrays.correct * 0.9) if guarantee.kind == "f1" else table
 
 
