@@ -1,4 +1,4 @@
-"""Numbers: by value, with units that are converted, within a tolerance. Exact fractions, no floats."""
+"""Numbers: by value, within a tolerance; units are ignored. Exact fractions, no floats."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import NamedTuple
 
 from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
 from cascade.matching.reading import clean, remembering, same_text, stated
-from cascade.matching.units import DEGREE, MONEY, PERCENT, TEMPERATURE, Unit, currency, unit_at
 
 
 @dataclass(frozen=True, slots=True)
 class NumberMatcher:
     """Compares the one number of an answer with that of an accepted answer.
 
-    An answer a agrees with an accepted one g if |a - g| ≤ max(abs, rel · |g|), both in g's unit. An answer with several
-    numbers is right only if each of them agrees. If an accepted answer has no number or several, only the same text is
-    right; if no accepted answer has exactly one number, the truth of any other text is unknown.
+    An answer a agrees with an accepted one g if |a - g| ≤ max(abs, rel · |g|). Units are ignored: 5 km is 5 m. An
+    answer with several numbers is right only if each of them agrees. If an accepted answer has no number or several,
+    only the same text is right; if no accepted answer has exactly one number, the truth of any other text is unknown.
 
     Attributes:
         rel: relative tolerance, 0 by default.
-        abs: absolute tolerance in the accepted answer's unit, 0 by default.
-        units: "yes": units are converted and must be compatible if both sides have one; "required": if the accepted
-            answer has a unit, the answer must have one; "no": units are ignored.
+        abs: absolute tolerance, 0 by default.
 
-    >>> NumberMatcher().matches("about 1,500 m", ["1.5 km"]).correct, NumberMatcher().matches("3 or 4", ["3"]).correct
+    >>> NumberMatcher().matches("about 1,500 m", ["1500"]).correct, NumberMatcher().matches("3 or 4", ["3"]).correct
     (True, False)
     >>> NumberMatcher(rel=Fraction("0.01")).matches("3.14", ["3.14159"]).correct
     True
@@ -35,14 +33,13 @@ class NumberMatcher:
 
     rel: Fraction = Fraction(0)
     abs: Fraction = Fraction(0)
-    units: str = "yes"
 
     def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
         """Return whether the answer's number is that of an accepted answer."""
         golds = accepted(gold)
         if any(same_text(answer, one, fold=False) for one in golds):
             return RIGHT
-        wanted = [found for found in map(only_quantity, golds) if found is not None]
+        wanted = [quantity for quantity in map(only_quantity, golds) if quantity is not None]
         if not wanted:
             return UNKNOWN
         said = _read(answer)
@@ -51,27 +48,22 @@ class NumberMatcher:
         return Verdict(any(all(self._agree(one, other) for one in said.quantities) for other in wanted))
 
     def _agree(self, said: Quantity, wanted: Quantity) -> bool:
-        if said.relation != wanted.relation or (said.per and wanted.per and said.per != wanted.per):
+        if said.relation != wanted.relation:
             return False
-        if self.units == "required" and wanted.unit is not None and said.unit is None:
-            return False
-        return any(self._near(value, wanted.value) for value in self._values(said, wanted))
+        most = max(self.abs, self.rel * abs(wanted.value))
+        return any(abs(value - wanted.value) <= most for value in _readings(said, wanted))
 
-    def _near(self, said: Fraction, wanted: Fraction) -> bool:
-        return abs(said - wanted) <= max(self.abs, self.rel * abs(wanted))
 
-    def _values(self, said: Quantity, wanted: Quantity) -> list[Fraction]:
-        """Return the stated values in the wanted unit; empty if they cannot be converted."""
-        ours, theirs = said.unit, wanted.unit
-        if self.units == "no" or ours == theirs or _loosely_the_same(said, wanted):
-            return [said.value]
-        if PERCENT in {ours, theirs} and None in {ours, theirs}:
-            return _of_hundred(said, wanted)
-        if ours is None or theirs is None:
-            return [said.value]
-        if ours.dimension != theirs.dimension:
-            return []
-        return [(said.value * ours.factor + ours.offset - theirs.offset) / theirs.factor]
+def _readings(said: Quantity, wanted: Quantity) -> list[Fraction]:
+    """Return the values of a quantity beside the wanted one: 50 % is 0.5, and 42 % is 42 if a percentage was asked for.
+
+    A bare number up to 1 is a share: 0.5 % is not 0.5.
+    """
+    if said.percent == wanted.percent:
+        return [said.value]
+    bare = wanted if said.percent else said
+    in_percent = [said.value] if abs(bare.value) > 1 else []
+    return [*in_percent, said.value / 100 if said.percent else said.value * 100]
 
 
 def only_quantity(text: str) -> Quantity | None:
@@ -79,30 +71,6 @@ def only_quantity(text: str) -> Quantity | None:
     found = _read_again(text)
     one = found.quantities[:1]
     return one[0] if one and not found.unreadable and set(found.quantities) == set(one) else None
-
-
-def _of_hundred(said: Quantity, wanted: Quantity) -> list[Fraction]:
-    """Return the readings of a percentage beside a bare number: 50 % is 0.5, and 42 if a percentage was asked for.
-
-    A bare number up to 1 is a share: 0.5 % is not 0.5.
-    """
-    bare = said.value if said.unit is None else wanted.value
-    asked = [said.value] if abs(bare) > 1 else []
-    factor = Fraction(100) if said.unit is None else PERCENT.factor
-    return [*asked, said.value * factor]
-
-
-_NAMESAKES = ({"lb", "GBP"}, {"ton", "t"})
-
-
-def _loosely_the_same(said: Quantity, wanted: Quantity) -> bool:
-    """Whether two units share a name: degrees of temperature, pounds of money, tons of any kind."""
-    if said.unit is None or wanted.unit is None:
-        return False
-    pair = (said.unit, wanted.unit)
-    dimensions = {unit.dimension for unit in pair}
-    names = {unit.name for unit in pair}
-    return (dimensions == {DEGREE.dimension, TEMPERATURE} and DEGREE.name in names) or names in _NAMESAKES
 
 
 def _unwrapped(text: str) -> str:
@@ -253,7 +221,7 @@ def _part_of(value: int | None, part: re.Match[str], tokens: list[str]) -> Fract
     return None if value is None or several == (value == 1) else Fraction(value, size)
 
 
-# --- quantities: numbers in all usual forms, with their units ---
+# --- quantities: numbers in all usual forms ---
 
 MAX_DIGITS = 1_000
 """A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
@@ -262,11 +230,10 @@ MAX_QUANTITIES = 20
 
 
 class Quantity(NamedTuple):
-    """A number with its unit, the unit after "per", and a relation such as "<"."""
+    """A number, whether it is a percentage, and a relation such as "<"."""
 
     value: Fraction
-    unit: Unit | None = None
-    per: str = ""
+    percent: bool = False
     relation: str = ""
 
 
@@ -283,7 +250,7 @@ _TIMES_TEN = r"[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?"
 _NUMBER = re.compile(
     rf"""
     (?P<minus>(?<![\w)])[-+]|\b(?i:minus|negative)\ )?
-    (?P<money>(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?|\b[A-Z]{{3}}\ ?)?
+    (?P<money>(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?)?
     (?P<inner>[-+])?
     (?:
       (?P<odd>\d+(?:[:/]\d+){{2,}}|\d+:\d+)
@@ -301,7 +268,8 @@ _SCALE = re.compile(rf" ?({'|'.join(SCALES)})s?\b", re.IGNORECASE)
 _SHORT_SCALE = re.compile(r" ?(k|bn|mn|tn)\b")
 _MONEY_SCALE = re.compile(r" ?([kmbtKMBT])\b")
 _SHORT = {"k": 3, "m": 6, "mn": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
-_PER = re.compile(r" ?(?:/|\bper\b) ?((?:[A-Za-z]{2,}|[hsdmgl])(?:\^?-?\d)?)(?![A-Za-z])", re.IGNORECASE)
+_PERCENT = re.compile(r" ?%|[ -]per ?cent\b", re.IGNORECASE)
+_SQUARED = re.compile(r"\b([cdkm]?m|ft|in|mi)\^[23]\b")
 # A variable or a bracket beside an operator: the number is part of a formula, such as p - 2 or (a+b)/2.
 _FORMULA_BEFORE = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?$")
 _FORMULA_BEHIND = re.compile(r" ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]")
@@ -318,19 +286,17 @@ _PARENTHESISED = re.compile(r"(?P<money>[A-Z]{0,3}[$€£¥]?) ?\((?P<inside>[^(
 
 
 def read_quantities(text: str) -> Reading:
-    """Return the quantities of a cleaned text, in order; those of a sum like "5 ft 3 in" as one.
+    """Return the quantities of a cleaned text.
 
     >>> [str(one.value) for one in read_quantities("about 1,234.5 or 3/4").quantities]
     ['2469/2', '3/4']
     """
     text = _FRAC.sub(lambda found: f"{found[1] or ''}{' ' * bool(found[1])}{found[2]}/{found[3]} ", text)
-    found: list[tuple[int, int, Quantity | None]] = []
-    for one in _found(text):
-        found.append(one)
-        if len(found) > MAX_QUANTITIES:
-            return Reading((), unreadable=True)
-    quantities = _joined(text, sorted(found, key=lambda one: one[0]))
-    return Reading(tuple(quantities), any(one[2] is None for one in found))
+    text = _SQUARED.sub(r"\1", text)
+    found = list(islice(_found(text), MAX_QUANTITIES + 1))
+    if len(found) > MAX_QUANTITIES:
+        return Reading((), unreadable=True)
+    return Reading(tuple(one for one in found if one is not None), unreadable=None in found)
 
 
 def negative_in_parentheses(text: str) -> str:
@@ -345,23 +311,23 @@ def negative_in_parentheses(text: str) -> str:
     return f"-{whole['money']}{whole['inside']}{whole['behind']}"
 
 
-def _found(text: str) -> Iterator[tuple[int, int, Quantity | None]]:
-    """Yield the position of each number and its quantity, None for an unknown form."""
+def _found(text: str) -> Iterator[Quantity | None]:
+    """Yield the quantity of each number; None for an unknown form."""
     spans: list[tuple[int, int]] = []
     for match in _NUMBER.finditer(text):
-        if _is_name(text, match) or (spans and match.start() < spans[-1][1]):  # the 2 of km^2 is read with its unit
+        if _is_name(text, match):
             continue
         value = None if _FORMULA_BEFORE.search(text, max(0, match.start() - 4), match.start()) else _value(match)
-        quantity, end = _with_unit(text, match.end(), value, _money(match))
+        quantity, end = _whole_quantity(text, match.end(), value, money=bool(match["money"]))
         spans.append((match.start(), end))
-        yield match.start(), end, _related(text, match.start(), quantity)
+        yield _related(text, match.start(), quantity)
     for words in find_words(text):
         if words.written == "one" and (spans or _SOMEBODY.search(text[max(0, words.start - 8) : words.start])):
             continue  # "the one with 5 apples", "no one"
         if not any(start < words.end and words.start < end for start, end in spans):
-            quantity, end = _with_unit(text, words.end, words.value, None)
+            quantity, end = _whole_quantity(text, words.end, words.value)
             spans.append((words.start, end))
-            yield words.start, end, _related(text, words.start, quantity)
+            yield _related(text, words.start, quantity)
 
 
 def _related(text: str, start: int, quantity: Quantity | None) -> Quantity | None:
@@ -375,15 +341,8 @@ def _related(text: str, start: int, quantity: Quantity | None) -> Quantity | Non
 
 def _is_name(text: str, match: re.Match[str]) -> bool:
     """Whether a number is part of a name or a formula: B12, COVID-19, x2."""
-    if match["money"] and not _money(match):
-        return not match["money"].endswith(" ")
     before = text[max(0, match.start() - 2) : match.start()]
     return before[-1:].isalpha() or before[-1:] == "_" or (before[-1:] == "-" and before[:1].isalpha())
-
-
-def _money(match: re.Match[str]) -> Unit | None:
-    written = (match["money"] or "").strip()
-    return currency(written) or currency(written[-1:]) if written else None
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
@@ -446,25 +405,24 @@ def _is_grouped(digits: str, mark: str) -> bool:
     return (len(first) <= 3 and sizes <= {3}) or (mark == "," and len(first) <= 2 and sizes == {2})
 
 
-def _with_unit(text: str, end: int, value: Fraction | None, money: Unit | None) -> tuple[Quantity | None, int]:
+def _whole_quantity(text: str, end: int, value: Fraction | None, *, money: bool = False) -> tuple[Quantity | None, int]:
     """Return the quantity of a number and the text after it, and its end."""
     if text.startswith(" and a half", end) and value is not None:
         value, end = value + Fraction(1, 2), end + len(" and a half")
     ordinal = _ORDINAL.match(text, end)
     if ordinal is not None:
         end = ordinal.end()
-    value, end = _with_scale(text, end, value, money)
-    unit, end = _unit_behind(text, end, money)
+    value, end = _with_scale(text, end, value, money=money)
+    percent = _PERCENT.match(text, end)
+    if percent is not None:
+        end = percent.end()
     odd = _POWER.match(text, end) or _OF_THE_CLOCK.match(text, end) or text[end : end + 1].isalpha()
-    if value is None or odd:
+    if value is None or odd or _FORMULA_BEHIND.match(text, end):
         return None, end
-    per = _PER.match(text, end)
-    if per is None:
-        return (None if _FORMULA_BEHIND.match(text, end) else Quantity(value, unit)), end
-    return Quantity(value, unit, per[1].lower().replace("^", "")), per.end()
+    return Quantity(value, percent is not None), end
 
 
-def _with_scale(text: str, end: int, value: Fraction | None, money: Unit | None) -> tuple[Fraction | None, int]:
+def _with_scale(text: str, end: int, value: Fraction | None, *, money: bool) -> tuple[Fraction | None, int]:
     """Return a value times the words and letters behind it: million, k, and of money m and b."""
     while (found := _SCALE.match(text, end)) is not None:
         value, end = value and value * SCALES[found[1].lower()], found.end()
@@ -472,50 +430,3 @@ def _with_scale(text: str, end: int, value: Fraction | None, money: Unit | None)
     if short is not None:
         value, end = value and value * Fraction(10) ** _SHORT[short[1].lower()], short.end()
     return value, end
-
-
-def _unit_behind(text: str, end: int, money: Unit | None) -> tuple[Unit | None, int]:
-    start = end + (text[end : end + 1] in {" ", "-"})
-    found = unit_at(text, start)
-    if found is None:
-        return money, end
-    unit, behind = found
-    if _POWER.match(text, behind):  # s^2 is no second
-        return money, behind
-    if money is not None and unit.dimension.startswith(MONEY):  # "$5 USD", "C$ 5 CAD", but "US$ 5 cents" is nonsense
-        return (unit if money.name in {unit.name, "USD"} else money), behind
-    return (money, end) if money is not None else (unit, behind)
-
-
-_BETWEEN = re.compile(r"(?:,? ?(?:and )?)?")
-
-
-def _joined(text: str, found: list[tuple[int, int, Quantity | None]]) -> list[Quantity]:
-    """Return the quantities, with "5 ft 3 in" and "2 hours and 30 minutes" as one each: units that get smaller."""
-    joined: list[Quantity] = []
-    last_end = -1
-    for start, end, quantity in found:
-        if quantity is None:
-            continue
-        previous = joined[-1] if joined else None
-        if previous is not None and _continues(previous, quantity) and _BETWEEN.fullmatch(text, last_end, start):
-            joined[-1] = _sum(previous, quantity)
-        else:
-            joined.append(quantity)
-        last_end = end
-    return joined
-
-
-def _continues(first: Quantity, second: Quantity) -> bool:
-    one, two = first.unit, second.unit
-    if one is None or two is None or first.per or second.per or second.relation or second.value < 0:
-        return False
-    return one.dimension == two.dimension and not one.offset and two.factor < one.factor
-
-
-def _sum(first: Quantity, second: Quantity) -> Quantity:
-    """Return the sum in the smaller unit, with the sign of the first: -5 ft 3 in are -63 in."""
-    if first.unit is None or second.unit is None:
-        raise AssertionError("only quantities with units are joined")
-    size = abs(first.value) * first.unit.factor / second.unit.factor + second.value
-    return Quantity(-size if first.value < 0 else size, second.unit, "", first.relation)

@@ -1,4 +1,4 @@
-"""Clean foreign text for the matchers of numbers, dates, letters and formulas."""
+"""Clean foreign text for the matchers of numbers, letters and formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 MAX_ANSWER_CHARS = 20_000
-"""A longer text, some 3,000 words of English, is not a number, date, letter or formula."""
+"""A longer text, some 3,000 words of English, is not a number, letter or formula."""
 
 _INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")

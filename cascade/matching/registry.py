@@ -26,12 +26,10 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
         "hotpotqa": f"{_OFFICIAL}:HotpotQAMatcher",
         "choice": "cascade.matching.choice:ChoiceMatcher",
         "number": "cascade.matching.number:NumberMatcher",
-        "date": "cascade.matching.date:DateMatcher",
         "math": "cascade.matching.maths:MathMatcher",
         "json": "cascade.matching.json_value:JsonMatcher",
         "tool_calls": "cascade.matching.tool_calls:ToolCallsMatcher",
         "code": "cascade.matching.code:CodeMatcher",
-        "embedding": "cascade.matching.embedding:EmbeddingMatcher",
         "function": "cascade.matching.function:FunctionMatcher",
         "judge": "cascade.matching.judge:JudgeMatcher",
         "request": "cascade.matching.same:RequestMatcher",
@@ -96,11 +94,9 @@ def one_of(*words: str) -> Reader:
     """Return a reader of one of the words."""
 
     def read(value: Any) -> str:
-        # YAML and Python say True where a spec says yes.
-        said = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
-        if said not in words:
+        if value not in words:
             raise ValueError(f"must be one of {', '.join(words)}")
-        return str(said)
+        return str(value)
 
     return read
 
@@ -154,7 +150,7 @@ OPTIONS: Mapping[str, Options] = {
     "squad": Options({"f1": share}),
     "hotpotqa": Options({"f1": share}),
     "choice": Options({"letters": letters}),
-    "number": Options({"rel": fraction, "abs": fraction, "units": one_of("yes", "no", "required")}),
+    "number": Options({"rel": fraction, "abs": fraction}),
     "math": Options({"timeout_s": seconds, "workers": count}),
     "json": Options({"ignore": str, "lists": one_of("ordered", "unordered")}),
     "tool_calls": Options(
@@ -162,7 +158,6 @@ OPTIONS: Mapping[str, Options] = {
     ),
     "label": Options({"labels": str}),
     "code": Options({"command": str, "timeout_s": seconds}),
-    "embedding": Options({"embed": function_or_name, "threshold": share}, needed=("embed", "threshold")),
     "function": Options({"function": function_or_name, "at_least": share}, needed=("function",)),
     "judge": Options({"ask": function}, needed=("ask",)),
 }
@@ -177,7 +172,7 @@ def names() -> tuple[str, ...]:
 def get_matcher(spec: str, **given: Any) -> Matcher:
     """Return the matcher that a spec names.
 
-    A spec is a name, or a name with options after a colon: "number:rel=1e-3,units=yes", "squad:f1=0.8",
+    A spec is a name, or a name with options after a colon: "number:rel=1e-3,abs=0.5", "squad:f1=0.8",
     "function:my_module.is_right". Options that are not texts, such as the judge's `ask`, are given as keywords.
 
     Raises:

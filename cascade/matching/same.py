@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _FREE_TEXT = (
     "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator "
-    "embedding, or judge."
+    "judge or function."
 )
 _WORDS = (
     "Answers without a tool call count as the same, however they are worded. Where the words matter, choose "

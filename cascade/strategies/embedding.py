@@ -75,8 +75,3 @@ class SentenceModel:
 def sentence_model() -> SentenceModel:
     """Return the process's shared model; loading it takes a third of a second. Raises as `SentenceModel` does."""
     return SentenceModel()
-
-
-def embed(text: str) -> Floats:
-    """Return a text's embedding by the shared model, for the comparator `embedding`."""
-    return sentence_model()(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 from fractions import Fraction
 
 from hypothesis import assume, example, given
@@ -13,9 +12,8 @@ from cascade.matching.choice import DEFAULT_LETTERS
 from cascade.matching.number import NumberMatcher, find_words, only_quantity
 from cascade.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
 from cascade.matching.reading import clean, same_text, stated
-from cascade.matching.units import _table
 
-NAMES = ("exact", "squad", "hotpotqa", "choice", "number", "date")
+NAMES = ("exact", "squad", "hotpotqa", "choice", "number")
 MATCHERS: dict[str, Matcher] = {name: get_matcher(name) for name in NAMES}
 
 WORDS = st.sampled_from(
@@ -190,49 +188,12 @@ def test_a_number_in_words_is_the_number(number: int) -> None:
     assert NumberMatcher().matches(in_words(number), [str(number)]).correct is True
 
 
-UNITS = [(written, unit) for written, unit in sorted(_table().exact.items()) if len(written) > 1]
-
-
-@given(st.sampled_from(UNITS), st.sampled_from(UNITS), st.integers(1, 10**6))
-def test_a_quantity_in_another_unit_is_the_same_quantity(
-    one: tuple[str, object], other: tuple[str, object], size: int
-) -> None:
-    (here, ours), (there, theirs) = one, other
-    same = getattr(ours, "dimension", None) == getattr(theirs, "dimension", None)
-    base = size * ours.factor + ours.offset  # type: ignore[attr-defined]
-    value = (base - theirs.offset) / theirs.factor if same else Fraction(size)  # type: ignore[attr-defined]
-    verdict = NumberMatcher().matches(f"{value} {there}", [f"{size} {here}"])
-    loose = {"°", "lb", "GBP", "ton", "t"} & {getattr(ours, "name", ""), getattr(theirs, "name", "")}
-    assert verdict.correct is same or loose
-
-
-@given(st.integers(1000, 2999), st.integers(1, 12), st.data())
-def test_a_date_is_the_same_in_any_form(year: int, month: int, data: st.DataObject) -> None:
-    day = data.draw(st.integers(1, calendar.monthrange(year, month)[1]))
-    name, short = calendar.month_name[month], calendar.month_abbr[month]
-    forms = [f"{year}-{month:02}-{day:02}", f"{day} {name} {year}", f"{name} {day}, {year}", f"{short}. {day}, {year}"]
-    forms += [
-        f"{day}.{month}.{year}",
-        f"{year}/{month}/{day}",
-        f"the {day}th of {name}, {year}",
-        f"{day}-{short}-{year}",
-    ]
-    matcher = MATCHERS["date"]
-    iso = forms[0]
-    assert [form for form in forms if matcher.matches(form, [iso]).correct is not True] == []
-    assert [form for form in forms if matcher.matches(iso, [form]).correct is not True] == []
-    assert matcher.matches(iso, [str(year)]).correct is True
-    assert matcher.matches(f"{day}/{month}/{year}", [iso]).correct is True
-    assert matcher.matches(f"{month}/{day}/{year}", [iso]).correct is True
-    assert matcher.matches(f"{name} {year}", [iso]).correct is False
-
-
 @given(st.sampled_from(DEFAULT_LETTERS), st.sampled_from(DEFAULT_LETTERS))
 def test_a_letter_is_itself_in_any_form(one: str, other: str) -> None:
     forms = [one, one.lower(), f"({one})", f"{one}.", f"{one})", f"Answer: {one}", f"the answer is ({one.lower()})"]
-    forms += [f"**{one}**", f"\\boxed{{{one}}}", f"{one}. Some text", f"({one}) some text", f"Option {one} is correct."]
+    forms += [f"**{one}**", f"\\boxed{{{one}}}", f"{one}. Some text", f"({one}) some text"]
     matcher = MATCHERS["choice"]
     assert [form for form in forms if matcher.matches(form, [other]).correct is not (one == other)] == []
     if one != other:
         assert matcher.matches(f"{one} or {other}", [one]).correct is False
-        assert matcher.matches(f"not {one} but {other}", [other]).correct is True
+        assert matcher.matches(f"({one}) or ({other})", [one]).correct is False

@@ -91,7 +91,7 @@ def test_each_request_is_compared_by_its_own_form() -> None:
     assert found.truths["mixed"].comparator == "request"
     first = [row["correct"] for row in found.rows(Dropped()) if row["model"] == "small"]
     assert first == [True] * 9 + [True, False] * len(FORMS)
-    assert any("embedding" in one for one in found.truths["mixed"].cautions)
+    assert any("judge" in one for one in found.truths["mixed"].cautions)
 
 
 def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli: Cli, tmp_path: Path) -> None:

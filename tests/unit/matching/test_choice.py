@@ -1,4 +1,4 @@
-"""Multiple choice: the letter in its usual forms, the text, and answers that name none or several."""
+"""Multiple choice: the letter as such, the text, and answers that name none or several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from cascade.matching import get_matcher
 from cascade.matching.choice import ChoiceMatcher
 
-A_IN_ANY_FORM = [
+A = [
     "A",
     "a",
     "(A)",
@@ -29,29 +29,13 @@ A_IN_ANY_FORM = [
     "The answer is A.",
     "the answer is (a)",
     "The correct answer is A.",
-    "option A",
-    "I choose A",
-    "I think A",
-    "It's A.",
     "A. Paris",
     "A) Paris",
     "(A) Paris",
     "A: Paris",
-    "A - Paris",
     "Answer: A. Paris",
-    "Paris (A)",
-    "A, because it is",
     "A\nBecause Paris is the capital",
-    "A is correct",
-    "A is the best option",
-    "A is correct. B is wrong.",
-    "(A) is right. (B) is wrong.",
-    "not B but A",
-    "B and C are wrong, so A",
-    "The answer is not B, it is A",
-    "The answer is A because B is wrong",
     "B is tempting, but the answer is A",
-    "A or rather A",
 ]
 NOT_A = [
     "",
@@ -85,15 +69,20 @@ NOT_A = [
     "Vitamin A",
     "Hepatitis A",
     "A-flat",
+    "not (A)",
+    "Graz (A)",
+    "A. Paris or B. Vienna",
+    "I think\n(A) is wrong",
+    "A or rather A",
     "A.S. Byatt",
 ]
 
 
-def test_the_letter_counts_in_any_usual_form() -> None:
+def test_the_letter_counts_alone_or_marked() -> None:
     wrong = [
         (gold, answer)
         for gold in [["A"], ["a"], ["(A)"], ["A. Paris"], ["A", "Paris"], ["Paris", "(a)"]]
-        for answer in A_IN_ANY_FORM
+        for answer in A
         if ChoiceMatcher().matches(answer, gold).correct is not True
     ]
     assert wrong == []
@@ -128,7 +117,6 @@ def test_what_cannot_be_judged_is_unknown() -> None:
             ("(b)", ["Vienna"], None),
             ("B. Vienna", ["Vienna"], True),
             ("B. Graz", ["Vienna"], False),
-            ("B Vienna", ["Vienna"], True),
             ("B Vienna", ["A", "Vienna"], False),
             ("Graz", ["Vienna"], False),
             ("B", [], None),
@@ -141,8 +129,8 @@ def test_what_cannot_be_judged_is_unknown() -> None:
 
 def test_letters_are_those_that_were_given() -> None:
     assert ChoiceMatcher().matches("K", ["K"]).correct is True  # as a text
-    assert ChoiceMatcher().matches("K is the answer", ["K"]).correct is False
-    assert get_matcher("choice:letters=ABCDEFGHIJK").matches("K is the answer", ["K"]).correct is True
+    assert ChoiceMatcher().matches("K. Paris", ["K"]).correct is False
+    assert get_matcher("choice:letters=ABCDEFGHIJK").matches("K. Paris", ["K"]).correct is True
     assert get_matcher("choice:letters=XY").matches("x) left", ["X"]).correct is True
 
 

@@ -20,7 +20,6 @@ GOLD = {
     "hotpotqa": "yes",
     "choice": "B",
     "number": "5 km",
-    "date": "5 May 1992",
     "judge": "Danube",
     "function": "Danube",
 }
@@ -60,19 +59,19 @@ def test_a_huge_accepted_answer_does_no_harm(name: str, kind: str) -> None:
     assert made(name).matches("Danube", [HOSTILE[kind]]).correct in {False, None}
 
 
-@each("name", ["choice", "number", "date"])
+@each("name", ["choice", "number"])
 @each("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
 def test_what_cannot_be_seen_changes_nothing(name: str, around: str) -> None:
     assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]).correct is True
 
 
-@pytest.mark.parametrize("name", ["choice", "number", "date"])
+@pytest.mark.parametrize("name", ["choice", "number"])
 def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
     assert made(name).matches("\ud800", ["\ud800"]).correct is True
     assert isinstance(made(name).matches("\ud8005 \udfff", [GOLD[name]]), Verdict)
 
 
-@each("name", ["exact", "squad", "choice", "number", "date"])
+@each("name", ["exact", "squad", "choice", "number"])
 @each(
     "text", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
 )
@@ -93,14 +92,14 @@ def test_a_huge_formula_never_reaches_the_parser(kind: str) -> None:
 PIECES = [
     "1", "1,", "1.", "1 ", "1'", "1/", "1:", "1-", "-", "+", "$", "(", "((", "(1", "[a", "{", "\\frac{1}", "\\boxed{",
     "=", "1=", ", 1=", "and ", "or ", "one ", "one-", "one and ", "twenty ", "hundred ", "half ", "a million ", "minus ",
-    "10^", "1e", "1 x 10^", "5 ft ", "5 ft and ", "km", "km ", "$1", "USD ", "May ", "5 May ", "5 May of ", "May 5, ",
-    "1992-", "1992 ", "1992 b. c", "'92", "answer", "answer ", "answer is ", "answer: ", "*", "**answer**", "####",
+    "10^", "1e", "1 x 10^", "5 ft ", "5 ft and ", "km", "km ", "$1", "USD ", "1992-", "1992 ",
+    "answer", "answer ", "answer is ", "answer: ", "*", "**answer**", "####",
     "A", "A ", "A or ", "A, ", "not A ", "(A) ", "A) ", "A\n", "is ", "\n", " ", "the ", "a ", "yes ", "no ", "\\text{",
     "\u0660", "½", "²", "\u200b", "é", "<", "< ", "%", "5 % ", "per ", "5/h", "√(", "sqrt(", "1 1/", "word ", "x^",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["exact", "squad", "hotpotqa", "choice", "number", "date", "judge", "reply", "math"])
+@pytest.mark.parametrize("name", ["exact", "squad", "hotpotqa", "choice", "number", "judge", "reply", "math"])
 def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
     monkeypatch.setattr(maths, "MAX_FORMULA_CHARS", 10**9)

