@@ -256,8 +256,7 @@ class ProviderError(CascadeError):
 
     `model` and `status` identify the call, `retryable` is whether it may be made again, `retry_after_s` when, `billed`
     whether the provider may charge for it, `maybe_billed` for how many tries, `usage` the reported tokens, if any.
-    `shown`: a client already has a part of the reply, so that no other reply can be served. `early`: the call was
-    started before its step (a hedge) and nothing of its reply was passed on.
+    `shown`: a client already has a part of the reply, so that no other reply can be served.
     """
 
     exit_code = 5
@@ -271,7 +270,6 @@ class ProviderError(CascadeError):
     maybe_billed: int = 0
     usage: Any = None
     shown: bool = False
-    early: bool = False
     calls: tuple[Any, ...] = ()
 
     @property

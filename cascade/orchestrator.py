@@ -32,7 +32,7 @@ from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
-from cascade.serving import at_level, caches_of, caps_of, hedged_of, service_of
+from cascade.serving import at_level, caches_of, caps_of, service_of
 from cascade.serving.plan import Calls, RunPlan, outright, unpromised
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: prom
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
     from cascade.serving.monitors import ServiceStatus
-    from cascade.serving.spending import Beside, SpendingGuard
+    from cascade.serving.spending import SpendingGuard
     from cascade.telemetry import TracedGuard
 
     Guards = Guard | TracedGuard | SpendingGuard
@@ -449,10 +449,10 @@ class Orchestrator:
             UsageError: no directory is known, or audits once raised an alarm about one of the certificates.
         """
         before = self.config.policy
-        configured, hedge = (before.path, before.hedge) if isinstance(before, DirectoryConfig) else (None, True)
+        configured = before.path if isinstance(before, DirectoryConfig) else None
         if directory is None and configured is None:
             raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
-        wanted = DirectoryConfig(kind="directory", path=str(directory or configured), hedge=hedge)
+        wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
         self._service, self.config = service_of(config, build_strategy(config), self._service), config
 
@@ -538,13 +538,12 @@ class Orchestrator:
         plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
         trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
         calls = Calls(self._guard, deadline, halt or self._halt, key)
-        hedged = None if audit or not traced else hedged_of(calls, asked, plan, self.config, self._prices)
         walk = run(
             asked,
             strategy=plan.strategy,
             policy=plan.policy,
             prices=self._prices,
-            budget=QuestionBudget(self._cap) if hedged is None else hedged.purse,
+            budget=QuestionBudget(self._cap),
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
             abstain_below=plan.abstain_below,
@@ -556,11 +555,10 @@ class Orchestrator:
             standins=self._standins,
             fields=self.fields,
         )
-        walk = walk if hedged is None else hedged.follow(walk)
         if serving is not None and not audit:  # later audits are counted by the modes
             walk = serving.counted(walk, odd=plan.scope is not None)
         walk = walk if self._caches is None else self._caches.followed(walk)
-        return hedged or calls, trace.follow(asked, walk), trace, plan
+        return calls, trace.follow(asked, walk), trace, plan
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:
         """Return the policy that serves at a level, by default at the default level."""
@@ -568,13 +566,13 @@ class Orchestrator:
             return at_level(self._service, level, alpha)
         return None if self._service is None else self._service.default
 
-    def _guard(self, request: Request, key: str | None = None, beside: Beside | None = None) -> Guards:
+    def _guard(self, request: Request, key: str | None = None) -> Guards:
         guard: Guard | TracedGuard = self._guards[request.model]
         if self.config.telemetry.spans:
             from cascade.telemetry import TracedGuard, tracer
 
             guard = TracedGuard(self._guards[request.model], tracer(), content=self.config.telemetry.content)
-        return guard if self._spending is None else self._spending.over(guard, key, beside)
+        return guard if self._spending is None else self._spending.over(guard, key)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
         return Deadline.after(self.config.timeouts.per_question_s if above_zero(seconds) is None else seconds)

@@ -156,8 +156,7 @@ class Call(NamedTuple):
 
     `cost_nano_usd` is None if price or usage is unknown; `cost_bound_nano_usd` is then an upper bound, if a price is
     known. `billed` is "yes", "no" or "maybe" (a timed-out call may still be charged). `unpriced` names the part of the
-    call without a known price, if the model has one. `begun` is the number of the step during which the call was
-    started early (a hedge); None for a call that started at its own step.
+    call without a known price, if the model has one.
     """
 
     request: Request
@@ -167,7 +166,6 @@ class Call(NamedTuple):
     billed: str = "yes"
     error: str | None = None
     unpriced: str | None = None
-    begun: int | None = None
 
     @property
     def lacks_logprobs(self) -> bool:
@@ -179,7 +177,7 @@ class Call(NamedTuple):
     @property
     def is_cut(self) -> bool:
         """Whether the question ended during the call, so that its reply is unknown."""
-        return self.completion is None and self.error is None and self.begun is None
+        return self.completion is None and self.error is None
 
     @property
     def failed_with(self) -> str:
@@ -483,8 +481,6 @@ class Answer:
             shown = ", ".join(f"{c.source}: {c.text!r}" for c in step.candidates) or "no usable answer"
             lines.append(f"step {step.number}: {shown} -> {step.reason}")
             lines.extend(f"  note: {note}" for note in step.notes)
-            lines.extend(f"  note: {_begun(call)}" for call in step.calls if call.begun is not None)
-        lines.extend(f"{_begun(call)}; {_unused(call)}" for call in self.loose_calls if call.begun is not None)
         lines.extend(f"warning: {warning}" for warning in self.warnings)
         asked_at = [] if self.level is None else [f"level: {self.level}"]
         return "\n".join([*lines, *asked_at, f"stopped: {self.stopped}"])
@@ -498,19 +494,6 @@ class Answer:
             document[name] = None if cost is None else float(cost)
         document["cost_by_model_usd"] = {m: None if c is None else float(c) for m, c in self.cost_by_model.items()}
         return document
-
-
-def _begun(call: Call) -> str:
-    return f"{call.request.role} was begun early, together with step {call.begun}"
-
-
-def _unused(call: Call) -> str:
-    """Return a sentence about a call that was started early and not used."""
-    ended = "it was not used" if call.error is None else call.error.rstrip(".")
-    cost, most = usd_or_none(call.cost_nano_usd), usd_or_none(call.cost_bound_nano_usd)
-    if cost is not None:
-        return f"{ended}; it cost ${cost.normalize():f}"
-    return f"{ended}; its cost is unknown" + ("" if most is None else f", at most ${most.normalize():f}")
 
 
 _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})

@@ -133,7 +133,6 @@ def fit(
     models: Models = None,
     reviews: Files = None,
     label_rate: float | None = None,
-    seconds_price_usd: float | None = None,
     seed: int = 0,
     output: str | Path | None = None,
     force: bool = False,
@@ -177,8 +176,6 @@ def fit(
         models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
         reviews: a file of reviews (`cascade review`): they decide what is right. Repeatable, for several reviewers.
         label_rate: use only the reviews drawn at this rate. By default all that were drawn.
-        seconds_price_usd: the price of a second of waiting, added to each cost for the seconds that the log records. It
-            affects how policies are fitted and chosen; the promise is the same.
         seed: seed of the random draws; the same log and seed give the same policy.
         output: the policy directory to write. By default none is written; see `save` of the result.
         force: overwrite the policy in the directory.
@@ -208,10 +205,6 @@ def fit(
     log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
     ready = checked(given, promise, log_asked, reviewed, told)
     found = _fitted(_Call(given, ready, working, told), seed)
-    if seconds_price_usd is not None:
-        from cascade.api.waiting import timed
-
-        found = timed(found, ready.log, ready.tables, seconds_price_usd, seed, told)
     found = replace(found, notices=tuple(notices))
     if output is None:
         return found
@@ -313,7 +306,6 @@ class FitOptions(NamedTuple):
     config: Path | None
     expires_days: int | None
     allow_everything: bool
-    seconds_price_usd: float | None
     output: str | None
     force: bool
 
@@ -412,14 +404,6 @@ def checked(
         with problems.noted():
             _check_prices(log, settings)
         tables = problems.of(lambda: tables_for(log, None if wanted is None else wanted.kind))
-        price = given.seconds_price_usd
-        if price is not None and promise.budget_usd is not None:
-            problems.add("--seconds-price counts seconds as costs, and --budget promises USD alone; leave one out.")
-        elif price is not None and tables is not None:
-            from cascade.episodes.seconds import seconds_of, with_seconds
-
-            plain, taken = tables, seconds_of(log.rows())
-            tables = problems.of(lambda: tuple([with_seconds(one, taken, price) for one in plain]))
     problems.refuse()
     assert wanted is not None  # noqa: S101 - else there were problems
     assert log is not None  # noqa: S101 - the same

@@ -50,7 +50,6 @@ fit_log = command(
         "guarantee": flag(help=KIND),
         "levels": flag(metavar="NAME=ALPHA,…"),
         "default_level": flag(metavar="NAME"),
-        "seconds_price_usd": flag("--seconds-price", metavar="USD"),
         "network_config": flag(metavar="FILE"),
         "steps": flag(),
         "checkpoint": flag(metavar="DIR"),

@@ -47,10 +47,8 @@ UNJUDGED = "an episode with an answer of which it is unknown whether it is right
 """Why a table that needs labels leaves an episode out."""
 FAILED = "failed"
 """Key there: step, role and error of each failed call of the episode."""
-BEGUN = "begun"
-"""Key there: the number of the step during which the call was started early."""
-EARLY = "begun early"
-"""The walk of a call that was started early and not used: its cost counts, but it is not a step."""
+CUT = "cut off"
+"""The walk of a call that was cut off: its cost counts, but it is not a step."""
 WRITTEN = "written_input_tokens"
 """Key there: how many tokens of the prompt the provider wrote to its cache."""
 ECHOED = "echoed"
@@ -183,8 +181,7 @@ def request_digest(request: Request) -> str:
 def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:
     """Yield an answer's rows, one per call that returned, in the order of the calls.
 
-    A call that was begun early and not used has one in any case, and so has one that was cut off, so that what it may
-    have cost is recorded (`EARLY`).
+    A call that was cut off has one too, so that what it may have cost is recorded (`CUT`).
 
     Args:
         answer: the answer, with its steps.
@@ -194,21 +191,20 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
     """
     head, failed = _head(answer.question) | {"horizon": horizon} | columns, _failed(answer)
     placed = [(step, call) for step in answer.steps for call in step.calls]
-    placed += [(_unfinished(call), call) for call in answer.loose_calls if call.begun is None]
+    placed += [(_unfinished(call), call) for call in answer.loose_calls]
     for step, call in placed:
         if call.completion is not None:
             row: dict[str, Any] = head | _call_columns(step, call, call.completion)
             if failed:
                 row["signals"]["replay"][FAILED] = failed
             yield row
-    yield from (head | _unused_columns(call) for call in answer.loose_calls if call.begun is not None or call.is_cut)
+    yield from (head | _cut_columns(call) for call in answer.loose_calls if call.is_cut)
 
 
-def _unused_columns(call: Call) -> dict[str, Any]:
-    """Return the columns of an unused call, started early or cut off; its cost is null if it was cancelled."""
-    nothing = Completion("", (call.failed_with or "cancelled").lower(), Usage(None, None))
-    row = _call_columns(_unfinished(call), call, call.completion or nothing) | {"walk": EARLY}
-    return row if call.completion is not None else row | {"text": None, "latency_ms": None}
+def _cut_columns(call: Call) -> dict[str, Any]:
+    """Return the columns of a call that was cut off; its cost is unknown."""
+    nothing = Completion("", "cancelled", Usage(None, None))
+    return _call_columns(_unfinished(call), call, nothing) | {"walk": CUT, "text": None, "latency_ms": None}
 
 
 def _head(question: Question) -> dict[str, Any]:
@@ -225,8 +221,8 @@ def _head(question: Question) -> dict[str, Any]:
 
 
 def _failed(answer: Answer) -> list[list[Any]]:
-    """Return step, role and error of each failed call, except for an early call, which is made again."""
-    failed = [call for call in answer.calls if call.error is not None and call.begun is None]
+    """Return step, role and error of each failed call."""
+    failed = [call for call in answer.calls if call.error is not None]
     return [[call.request.step, call.request.role, call.failed_with] for call in failed]
 
 
@@ -302,8 +298,6 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         replay[WRITTEN] = completion.usage.written_input_tokens
     if completion.fingerprint is not None:
         replay[FINGERPRINT] = completion.fingerprint
-    if call.begun is not None:
-        replay[BEGUN] = call.begun
     if completion.maybe_billed:
         replay["maybe_billed"] = completion.maybe_billed
     if call.cost_nano_usd is None and call.cost_bound_nano_usd is not None:

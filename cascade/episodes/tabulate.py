@@ -20,7 +20,7 @@ from cascade.episodes import asked
 from cascade.episodes.asked import Asker, by_role, by_step, is_ladder
 from cascade.episodes.schema import (
     BASE_ONLY,
-    EARLY,
+    CUT,
     ECHOED,
     GUIDE_ONLY,
     LAST_ONLY,
@@ -136,7 +136,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     """
     drafts: dict[str, dict[str, _Draft]] = defaultdict(lambda: defaultdict(_Draft))
     left_out, gold = dropped if dropped is not None else Dropped(), False
-    for row in (one for one in rows if one["walk"] != EARLY):  # that is money spent, and no part of an episode
+    for row in (one for one in rows if one["walk"] != CUT):  # that is money spent, and no part of an episode
         gold = gold or bool(row.get("gold"))
         _take(row, drafts[row["dataset"] or "log"])
     tables = []

@@ -1,6 +1,6 @@
 """A policy at a certified threshold, and a policy directory: the policy and its certificates.
 
-The directory has two JSON files, a learned policy's numbers, and its hedge if it has one (`hedging`).
+The directory has two JSON files and a learned policy's numbers.
 
 `policy.json` has the policy's settings, the questions that it has seen (training, selection) and, for a guarantee on
 the single answer, the path of thresholds that was ordered before calibration. `certificate.json` has the requested
@@ -108,17 +108,13 @@ def content(file: Path) -> bytes:
 
 def json_of(file: Path) -> Any:
     """Read a JSON file without duplicate names or non-JSON numbers. Raises ConfigError if it is not valid."""
-    return json_of_bytes(content(file), str(file))
-
-
-def json_of_bytes(data: bytes, source: str) -> Any:
-    """Read the bytes of such a file. Raises ConfigError as `json_of` does; the message names `source`."""
+    data = content(file)
     try:
         return json.loads(
             data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"it is not JSON as cascade writes it: {error}"], source) from None
+        raise ConfigError([f"it is not JSON as cascade writes it: {error}"], str(file)) from None
 
 
 def damaged(error: ConfigError) -> ConfigError:
@@ -294,11 +290,9 @@ class CalibratedPolicy(Policy):
 
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
-HEDGE_FILE = "hedge.json"
-"""The file of a hedge (`hedging`). No certificate covers it, since it changes no answer."""
 CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE = "README.md", "frontier.svg", "curves.csv", "curves.svg"
 """The files of a fitted policy's model card, its plot, and a network's learning curves as a table and a plot."""
-_OURS = (MODEL_FILE, HEDGE_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
+_OURS = (MODEL_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
 """The file that marks a directory with levels, and the folder of all levels but the default one (`levels`)."""
 SCHEMA_VERSION = 1
@@ -332,7 +326,7 @@ class PolicyArtifact:
         asked: the requested guarantee; None if unknown.
         unanswered: the number of calibration questions that no step answers rightly, which most promises do not cover;
             None if unknown.
-        files: further files by name: a learned policy's numbers, and its hedge.
+        files: further files by name: a learned policy's numbers.
     """
 
     policy: Mapping[str, Any]
@@ -344,11 +338,6 @@ class PolicyArtifact:
     asked: Guarantee | None = None
     unanswered: int | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-
-    @property
-    def hedge(self) -> bytes | None:
-        """The content of its hedge's file (`hedging.loads`); None without one."""
-        return self.files.get(HEDGE_FILE)
 
     @property
     def asks_reference(self) -> bool:

@@ -78,14 +78,10 @@ class PolicyConfig(KindSection):
 
 
 class DirectoryConfig(PolicyConfig):
-    """A policy directory, as `cascade calibrate` writes it: a policy with its certified thresholds.
-
-    With `hedge: false` the reference's call is never started early, even if the directory has a hedge (`hedging`).
-    """
+    """A policy directory, as `cascade calibrate` writes it: a policy with its certified thresholds."""
 
     kind: Literal["directory"]
     path: str = Field(min_length=1)
-    hedge: bool = True
 
     def build(self) -> NoReturn:
         """Raise an error: `factory.read_policy` reads a directory with its files and certificates."""

@@ -17,7 +17,6 @@ from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import asked_of, digest, from_document, number_of
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
-    HEDGE_FILE,
     MODEL_FILE,
     POLICY_FILE,
     SCHEMA_VERSION,
@@ -74,11 +73,9 @@ def _absent(folder: Path) -> str:
 
 
 def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
-    """Return the artefact with its hedge, if it has one, and with a learned policy's numbers."""
+    """Return the artefact with a learned policy's numbers."""
     from cascade.policies.config import HELD  # who writes a policy needs no settings
 
-    hedge = folder / HEDGE_FILE
-    artifact = replace(artifact, files={HEDGE_FILE: content(hedge)}) if there(hedge) else artifact
     found = HELD.class_at(artifact.policy)
     if found is None or found.not_by_hand is None:
         return artifact

@@ -169,14 +169,14 @@ def usual(at: Shown) -> int:
 
 
 def failures(step: Step) -> list[str]:
-    """Return a sentence for each failed call of a step, without calls that began early, since these are repeated.
+    """Return a sentence for each failed call of a step.
 
     Only `Call.error` has the provider's own message.
     """
     return [
         f"the call of {call.request.role} at step {step.number} failed ({call.failed_with})"
         for call in step.calls
-        if call.error is not None and call.begun is None
+        if call.error is not None
     ]
 
 

@@ -35,7 +35,7 @@ async def whole_of(
     calls, walk, trace, _ = orchestrator._begin(  # noqa: SLF001 - the same
         asked, None, None, None, None, only, trace_id, audit=True
     )
-    made = {call.request.model: call for call in served.calls if call.begun is None or call.completion is not None}
+    made = {call.request.model: call for call in served.calls}
 
     async def replied(one: Request) -> Completion:
         call = made.pop(one.model, None)

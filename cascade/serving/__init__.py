@@ -1,4 +1,4 @@
-"""Serves questions: certificates, audits, monitors, shared caps, prompt caches, hedges; `plan` has the run plans.
+"""Serves questions: certificates, audits, monitors, shared caps, prompt caches; `plan` has the run plans.
 
 Certificates (`levels`, `certified`, `monitors`, `audits`), shared caps (`spending`) and prompt caches are imported only
 if a configuration needs them.
@@ -10,16 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cascade.errors import UsageError
-from cascade.money import nano_usd
-from cascade.serving.plan import Calls, RunPlan
 from cascade.strategies.base import Strategy
-from cascade.types import Question
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.money import Price
     from cascade.serving.certified import CertifiedPolicy
-    from cascade.serving.early_calls import HedgedCalls
     from cascade.serving.levels import ServingState
     from cascade.serving.prompt_caches import PromptCaches
     from cascade.serving.spending import Spending
@@ -55,20 +51,6 @@ def caches_of(config: CascadeConfig, prices: Mapping[str, Price | None]) -> Prom
     from cascade.serving.prompt_caches import PromptCaches
 
     return PromptCaches(config.budget.prompt_cache_s, prices)
-
-
-def hedged_of(
-    calls: Calls, question: Question, plan: RunPlan, config: CascadeConfig, prices: Mapping[str, Price | None]
-) -> HedgedCalls | None:
-    """Return the calls of a question whose reference may be called early; None if the plan has no hedge."""
-    if plan.hedge is None:
-        return None
-    from cascade.serving.early_calls import HedgedCalls
-    from cascade.serving.hedging import Hedging, Purse
-
-    cap = config.budget.per_question
-    purse, per_call_s = Purse(None if cap is None else nano_usd(cap)), config.timeouts.per_call_s
-    return HedgedCalls(calls, Hedging(question, plan.strategy, plan.hedge, prices, purse, calls.deadline, per_call_s))
 
 
 def caps_of(config: CascadeConfig) -> Spending | None:

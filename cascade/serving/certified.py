@@ -22,7 +22,6 @@ from cascade.errors import ConfigError, NotCertifiedError
 from cascade.guarantees.base import Audit, Judge, get
 from cascade.guarantees.certificate import of_segment
 from cascade.policies.base import Policy, Takes
-from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope, failures, kind_of, unlike
 from cascade.serving.audits import Outcome, critical_of
@@ -34,7 +33,6 @@ from cascade.types import Answer, Certificate, Question, Step
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
     from cascade.policies.artifact import PolicyArtifact
-    from cascade.policies.hedging import Hedge
 
 CALIBRATE = "make one with: cascade calibrate EPISODES --policy … -o DIR, and name it: policy: DIR"
 
@@ -82,7 +80,6 @@ class CertifiedPolicy:
         self._strategy = strategy if takes is None else strategy.only(takes)
         self._walk = reference_walk(strategy) if takes is not None and takes.reference else None
         self._today, self._level = today, level
-        self._hedge = _hedge_of(config, artifact)
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         certificates = () if artifact is None else artifact.certificates
@@ -167,9 +164,7 @@ class CertifiedPolicy:
         if scope is not None and known.odder:
             scope = replace(scope, strict=True)
         below, walk = policy.abstain_below, self._walk
-        return RunPlan(
-            self._strategy, policy, held, below, audit, warnings, walk, self._level, scope, hedge=self._hedge
-        )
+        return RunPlan(self._strategy, policy, held, below, audit, warnings, walk, self._level, scope)
 
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
         """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
@@ -275,16 +270,6 @@ class CertifiedPolicy:
         scope = self._scopes.get(certificate.calibration_id)
         found = [*failed, *(said for step in answer.steps if scope is not None for said in scope.outside(step))]
         return found[0] if found else None
-
-
-def _hedge_of(config: CascadeConfig, artifact: PolicyArtifact | None) -> Hedge | None:
-    """Return the hedge of a policy directory; None if it has none or the configuration turns it off."""
-    wanted = config.policy
-    if artifact is None or not isinstance(wanted, DirectoryConfig) or not wanted.hedge or artifact.hedge is None:
-        return None
-    from cascade.policies.hedging import loads  # numpy, which most questions do not need
-
-    return loads(artifact.hedge, wanted.path)
 
 
 def _uncounted(answer: Answer) -> str | None:

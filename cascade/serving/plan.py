@@ -15,18 +15,17 @@ from cascade.strategies.base import Strategy
 from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate, Completion, Request, TextDelta
 
 if TYPE_CHECKING:
-    from cascade.policies.hedging import Hedge
     from cascade.policies.scope import Scope
     from cascade.providers.guard import Guard
-    from cascade.serving.spending import Beside, SpendingGuard
+    from cascade.serving.spending import SpendingGuard
     from cascade.telemetry import TracedGuard
 
 
 class RunPlan(NamedTuple):
     """The run plan of a question.
 
-    `scope` is the scope of the certificate; `hedge` has the rules for starting the reference's call early. `walk` is
-    its name in the traces if another strategy than the configured one runs; `level` is the name of the policy's level.
+    `scope` is the scope of the certificate. `walk` is its name in the traces if another strategy than the configured
+    one runs; `level` is the name of the policy's level.
     """
 
     strategy: Strategy
@@ -38,15 +37,12 @@ class RunPlan(NamedTuple):
     walk: str | None = None
     level: str | None = None
     scope: Scope | None = None
-    hedge: Hedge | None = None
 
 
 class Guards(Protocol):
-    """Finds the guard that makes a call, for a key of the server, and for an early call together with another one."""
+    """Finds the guard that makes a call for a key of the server."""
 
-    def __call__(
-        self, request: Request, key: str | None = None, beside: Beside | None = None
-    ) -> Guard | TracedGuard | SpendingGuard:
+    def __call__(self, request: Request, key: str | None = None) -> Guard | TracedGuard | SpendingGuard:
         """Return the guard of a request's model."""
         ...
 

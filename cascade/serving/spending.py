@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
@@ -32,18 +32,6 @@ logger = logging.getLogger("cascade")
 _SLACK_S = 60.0
 """Seconds after the latest end of a call at which its hold counts as lost."""
 _POLL_S = 0.02
-
-
-class Beside(NamedTuple):
-    """The call that an early call runs together with (`early_calls`).
-
-    Attributes:
-        request: the call that is made at the same time.
-        held: is called once the early call's money is held or refused; the other call waits for this.
-    """
-
-    request: Request
-    held: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -78,19 +66,9 @@ class Spending:
         url = ledger_url(budget)
         return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
 
-    def over(self, guard: Guard | TracedGuard, key: str | None, beside: Beside | None = None) -> SpendingGuard:
-        """Return a guard whose calls count for a key of the server; `beside` is given for an early call."""
-        return SpendingGuard(self, guard, key) if beside is None else _EarlyGuard(self, guard, key, beside)
-
-    def reserve_both(self, request: Request, other: Request, key: str | None) -> Hold | Refused:
-        """Hold the highest cost of a call if another call also fits. Raises as `reserve`."""
-        room = self.reserve(other, key)
-        if isinstance(room, Refused):
-            return room
-        try:
-            return self.reserve(request, key)
-        finally:
-            self.give_back(room)
+    def over(self, guard: Guard | TracedGuard, key: str | None) -> SpendingGuard:
+        """Return a guard whose calls count for a key of the server."""
+        return SpendingGuard(self, guard, key)
 
     def reserve(self, request: Request, key: str | None) -> Hold | Refused:
         """Hold the highest cost of a call.
@@ -270,34 +248,6 @@ class SpendingGuard:
         found = asked.result()
         if isinstance(found, Hold):
             asked.get_loop().run_in_executor(None, self._spending.give_back, found)
-
-
-class _EarlyGuard(SpendingGuard):
-    """The guard of an early call: it does not wait for money, and leaves room for the call made together with it."""
-
-    def __init__(self, spending: Spending, guard: Guard | TracedGuard, key: str | None, beside: Beside) -> None:
-        super().__init__(spending, guard, key)
-        self._beside = beside
-
-    def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:  # noqa: ARG002 - it does not wait
-        try:
-            return self._or_refused(self._reserve(request), request)
-        finally:
-            self._beside.held()
-
-    async def _aheld(self, request: Request, deadline: Deadline) -> Hold:
-        try:
-            return self._or_refused(await self._reserved(request, deadline), request)
-        finally:
-            self._beside.held()
-
-    def _reserve(self, request: Request) -> Hold | Refused:
-        return self._spending.reserve_both(request, self._beside.request, self._key)
-
-    def _or_refused(self, found: Hold | Refused, request: Request) -> Hold:
-        if isinstance(found, Refused):
-            raise BudgetExceededError(f"the shared caps have no room for an additional call to {request.model}.")
-        return found
 
 
 def _down(why: str) -> CascadeError:

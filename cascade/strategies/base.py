@@ -158,14 +158,6 @@ class Strategy(Protocol):
 
         return FixedPolicy()
 
-    def ahead(self, question: Question) -> tuple[Request | None, ...]:  # noqa: ARG002 - for those that know some
-        """Return the request of each step that does not depend on the results of earlier steps; None for the others.
-
-        The purpose is `SKIP` where the model is not asked. Empty where the strategy cannot say. A call of such a step
-        may be begun before its step is reached (`serving.hedging`).
-        """
-        return ()
-
     def only(self, takes: Takes) -> Strategy:
         """Return the strategy of the part that a policy takes.
 

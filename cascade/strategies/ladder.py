@@ -76,11 +76,6 @@ class Ladder(Strategy):
             told = yield (yield from self.rung(question, form, use, number, earlier, last=last))
             number = following(told, number, self.horizon, calls=self.calls)
 
-    def ahead(self, question: Question) -> tuple[Request, ...]:
-        """Return the request of each model: none reads another's answer."""
-        form = form_of(question, self.prompts)
-        return tuple([self.request(question, form, use, number) for number, use in enumerate(self.rungs, 1)])
-
     def request(self, question: Question, form: Form, use: ModelUse, number: int) -> Request:
         """Return the call that asks one model; its purpose is `SKIP` where the model lacks what the question needs."""
         request = form.request(use, use.name, number)

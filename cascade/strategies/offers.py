@@ -122,16 +122,6 @@ class Offers(Strategy):
         kept = [replace(offer, parents=tuple([place[parent] for parent in offer.parents])) for offer in chosen]
         return replace(self, offers=tuple(kept))
 
-    def ahead(self, question: Question) -> tuple[Request | None, ...]:
-        """Return the request of each offer that reads no other."""
-        form = form_of(question, self.prompts)
-        return tuple(
-            [
-                None if offer.parents else form.request(self._drawn(number), offer.name, number)
-                for number, offer in enumerate(self.offers, 1)
-            ]
-        )
-
     def plan(self, question: Question) -> Plan:
         """Plan one call a step.
 

@@ -277,17 +277,6 @@ class Verified(Strategy):
         """The model of each step, by its place in the ladder, and whether the step is a check."""
         return [(place, check) for place, checked in enumerate(self.checked) for check in (False, True)[: 1 + checked]]
 
-    def ahead(self, question: Question) -> tuple[Request | None, ...]:
-        """Return the request of each model; a check reads an answer."""
-        form, rungs = form_of(question, self.ladder.prompts), self.ladder.rungs
-        steps = enumerate(self._pairs, 1)
-        return tuple(
-            [
-                None if checks else self.ladder.request(question, form, rungs[place], number)
-                for number, (place, checks) in steps
-            ]
-        )
-
     def plan(self, question: Question) -> Plan:
         """Plan one call a step: a model's, then the verifier's."""
         form, earlier, done = form_of(question, self.ladder.prompts), list[str](), dict[int, Step]()

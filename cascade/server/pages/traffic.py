@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from cascade.episodes.schema import EARLY
+from cascade.episodes.schema import CUT
 from cascade.money import Price, Usage
 from cascade.types import ALONE
 
@@ -109,7 +109,7 @@ def _seen(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bo
     until = [one for one in calls if one["step"] <= calls[last]["step"]] if audited else list(calls)
     if observed:
         until = [one for one in calls if one["model"] == guide]
-    used = [one for one in until if one["walk"] != EARLY]
+    used = [one for one in until if one["walk"] != CUT]
     costs = [one["cost_nano_usd"] for one in calls]
     of_guide = [one["cost_nano_usd"] for one in calls if one["model"] == guide and one["candidate"] is not None]
     return Seen(

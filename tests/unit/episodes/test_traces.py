@@ -22,7 +22,7 @@ from patience import PATIENCE_S, until
 
 from cascade.chat import ChatRequest
 from cascade.episodes import trace_queue
-from cascade.episodes.schema import COLUMNS, EARLY, hashed, identity
+from cascade.episodes.schema import COLUMNS, CUT, hashed, identity
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.tabulate import tables_from_rows
@@ -580,7 +580,7 @@ def test_steps_that_were_finished_before_a_cancellation_keep_their_candidates(fi
         (2, "guide", 1),
     ]
     assert {row["signals"]["replay"]["stopped"] for row in found} == {"cancelled"}
-    (cut,) = [row for row in found if row["walk"] == EARLY]  # what the client read of it may be billed
+    (cut,) = [row for row in found if row["walk"] == CUT]  # what the client read of it may be billed
     assert (cut["step"], cut["text"], cut["cost_nano_usd"]) == (3, None, None)
 
 
@@ -603,7 +603,7 @@ async def test_f47_a_cancelled_ask_is_recorded(file_url: str) -> None:
     await cascade.aclose()
     row, cut = rows_in(file_url)
     assert (row["text"], row["signals"]["replay"]["stopped"]) == ("Answer: Danube", "cancelled")
-    assert (cut["source"], cut["walk"], cut["cost_nano_usd"]) == ("guide", EARLY, None)
+    assert (cut["source"], cut["walk"], cut["cost_nano_usd"]) == ("guide", CUT, None)
 
 
 def test_an_abandoned_stream_is_recorded_with_its_cost(file_url: str) -> None:
@@ -613,12 +613,12 @@ def test_an_abandoned_stream_is_recorded_with_its_cost(file_url: str) -> None:
             if getattr(event, "role", "") == "guide":
                 break
         events.close()
-    assert [(row["source"], row["walk"]) for row in rows_in(file_url)] == [("base", None), ("guide", EARLY)]
+    assert [(row["source"], row["walk"]) for row in rows_in(file_url)] == [("base", None), ("guide", CUT)]
     with wired(file_url) as cascade:
         untouched: Any = cascade.stream("what?", raw=True)
         next(untouched)
         untouched.close()  # a call was under way, which may be billed
-    assert [(row["source"], row["walk"]) for row in rows_in(file_url)[2:]] == [("base", EARLY)]
+    assert [(row["source"], row["walk"]) for row in rows_in(file_url)[2:]] == [("base", CUT)]
     with pytest.raises(UsageError):  # it is money, and no part of an episode
         tables_from_rows(rows_in(file_url)[2:])
 
