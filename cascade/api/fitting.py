@@ -33,7 +33,7 @@ from cascade.api.promises import GuaranteeOptions, wanted_guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.logs import Log
-from cascade.guarantees.base import DEFAULT, Guarantee, default_kind, get, is_known
+from cascade.guarantees.base import Guarantee, default_kind
 from cascade.policies.artifact import CARD_FILE, POLICY_FILE, check_target, writable
 from cascade.policies.design import Embedder
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS, as_learned
@@ -42,7 +42,6 @@ from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.portfolio import AUTO, check_method, method_written
 
 if TYPE_CHECKING:
-    from cascade.api.fit_crossed import CrossedFit
     from cascade.api.fit_levels import LevelsFit, LevelsWanted
     from cascade.api.fit_uncertified import UncertifiedFit
     from cascade.config import CascadeConfig
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from cascade.training.networks.config import CCPOConfig
     from cascade.training.networks.trainer import Networks
 
-FitResult: TypeAlias = "PolicyFit | LevelsFit | CrossedFit | UncertifiedFit"
+FitResult: TypeAlias = "PolicyFit | LevelsFit | UncertifiedFit"
 Show: TypeAlias = Callable[[Any], None]
 """A callback for the progress of training; it receives a `training.networks.progress.Progress`."""
 Working: TypeAlias = Callable[[str], AbstractContextManager[Show]]
@@ -120,7 +119,6 @@ def fit(
     lambda_set: float = 0.0,
     init: str | Path | None = None,
     embed: bool = False,
-    cross_calibrate: bool = False,
     levels: str | Mapping[str, float] | None = None,
     default_level: str | None = None,
     networks: NetworkOptions = NetworkOptions(),  # noqa: B008 - frozen
@@ -160,8 +158,6 @@ def fit(
         init: a fitted policy to start from.
         embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). A policy
             that uses them needs both to serve.
-        cross_calibrate: set no questions aside: each question certifies a policy that was fitted without it. The
-            certificate is weaker: misses up to twice alpha.
         levels: fit several levels, each with a certificate, into one directory; a request names one: low=0.2,high=0.05.
             For regret, agreement and preference, which the reference keeps by itself, above 0.1 promises little:
             low=0.1,medium=0.05,high=0.02.
@@ -183,8 +179,7 @@ def fit(
         tell: is called with each notice about the log or the call.
 
     Returns:
-        A `PolicyFit`; with levels a `LevelsFit`, with `cross_calibrate` a `CrossedFit`, for a network without a
-        certificate an `UncertifiedFit`.
+        A `PolicyFit`; with levels a `LevelsFit`, for a network without a certificate an `UncertifiedFit`.
 
     Raises:
         UsageError: the call is wrong; the message lists every problem.
@@ -227,13 +222,6 @@ def _fitted(call: _Call, seed: int) -> FitResult:
     given, ready = call.given, call.ready
     asked = {"method asked for": given.policy, "seed": str(seed)}
     how: dict[str, Any] = {"method": given.policy, "config": ready.settings, "seed": seed}
-    if given.cross_calibrate:
-        from cascade.api.fit_crossed import CrossedFit
-        from cascade.training.crossing import fit_crossed
-
-        with call.working("choosing, fitting and certifying, five times"):
-            done = fit_crossed(ready.tables, ready.wanted, **how, expires_days=given.expires_days)
-        return CrossedFit(done, asked)
     how |= {"lambda_set": given.lambda_set}
     how |= {} if given.calibration_share is None else {"calibration_share": given.calibration_share}
     how["embedding"] = None
@@ -299,7 +287,6 @@ class FitOptions(NamedTuple):
     lambda_set: float
     init: Path | None
     embed: bool
-    cross_calibrate: bool
     levels: str | None
     default_level: str | None
     networks: NetworkOptions
@@ -325,27 +312,14 @@ class FitOptions(NamedTuple):
             yield f"The share of questions that certify must lie between 0 and 1, not {self.calibration_share:g}."
         if not 0 <= self.lambda_set < math.inf:
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
-        if self.cross_calibrate and self.levels is not None:
-            yield "--levels sets questions aside to certify, and --cross-calibrate sets none aside; leave one out."
         if self.levels is not None and self.policy in CERTIFIABLE:
             for name, one in {"--init": self.init, "--embed": self.embed}.items():
                 if one:
                     yield f"{name} cannot be combined with one network for several levels."
 
-    def uncrossed(self) -> list[str]:
-        """Return the options that do not go with --cross-calibrate."""
-        there = {"--lambda-set": self.lambda_set, "--init": self.init, "--embed": self.embed}
-        there |= {
-            "--allow-everything": self.allow_everything,
-            "--calibration-share": self.calibration_share is not None,
-        }
-        network = [f"--policy {self.policy.replace('_', '-')}"] if self.policy in CERTIFIABLE else []
-        return [*(name for name, one in there.items() if one), *network, *self.networks.options]
-
     def besides(self, promise: GuaranteeOptions) -> dict[str, bool]:
         """Return which options of a certificate were given."""
         there = {
-            "--cross-calibrate": self.cross_calibrate,
             "--levels": self.levels is not None,
             "--init": self.init is not None,
         }
@@ -390,9 +364,6 @@ def checked(
     levels = _levels(problems, given, promise)
     at_default = promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
     wanted = problems.of(lambda: wanted_guarantee(at_default, settings, tell))
-    if given.cross_calibrate:
-        with problems.noted():
-            _check_crossable(wanted, promise, given.uncrossed())
     directory = given.init
     started = None if directory is None else problems.of(lambda: _init(directory))
     embedder = problems.of(_sentence_model) if given.embed else None
@@ -463,39 +434,17 @@ def _check_output(problems: Problems, output: str, *, force: bool) -> None:
             )
 
 
-def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, besides: list[str]) -> None:
-    """Refuse options that conflict with --cross-calibrate; if the promise itself conflicts, name its options."""
-    from cascade.training.crossing import check_crossable
-
-    if wanted is not None:
-        check_crossable(wanted, besides)
-        return
-    crossable = promise.kind is None or (is_known(promise.kind) and get(promise.kind).crossable)
-    there = {
-        f"--guarantee {promise.kind}": not crossable,
-        "--by-segment": promise.by_segment,
-        "--together": promise.together,
-    }
-    there |= {"--delta": promise.delta is not None, "--budget": promise.budget_usd is not None}
-    besides += [name for name, one in there.items() if one]
-    if besides:
-        check_crossable(Guarantee(DEFAULT), besides)
-
-
 def _init(directory: Path) -> Init:
     """Return the policy to start from.
 
     Raises:
-        UsageError: it was not fitted, or it holds several policies.
+        UsageError: it was not fitted.
     """
     from cascade.api.policies import policy_directory
-    from cascade.policies.cross import as_crossed
 
     if not (directory / POLICY_FILE).is_file():
         raise UsageError(f"--init {directory} is not a policy directory: name one that cascade fit wrote.")
     held = policy_directory(directory, certificates=False)
-    if as_crossed(held.policy) is not None:
-        raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and --init starts from one.")
     learned = as_learned(held.policy)
     if learned is None:
         raise UsageError(f"{directory} holds a policy that was not fitted, so --init cannot start from it.")

@@ -251,7 +251,7 @@ def _watched(certificate: Certificate, level: float, missed: Bools) -> Watched:
         k=certificate.k,
         delta=certificate.delta,
         level=level,
-        null="risk" if certificate.k is None else None,  # cross-calibration: monitor the rate itself
+        null="risk" if certificate.k is None else None,
     )
     for one in missed.tolist():
         monitor = monitor.update(one)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration import crossing
 from cascade.calibration.calibrating import looked_at, ordering
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
 from cascade.calibration.samples import absent, among, data_sha256, joined, once, one_a_group, places, tied
@@ -31,7 +30,6 @@ from cascade.guarantees.laws import Told, whom
 from cascade.guarantees.questions import Found
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.cross import as_crossed
 from cascade.types import Certificate
 
 
@@ -165,20 +163,11 @@ def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfi
 
 def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
     both = len(artifact.seen.all.intersection(artifact.questions))
-    if crossing.is_crossed(artifact):
-        return _seen_crossed(artifact, both)
     if both:
         return Check("seen", ok=False, said=f"{both} calibration questions were also used to choose or fit the policy")
     aside = len(set(table.take(among(table, artifact.seen.all)).questions))
     said = f"{aside} questions that made the policy are set aside" if aside else _NONE_SEEN
     return Check("seen", ok=True, said=said)
-
-
-def _seen_crossed(artifact: PolicyArtifact, both: int) -> Check:
-    """Return the check that the certifying questions also made the members, as cross-calibration requires."""
-    again = f"fit again with the seed {artifact.policy['seed']} to see the same bytes"
-    said = f"{both} questions were used both to fit and to certify, each for a member that was fitted without it"
-    return Check("seen", ok=True, said=f"{said}: {again}")
 
 
 def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Iterator[Check]:
@@ -189,16 +178,14 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
     table = looked_at(tied(table), wanted)
     held = frozenset(artifact.questions)
     mine, seen = among(table, held), among(table, artifact.seen.all)
-    crossed = crossing.is_crossed(artifact)
-    whole = _once(table, mine | seen, wanted) if crossed else _once(table, mine & ~seen, wanted)
-    again = whole.take(among(whole, held)) if crossed else whole
+    again = _once(table, mine & ~seen, wanted)
     # A question is not fresh if another question of its group made or certified the policy.
     known = {group for group, one in zip(table.groups, mine | seen, strict=True) if one}
     unknown = np.array([group not in known for group in table.groups], dtype=np.bool_)
     fresh = one_a_group(_once(table, unknown, wanted), separate=wanted.by_segment)
     there = len(set(again.questions))
     if there == len(held) and there:
-        yield _recalibrated(artifact, wanted, policy, again, whole)
+        yield _recalibrated(artifact, wanted, policy, again)
         if artifact.path is not None:
             yield _path_again(artifact, policy, _once(table, seen, wanted))
     elif there or not fresh.n:
@@ -213,24 +200,17 @@ def _once(table: EpisodeTable, rows: Bools, wanted: Guarantee) -> EpisodeTable:
     return some.take(once(some, separate=wanted.by_segment))
 
 
-def _recalibrated(
-    artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, table: EpisodeTable, whole: EpisodeTable
-) -> Check:
+def _recalibrated(artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, table: EpisodeTable) -> Check:
     if data_sha256(table, separate=wanted.by_segment) != artifact.certificates[0].data_sha256:
         other = "answers, costs, signals, judgements or segments" if wanted.by_segment else _OTHER
         said = f"the log holds all calibration questions, but their {other} have changed"
         return Check("threshold", ok=False, said=said)
-    crossed = as_crossed(policy) if crossing.is_crossed(artifact) else None
     try:
-        if crossed is not None:
-            same, wrong = "folds and critical values", [*crossing.deviations(artifact, crossed, whole)]
-        else:
-            found = wanted.rules.calibrate(sample_of(table, policy), wanted, artifact.path)
-            same, wrong = "thresholds", [*_deviations(artifact.certificates, found)]
+        found = wanted.rules.calibrate(sample_of(table, policy), wanted, artifact.path)
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
-    wrong += _unanswered(artifact, table)
-    said = f"the {table.n} questions that set it give the same {same} again: {_listed(artifact.certificates)}"
+    wrong = [*_deviations(artifact.certificates, found), *_unanswered(artifact, table)]
+    said = f"the {table.n} questions that set it give the same thresholds again: {_listed(artifact.certificates)}"
     return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
 
 

@@ -32,7 +32,6 @@ from cascade.training.objective import Unit
 from cascade.types import Certificate
 
 if TYPE_CHECKING:  # a run needs only one of these ways to fit
-    from cascade.training.crossing import Crossed
     from cascade.training.networks.progress import Training
     from cascade.training.uncertified import Uncertified
 
@@ -440,69 +439,6 @@ def _aim(training: Training) -> str:
         return f"It aims at a mean cost of {training.cost:.3g} steps, a mean step being 1."
     mean = ", the mean over the levels" if training.levels > 1 else ""
     return f"It aims to keep the promise on {100 * training.covered:.3g} % of them{mean}."
-
-
-# --- the card of a cross-calibrated policy: one line for each member, and both bounds ---
-
-
-_CROSSED_AGAIN = (
-    "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets one threshold on them.",
-    "Other models, prices or prompts: `cascade fit NEW_EPISODES --cross-calibrate -o NEW_DIR` fits again.",
-    "`cascade verify DIR EPISODES` computes the folds and the critical values again from the data, and compares.",
-)
-
-
-def crossed_files(done: Crossed, settings: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the card by the name of its file. `settings` are the fit's options, in words."""
-    return {CARD_FILE: ("\n".join(_crossed_lines(done, settings)).rstrip() + "\n").encode("utf-8")}
-
-
-def _crossed_lines(done: Crossed, settings: Mapping[str, str]) -> Iterator[str]:
-    many, certificate = len(done.choices), done.artifact.certificates[0]
-    yield from (f"# A policy for {plain_line(done.training.dataset)}", "")
-    yield (
-        f"Cross-calibrated: {many} policies, each chosen and fitted without a fold of the questions, decide by the "
-        "mean rank of their scores among the critical values of that fold. Made by `cascade fit --cross-calibrate`; "
-        "`policy: ./this-directory` in a configuration serves it."
-    )
-    files = f"`{POLICY_FILE}` lists what they read, `{MODEL_FILE}` has their numbers and the critical values"
-    yield from ("", f"{files}, `{CERTIFICATE_FILE}` the promise.", "", "## What it was made from", "")
-    rows = [
-        ("log", plain_line(done.training.dataset)),
-        ("questions, each to fit and to certify", f"{done.training.n:,}"),
-        ("alpha asked for", f"{done.alpha:g}"),
-        ("models", _models_of(certificate)),
-        *((what, plain_line(said)) for what, said in settings.items()),
-        ("data, SHA-256", f"`{certificate.data_sha256}`"),
-    ]
-    yield from markdown_table(["", ""], rows)
-    yield from _promised(done.calibrated)
-    from cascade.calibration.crossing import bound
-
-    yield from (f"**{plain_line(bound(done.alpha))}**", "")
-    yield (
-        "The figures are those of each question under the one member that has not seen it. All members serve together, "
-        "and as a rule cover more."
-    )
-    yield from ("", "## How it was chosen", "")
-    yield from _members(done)
-    yield from _limits(done.calibrated, _CROSSED_AGAIN)
-
-
-def _members(done: Crossed) -> Iterator[str]:
-    heads = ["member", "chosen", f"its {_WHAT[done.choices[0].unit]}", "because", "fitted on", "certifies with"]
-    rows = [
-        [
-            str(number),
-            plain_line(choice.chosen.name),
-            _figure(choice.winner.matched, choice.unit),
-            plain_line(choice.winner.why),
-            f"{choice.n:,}",
-            f"{critical.size:,}",
-        ]
-        for number, (choice, critical) in enumerate(zip(done.choices, done.policy.critical, strict=True))
-    ]
-    yield from markdown_table(heads, rows)
 
 
 # --- the card of a network without a certificate ---

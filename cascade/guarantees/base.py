@@ -211,7 +211,6 @@ class Kind(ABC):
         needs_quality: whether the kind reads how good each answer is, not only which are right.
         needs_reference: whether the kind reads the reference's answers.
         tests_a_path: whether a calibration tests points in an order that was fixed on other questions.
-        crossable: whether cross-calibration has a bound for the kind.
         reference_keeps_it: whether the reference alone keeps the promise by definition, so that it needs no test.
         counts_unanswered: whether a question that no step answers rightly breaks the promise.
         compares: whether "right" means equal to the reference's output, so that no label is needed.
@@ -233,7 +232,6 @@ class Kind(ABC):
     needs_quality: ClassVar[bool] = False
     needs_reference: ClassVar[bool] = False
     tests_a_path: ClassVar[bool] = False
-    crossable: ClassVar[bool] = False
     reference_keeps_it: ClassVar[bool] = False
     counts_unanswered: ClassVar[bool] = False
     compares: ClassVar[bool] = False

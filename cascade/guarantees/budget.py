@@ -21,7 +21,6 @@ class Budget(KeptAnswers):
     worst = "cost"
     monotone = False
     by_segment = False
-    crossable = False
 
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
         """Return the lowest threshold whose mean cost stays within the budget."""

@@ -32,7 +32,6 @@ class KeptAnswers(Kind):
     kept = "a right answer is kept, or no step has one"
     monotone = True
     by_segment = True
-    crossable = True
 
     def counted(self, table: Questions) -> Bools:
         """Return all questions, or those that some step may answer rightly."""

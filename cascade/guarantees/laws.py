@@ -7,7 +7,6 @@ The test for each promise:
 |---|---|
 | a share of questions, on average over calibrations | Beta-binomial, which includes the luck of the calibration |
 | a share of questions, with delta | binomial at alpha |
-| the same by cross-calibration | binomial at its alpha, twice the requested one: the law of its luck is unknown |
 | a mean, with delta | betting (`conformal.monitor`) |
 | a mean, on average over calibrations | betting at alpha + (0.74 + √(ln(1/p)/2))/√n, p = 2.5 %: luck of a calibration |
 

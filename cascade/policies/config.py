@@ -98,7 +98,6 @@ POLICIES: Registry[type[PolicyConfig]] = Registry(
         "prompted": "cascade.policies.prompted:PromptedConfig",
         "directory": "cascade.policies.config:DirectoryConfig",
         "learned": "cascade.policies.learned_config:LearnedConfig",
-        "cross": "cascade.policies.learned_config:CrossConfig",
     },
     subclass_of(PolicyConfig),
     by_place=True,

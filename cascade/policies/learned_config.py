@@ -38,19 +38,7 @@ class ModelFileConfig(Section):
 MOST_STEPS = 100
 
 
-class _InDirectory(PolicyConfig):
-    """The settings of a policy whose numbers are in a file of its directory."""
-
-    not_by_hand: ClassVar[str | None] = (
-        "a learned policy cannot be given by its settings; name the directory that cascade fit wrote: policy: DIR"
-    )
-
-    def build(self) -> NoReturn:
-        """Raise an error: the policy cannot be built from its settings alone."""
-        raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
-
-
-class LearnedConfig(_InDirectory):
+class LearnedConfig(PolicyConfig):
     """A fitted policy, as `cascade fit` writes it into a policy directory; it exists nowhere else.
 
     `on_missing: go_on`: if a feature is missing that was never missing in training, the policy goes on. `fitted` holds
@@ -59,6 +47,10 @@ class LearnedConfig(_InDirectory):
     numbers of steps, the reference alone, or "calls" if it decides before each call which one is bought. `states` then
     has the offers bought when each rule decides, and a feature's step is the number of its rule.
     """
+
+    not_by_hand: ClassVar[str | None] = (
+        "a learned policy cannot be given by its settings; name the directory that cascade fit wrote: policy: DIR"
+    )
 
     kind: Literal["learned"]
     method: Literal[
@@ -109,6 +101,10 @@ class LearnedConfig(_InDirectory):
         raise ValueError(
             f'it must be "reference", "calls" or a list of steps: rising whole numbers from 1 to {MOST_STEPS}'
         )
+
+    def build(self) -> NoReturn:
+        """Raise an error: the policy cannot be built from its settings alone."""
+        raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
 
     def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:
         """Return the policy whose numbers are in the directory's file, with its sentence model."""
@@ -189,26 +185,3 @@ def _same_places(sources: tuple[str, ...], places: tuple[frozenset[str], ...]) -
     return len(set(sources)) == len(places) == len(sources) and all(
         any(source in names for source in sources) for names in places
     )
-
-
-class CrossConfig(_InDirectory):
-    """Learned policies that decide together, as only `cascade fit --cross-calibrate` writes them.
-
-    `alpha` is their threshold, `seed` drew the folds; all members name the one file that holds the numbers of all.
-    """
-
-    kind: Literal["cross"]
-    alpha: float = Field(gt=0, lt=0.5)
-    seed: int = Field(ge=0)
-    members: tuple[LearnedConfig, ...] = Field(min_length=2, max_length=100)
-    model: ModelFileConfig
-
-    def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:  # noqa: ARG002
-        """Return the policies whose numbers are in the directory's file, as one."""
-        from cascade.policies import cross as cross_file
-
-        return cross_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
-
-    def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield the inputs that the members were fitted on and the strategy lacks, each problem once."""
-        yield from dict.fromkeys(said for member in self.members for said in member.problems(strategy))

@@ -9,7 +9,7 @@ range, or circular.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256 as _sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,12 +89,16 @@ def dumps(policy: LearnedPolicy) -> bytes:
         UsageError: the policy could not be read back: a weight is not finite, or a scorer has other features than its
             rule.
     """
-    data = packed(tensors(policy))
-    check_written(lambda: loads(data, settings(policy, data)))
+    arrays = _tensors(policy)
+    data = _bytes_of({name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()})
+    try:
+        loads(data, settings(policy, data))
+    except ConfigError as error:
+        raise UsageError(f"This policy cannot be written: {'; '.join(error.problems)}.") from None
     return data
 
 
-def tensors(policy: LearnedPolicy) -> dict[str, Array]:
+def _tensors(policy: LearnedPolicy) -> dict[str, Array]:
     """Return a policy's numbers by their names in the file."""
     arrays: dict[str, Array] = {"layout": np.array(LAYOUT, dtype=np.int64)}
     for name, scorer in _places(policy):
@@ -113,47 +117,32 @@ def _own(scorer: Scorer) -> Mapping[str, Array]:
     return {"output": arrays["output"]} if scorer.network is not None else arrays
 
 
-def packed(arrays: Mapping[str, Array]) -> bytes:
-    """Return named arrays as the bytes of a file; equal arrays give equal bytes."""
-    return _bytes_of({name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()})
-
-
-def check_written(read: Callable[[], Any]) -> None:
-    """Raise UsageError if the policy just written cannot be read back."""
-    try:
-        read()
-    except ConfigError as error:
-        raise UsageError(f"This policy cannot be written: {'; '.join(error.problems)}.") from None
-
-
 def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) -> LearnedPolicy:
     """Return the policy from its settings and the file that they name.
 
     `section` has the form that `learned_config.LearnedConfig` checks; errors name `source`.
     """
-    features, problems = features_of(section)
-    held = unpacked(data, section["model"]["sha256"], problems, source)
-    policy = policy_of(held, section, features)
-    refuse(held, source)
+    features, problems = _features_of(section)
+    problems += model_problems(data, section["model"]["sha256"])
+    if problems:
+        raise ConfigError(problems, source)
+    read = _unpacked(data, source)
+    policy = _policy_of(read, section, features)
+    if problems := [*read.problems, *(f"{name}: it has no such tensor" for name in read.left())]:
+        raise ConfigError([f"{MODEL_FILE}: {said}" for said in problems], source)
     return policy
 
 
-def unpacked(data: bytes, sha256: str, problems: Sequence[str], source: str | None) -> Reading:
-    """Return a file's arrays, to be read by name.
-
-    `problems` are those of the settings that name the file and its SHA-256.
-    """
-    problems = [*problems, *model_problems(data, sha256)]
-    if problems:
-        raise ConfigError(problems, source)
+def _unpacked(data: bytes, source: str | None) -> Reading:
+    """Return a file's arrays, to be read by name."""
     try:
         return Reading(_arrays_of(data))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ConfigError([f"{MODEL_FILE}: it is not a safetensors file: {error}"], source) from None
 
 
-def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
-    """Return the policy in a part of a file, noting problems; use it only if `refuse` raises nothing."""
+def _policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
+    """Return the policy in a part of a file, noting problems."""
     rules, directions = tuple(_rules(held, features)), _directions(held, section.get("embedding"), features)
     states = tuple([tuple(state) for state in section.get("states") or ()])
     kappa, takes = float(section["kappa"]), _takes(section)
@@ -162,13 +151,6 @@ def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[Feat
     except UsageError as error:
         held.note(str(error))
         return LearnedPolicy(section["method"], rules, kappa, directions, takes=takes)
-
-
-def refuse(held: Reading, source: str | None) -> None:
-    """Raise ConfigError with all problems noted about a file, and all tensors that were not read."""
-    problems = [*held.problems, *(f"{name}: it has no such tensor" for name in held.left())]
-    if problems:
-        raise ConfigError([f"{MODEL_FILE}: {said}" for said in problems], source)
 
 
 def save(path: str | Path, policy: LearnedPolicy) -> str:
@@ -196,7 +178,7 @@ def _places(policy: LearnedPolicy) -> Iterator[tuple[str, Scorer]]:
             yield from ((f"step{number}.{name}.{at}", one) for at, one in enumerate(many) if one is not None)
 
 
-def features_of(section: Mapping[str, Any]) -> tuple[list[FeatureSet], list[str]]:
+def _features_of(section: Mapping[str, Any]) -> tuple[list[FeatureSet], list[str]]:
     """Return the features of each step, and problems with them."""
     horizon, sources = len(section.get("states") or ()) or section["horizon"], tuple(section["sources"])
     problems, names = [], [list[str]() for _ in range(horizon)]

@@ -271,7 +271,7 @@ class CertificateMonitors:
             k=certificate.k,
             delta=certificate.delta,
             level=self._level,
-            null="risk" if certificate.k is None else None,  # cross-calibration: monitor the rate itself
+            null="risk" if certificate.k is None else None,
         )
 
     def _new_online(self, certificate: Certificate) -> OnlineThreshold | None:

@@ -35,7 +35,6 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies import levels
 from cascade.policies.artifact import write
 from cascade.providers.fake import FakeProvider, reply
-from cascade.training.crossing import fit_crossed
 from cascade.training.fitting import fit_policy
 from cascade.training.levels import fit_levels
 from cascade.types import Answer, Question, Request
@@ -174,14 +173,6 @@ def _fitted(name: str, guarantee: Guarantee, method: str, **how: Any) -> Callabl
     return make
 
 
-def _crossed(name: str, guarantee: Guarantee) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        done = fit_crossed([table(name)], guarantee, method="depth", config=config(name), seed=3, today=TODAY)
-        write(folder, done.artifact)
-
-    return make
-
-
 def _levels(name: str, guarantee: Guarantee, alphas: Mapping[str, float]) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         found = fit_levels([table(name)], guarantee, alphas, method="depth", config=config(name), seed=3, today=TODAY)
@@ -204,11 +195,9 @@ RECIPES: Mapping[str, tuple[str, Callable[[Path], None]]] = {
         _calibrated("rounds", Guarantee("coverage", 0.3, 0.3, by_segment=True, together=True)),
     ),
     "coverage-fitted": ("rounds", _fitted("rounds", Guarantee("coverage", 0.2), "depth")),
-    "coverage-crossed": ("rounds", _crossed("rounds", Guarantee("coverage", 0.2))),
     "coverage-levels": ("rounds", _levels("rounds", Guarantee("coverage"), {"low": 0.3, "high": 0.15})),
     "solvable": ("rounds", _calibrated("rounds", Guarantee("solvable", 0.15))),
     "solvable-segments": ("rounds", _calibrated("rounds", Guarantee("solvable", 0.25, by_segment=True))),
-    "solvable-crossed": ("ladder", _crossed("ladder", Guarantee("solvable", 0.2))),
     "f1": ("rounds", _calibrated("rounds", Guarantee("f1", 0.15), graded=True)),
     "f1-delta": ("ladder", _calibrated("ladder", Guarantee("f1", 0.25, 0.2), graded=True)),
     "f1-fitted": ("ladder", _fitted("ladder", Guarantee("f1", 0.2), "depth", graded=True)),

@@ -129,7 +129,6 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
             ("--levels", LEVELS, "--guarantee", "budget", "--budget", "1", "--most", "1"),
             ["a budget is not a promise about questions"],
         ),
-        (("--levels", LEVELS, "--cross-calibrate"), ["--cross-calibrate sets none aside; leave one out"]),
         (("--levels", LEVELS, "--default-level", "hihg"), ["'hihg', and --levels has low, medium, high"]),
         (("--default-level", "low"), ["--default-level is one of --levels, and there are none"]),
         (("--levels", "0.1"), ["1 alpha without names; name them"]),
@@ -139,12 +138,11 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
         (("--levels", "low=0.2,high=x,"), ["'high=x', '' is not of the form NAME=ALPHA"]),
         (("--levels", "low=0.2,Hi=0.2"), ["'Hi' is not a name for a level", "two levels have the same alpha"]),
         (
-            ("--levels", "low=2,high=0.1", "--alpha", "0.1", "--cross-calibrate", "--policy", "nothing"),
+            ("--levels", "low=2,high=0.1", "--alpha", "0.1", "--policy", "nothing"),
             [
-                "4 problems:",
+                "3 problems:",
                 "alpha of level low",
                 "--alpha is one",
-                "--cross-calibrate sets none aside",
                 "no policy 'nothing'",
             ],
         ),

@@ -232,8 +232,6 @@ def test_everything_that_is_wrong_with_the_settings_is_reported_at_once(cli: Cli
         (("--policy", "ccpo", "--checkpoint-every", "5"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--network-config", "none.yaml"), "There is no file none.yaml"),
         (("--policy", "ccpo", "--device", "tpu"), "device: it must be cpu, cuda or cuda:N, not 'tpu'"),
-        (("--policy", "ccpo", "--cross-calibrate"), "cannot be combined with --policy ccpo"),
-        (("--networks", "--cross-calibrate"), "cannot be combined with --networks"),
         (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo has no certificate, so leave out --levels"),
         (("--policy", "cpo-online", "--by-segment", "--abstain"), "so leave out --by-segment, --abstain; or"),
         (("--policy", "cpo", "--expires-days", "3", "--delta", "0.1"), "leave out --delta, --expires-days"),

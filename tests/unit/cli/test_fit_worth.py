@@ -78,11 +78,6 @@ def test_the_document_has_it_too(cli: Cli, written: Write) -> None:
     }
 
 
-def test_a_cross_calibrated_policy_that_keeps_everything_says_so(cli: Cli, written: Write) -> None:
-    log = written(hard_rows(60, range(60)))
-    assert NO_USE in last_line(cli("fit", log, "-o", "policy", "--cross-calibrate"))
-
-
 def test_a_charge_for_answers_has_a_column_and_is_no_money(cli: Cli, written: Write) -> None:
     log = written(hard_rows(200, range(0, 80, 2)))
     ran = cli("fit", log, "-o", "policy", "--lambda-set", "1000000000")

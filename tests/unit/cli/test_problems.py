@@ -97,14 +97,6 @@ def test_fit_says_what_is_wrong_with_the_log_and_with_how_it_is_read(cli: Cli) -
         assert part in said, part
 
 
-def test_cross_calibration_lists_what_does_not_go_with_it_beside_a_promise_that_is_none(cli: Cli, log: str) -> None:
-    options = ["--cross-calibrate", "--guarantee", "regret", "--by-segment", "--init", "nodir", "-o", "policy"]
-    said = refused(cli("fit", log, *options))
-    assert "Segments go with coverage" in said
-    assert "cannot be combined with --init, --guarantee regret, --by-segment" in said
-    assert "nodir" in said
-
-
 def test_an_empty_output_is_refused_and_the_folder_stays_empty(cli: Cli, log: str, tmp_path: Path) -> None:
     said = refused(cli("fit", log, "-o", ""))
     assert "--output is empty" in said

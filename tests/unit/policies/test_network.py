@@ -17,16 +17,12 @@ from typer.testing import CliRunner
 
 from cascade.cli.main import app
 from cascade.errors import ConfigError, UsageError
-from cascade.policies import cross as cross_file
-from cascade.policies.cross import CrossPolicy
 from cascade.policies.design import Design, Memo
 from cascade.policies.estimators import Constant, from_arrays
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, loads, settings
 from cascade.policies.network import MOST_HIDDEN, MOST_UNITS, Action, Network
-from unit import networks
-from unit.policies import cross_made
 from unit.policies import learned_made as made
 
 NAN, INF = math.nan, math.inf
@@ -399,17 +395,6 @@ def test_it_says_what_it_reads_and_cannot_do_without() -> None:
     assert small().needs == ("p_yes",)
     foreseen = Network(replace(DESIGN, indicators=np.array([0, 1])), *chain(4, 2, 2).values(), "relu", np.ones(2))
     assert LearnedPolicy("cpo", (rule(Action(foreseen, 1)), rule())).needs == ()
-
-
-def test_networks_that_keep_every_answer_are_cross_calibrated() -> None:
-    rng = np.random.default_rng(3)
-    members = tuple([networks.policy(rng, keeps=True) for _ in range(3)])
-    policy = CrossPolicy(members, tuple([cross_made.critical(rng, 20) for _ in members]), 0.1)
-    data = cross_file.dumps(policy)
-    again = cross_file.loads(data, cross_file.settings(policy, data, 0))
-    assert cross_file.dumps(again) == data
-    seen = made.walks(rng, 50)
-    assert again.batch(seen.history).scores.next.tolist() == policy.batch(seen.history).scores.next.tolist()
 
 
 @pytest.mark.parametrize(("spelled", "said"), [("cpo_batchh", "cpo-batchh"), ("net-benefits", "net_benefits")])

@@ -398,7 +398,7 @@ def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
 
 
 def test_a_certificate_without_a_rank_is_watched_by_its_rate(tmp_path: Path) -> None:
-    """As cross-calibration gives one: nothing is known of its calibration's luck."""
+    """Nothing is known of its calibration's luck."""
     held = directory(tmp_path, certificate(made_for=fingerprint(), k=None, alpha=0.2))
     with made(held, guarantee=ALWAYS) as orchestrator:
         miss(orchestrator, 40)
