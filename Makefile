@@ -40,7 +40,6 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/ladder_threshold.py
 	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000
 	$(BIN)/python benchmarks/fit_logs.py --only demo --quick
-	$(BIN)/python benchmarks/cross_calibration.py --quick
 	$(BIN)/python benchmarks/fit_speed.py --quick
 	$(BIN)/python benchmarks/decision_speed.py
 	$(BIN)/python benchmarks/ccpo.py --quick
