@@ -20,8 +20,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays, levels, rollout
 from cascade.conformal.audits import AuditPlan
-from cascade.conformal.monitor import Monitor
-from cascade.conformal.online import OnlineThreshold
+from cascade.conformal.monitor import UNLUCKY, Monitor
 from cascade.conformal.split import calibrate, covered_at, critical_kappa
 
 ALPHA, DELTA, LEVEL = 0.1, 0.1, 0.05
@@ -107,7 +106,7 @@ class Delay(NamedTuple):
 
 def watched(null: str, n: int) -> Monitor:
     """Return the monitor of a certificate of this kind on n questions."""
-    delta = DELTA if null == "risk" else None
+    delta = DELTA if null == "delta" else None
     k = calibrate(np.arange(n), ALPHA, delta=delta).k
     return Monitor.start(alpha=ALPHA, n=n, k=k, delta=delta, level=LEVEL)
 
@@ -131,8 +130,8 @@ def _of(delays: list[int], share: float) -> int | None:
 
 
 JUMPS = [
-    *[("risk", 200, quiet) for quiet in (0, 100, 500, 2000)],
-    *[("exchangeable", n, quiet) for n in (50, 100, 200, 1000) for quiet in (0, 100, 500, 2000)],
+    *[("delta", 200, quiet) for quiet in (0, 100, 500, 2000)],
+    *[("average", n, quiet) for n in (50, 100, 200, 1000) for quiet in (0, 100, 500, 2000)],
 ]
 
 
@@ -192,7 +191,7 @@ class Served(NamedTuple):
     cost: Ints
 
 
-POLICIES = ("as calibrated", "monitor, then everything", "monitor, then guide", "online threshold")
+POLICIES = ("as calibrated", "monitor, then everything", "monitor, then guide")
 
 
 def stream(seed: int, broken: float, delta: float | None = None) -> tuple[dict[str, Served], int | None]:
@@ -228,21 +227,9 @@ def stream(seed: int, broken: float, delta: float | None = None) -> tuple[dict[s
         plain,
         Served(np.where(late, all_kept.covered, plain.covered), np.where(late, all_kept.cost, plain.cost)),
         Served(np.where(late, guide, plain.covered), np.where(late, COSTS_NANO_USD[2], plain.cost)),
-        at(_followed(critical, audited, kappa.kappa)),
     )
     since = None if monitor.alarmed_after is None else monitor.alarmed_after - int(np.searchsorted(audited, QUIET))
     return dict(zip(POLICIES, ways, strict=True)), since
-
-
-def _followed(critical: Floats, audited: Ints, kappa: float) -> Floats:
-    """Return the threshold in force at each question, where one follows the audits from a warm start."""
-    rule = OnlineThreshold.warm(kappa, CALIBRATED, alpha=ALPHA, step=1.0, upper=1.0)
-    thresholds, at = np.empty(critical.size), 0
-    for number in audited.tolist():
-        thresholds[at : number + 1], at = rule.kappa, number + 1
-        rule = rule.update(rule.missed(float(critical[number])))
-    thresholds[at:] = rule.kappa
-    return thresholds
 
 
 class Course(NamedTuple):
@@ -275,7 +262,7 @@ def alarm_lines(streams: int) -> Iterator[str]:
     yield f"| drift-free, {AUDITS:,} audits, level {LEVEL} | streams | false alarms | share | allowed |"
     yield "|---|---|---|---|---|"
     for world in STEADY:
-        alarms, allowed = false_alarms(world, streams), LEVEL + (world.delta or 0)
+        alarms, allowed = false_alarms(world, streams), LEVEL + (world.delta or UNLUCKY)
         yield f"| {world.name} | {streams:,} | {alarms} | {alarms / streams:.4f} | {allowed:.2f} |"
     alarms = false_alarms_at_alpha(streams)
     yield f"| with δ, the rate α exactly | {streams:,} | {alarms} | {alarms / streams:.4f} | {LEVEL:.2f} |"
@@ -283,11 +270,11 @@ def alarm_lines(streams: int) -> Iterator[str]:
 
 def delay_lines(streams: int) -> Iterator[str]:
     """Yield the table of delays."""
-    yield "| null | n | audits before the jump | audits to the alarm: median | 95 % of streams | alarms before |"
+    yield "| promise | n | audits before the jump | audits to the alarm: median | 95 % of streams | alarms before |"
     yield "|---|---|---|---|---|---|"
     for null, n, quiet in JUMPS:
         row = delay(watched(null, n), quiet, streams)
-        size = f"{n:,}" if null == "exchangeable" else "any"
+        size = f"{n:,}" if null == "average" else "any"
         yield f"| {null} | {size} | {quiet:,} | {shown(row.median)} | {shown(row.late)} | {row.early} of {streams} |"
 
 

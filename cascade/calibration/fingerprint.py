@@ -503,14 +503,12 @@ def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Pro
 
 
 def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:
-    """Yield why the audits, monitor or online threshold of a configuration cannot work with these certificates."""
+    """Yield why the audits or monitor of a configuration cannot work with these certificates."""
     for kind in dict.fromkeys(one.kind for one in certificates):
         if wanted.audit is not None and not get(kind).monitored:
             yield f"guarantee.audit: audits cost money and would not count: {kind} is not a promise on single questions"
         if "monitor" in wanted.model_fields_set and not get(kind).monitored:
             yield f"guarantee.monitor: audits cannot monitor {kind}, which is not a promise on single questions"
-        if wanted.online is not None and not get(kind).followed:
-            yield f"guarantee.online: {kind} does not fall with the threshold, so no threshold can follow it"
     if "monitor" in wanted.model_fields_set and certificates and all(one.pool for one in certificates):
         yield f"guarantee.monitor: {UNWATCHED}"
 

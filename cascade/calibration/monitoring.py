@@ -251,7 +251,6 @@ def _watched(certificate: Certificate, level: float, missed: Bools) -> Watched:
         k=certificate.k,
         delta=certificate.delta,
         level=level,
-        null="risk" if certificate.k is None else None,
     )
     for one in missed.tolist():
         monitor = monitor.update(one)

@@ -158,13 +158,6 @@ class MonitorConfig(Section):
     fallback: Literal["everything", "guide"] | None = None
 
 
-class OnlineConfig(Section):
-    """A threshold that follows the audits, never above the certified one: eta_t = step·t^−(1/2 + decay)."""
-
-    step: _Positive
-    decay: float = Field(default=0.1, gt=0, lt=0.5, allow_inf_nan=False)
-
-
 class GuaranteeConfig(Section):
     """The promise that a certificate must make, and how it is monitored. A setting that is left out is not required."""
 
@@ -175,7 +168,6 @@ class GuaranteeConfig(Section):
     required: bool = False
     audit: AuditConfig | None = None
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
-    online: OnlineConfig | None = None
 
     def wanted(
         self, kind: str, alpha: float | None, delta: float | None, budget_nano_usd: int | None = None
@@ -219,8 +211,8 @@ class GuaranteeConfig(Section):
             self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None, 1)  # the certificate has the rest
         except UsageError as error:
             yield str(error)
-        if self.audit is None and self.model_fields_set & {"monitor", "online"}:
-            yield "monitor and online learn from audits; add audit: {probability: 0.05}"
+        if self.audit is None and "monitor" in self.model_fields_set:
+            yield "monitor learns from audits; add audit: {probability: 0.05}"
 
 
 def _checked_store(value: str) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cascade.conformal.audits import AuditPlan
     from cascade.conformal.ltt import PathResult, learn_then_test
     from cascade.conformal.monitor import Monitor
-    from cascade.conformal.online import OnlineThreshold
     from cascade.conformal.risk import (
         BudgetCalibration,
         RiskCalibration,
@@ -46,7 +45,6 @@ _HOMES = {
     "audits": "AuditPlan",
     "ltt": "PathResult learn_then_test",
     "monitor": "Monitor",
-    "online": "OnlineThreshold",
     "risk": "BudgetCalibration RiskCalibration calibrate_budget calibrate_risk cost_levels loss_levels",
     "served": "PathPoint served_losses",
     "split": "Calibration SegmentCalibration calibrate calibrate_segments "
@@ -59,7 +57,6 @@ __all__ = [
     "Calibration",
     "Levels",
     "Monitor",
-    "OnlineThreshold",
     "PathPoint",
     "PathResult",
     "RiskCalibration",

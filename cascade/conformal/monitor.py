@@ -1,18 +1,15 @@
 """Collect evidence from audited misses that a promise no longer holds; it may be read after each audit.
 
-The evidence is an e-process: a number whose expectation is at most 1 while nothing has drifted, at any stopping time.
-The probability that it ever exceeds 1/level is at most level (Ville's inequality). N bets that the rate of misses rises
-above alpha: it is a mean over a few raised rates and over the number of audits before the rise. The null hypothesis,
-"nothing has drifted", depends on the promise (`design/online.md`, with proofs):
+The evidence is an e-process: a number whose expectation is at most 1 while the miss rate is at most a bound, at any
+stopping time. The probability that it ever exceeds 1/level is at most level (Ville's inequality). It bets that the rate
+of misses rises above the bound: it is a mean over a few raised rates and over the number of audits before the rise.
 
-* "risk": with delta, the miss rate is at most alpha except with probability delta over calibrations. The evidence is N.
-* "exchangeable": on average over calibrations, the miss rate of one calibration follows a Beta(k, n + 1 − k) law, or
-  is lower if critical values are tied. The evidence must rule out each rate that an unlucky calibration could have,
-  less strictly the less likely it is: E_t = min over rates u of h(u) N^u_t, where h has a mean of at most 1 under the
-  law.
+The bound is alpha for a promise with delta. A promise on average over calibrations says nothing of one calibration,
+whose miss rate follows a Beta(k, n + 1 − k) law, or is lower if critical values are tied: the bound is then the rate
+that this law exceeds with probability `UNLUCKY`.
 
 Reference: Ville (1939); Wasserman, Ramdas & Balakrishnan, Universal inference (2020); Shin, Ramdas & Rinaldo,
-E-detectors (2023); Vovk & Wang, E-values (2021), for h.
+E-detectors (2023).
 """
 
 from __future__ import annotations
@@ -22,9 +19,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
-from itertools import pairwise
-from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,13 +28,10 @@ from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_tail, upper_bound
 from cascade.errors import UsageError
 
-Null = Literal["risk", "exchangeable"]
 _ODDS = (1.5, 2.0, 3.0, 6.0)
-"""The raised rates θ that the monitor bets on, in multiples of alpha's odds (`design/online.md`)."""
-_HURDLES = 8
-"""The number of steps of h. With 4 the monitor alarms a little later; the time of an update grows with the number."""
-_POWER = 0.2
-"""The p of q ↦ p q^(p − 1), which turns a tail q into an e-value. A higher p alarms sooner only for n ≥ 200."""
+"""The raised rates θ that the monitor bets on, in multiples of the bound's odds."""
+UNLUCKY = 0.01
+"""The share of calibrations on average whose miss rate is above the bound of their monitor."""
 _LARGEST = 700.0  # e^709 is about the largest float
 
 
@@ -49,43 +40,28 @@ class Monitor:
     """Evidence against a promise. Values are frozen: `update` returns the next one. Make one with `start`.
 
     Guarantee: while audited questions are i.i.d. from the distribution of the calibration questions, the probability
-    that the monitor ever alarms is at most `level` for "exchangeable", over calibration and audits together, with or
-    without ties, and at most level + delta for "risk". An alarm is final.
+    that the monitor ever alarms is at most `level` + delta, over calibration and audits together; for a promise on
+    average, with or without ties, at most `level` + `UNLUCKY`. An alarm is final.
 
     Attributes:
         level: the probability of a false alarm that is accepted.
-        alpha: the promised bound on the share of misses.
-        null: the null hypothesis, "risk" or "exchangeable".
-        n: the number of calibration questions, for "exchangeable"; 0 for "risk".
-        k: the rank of the threshold among them; 0 for "risk".
+        alpha: the bound on the share of misses.
         audits: the number of audits counted.
         misses: how many of them were missed.
         alarmed_after: the number of audits at which it alarmed; None if it has not.
-        risen: for each raised rate, the logarithm of its sum in N over the points of change so far.
-        joint: the same for the law Q of the whole stream that "exchangeable" bets on; −∞ for "risk".
+        risen: for each raised rate, the logarithm of its sum in the evidence over the points of change so far.
     """
 
     level: float
     alpha: float
-    null: Null
-    n: int
-    k: int
     audits: int = 0
     misses: int = 0
     alarmed_after: int | None = None
     risen: tuple[float, ...] = field(default_factory=lambda: (-math.inf,) * len(_ODDS))
-    joint: tuple[float, ...] = field(default_factory=lambda: (-math.inf,) * len(_ODDS))
 
     @classmethod
     def start(
-        cls,
-        *,
-        alpha: float,
-        n: int = 0,
-        k: int | None = None,
-        delta: float | None = None,
-        level: float = 0.05,
-        null: Null | None = None,
+        cls, *, alpha: float, n: int = 0, k: int | None = None, delta: float | None = None, level: float = 0.05
     ) -> Monitor:
         """Return the monitor of a certificate, before its first audit.
 
@@ -93,64 +69,40 @@ class Monitor:
             alpha: the promised bound on the share of misses.
             n: the number of calibration questions behind the threshold.
             k: the rank of the threshold among their critical values. With 0 everything is kept, so no calibration can
-                be unlucky, and the null hypothesis is "risk".
+                be unlucky; None if the promise is about the rate itself.
             delta: the certificate's delta; None for a promise on average over calibrations.
             level: the probability of a false alarm that is accepted.
-            null: "risk" or "exchangeable"; None: "risk" with delta, "exchangeable" without.
 
         Raises:
             UsageError: lists every problem with the arguments.
 
         >>> watch = Monitor.start(alpha=0.1, n=200, k=20)
-        >>> watch.null, Monitor.start(alpha=0.1, n=200, k=15, delta=0.1).null
-        ('exchangeable', 'risk')
+        >>> round(watch.alpha, 3), Monitor.start(alpha=0.1, n=200, k=15, delta=0.1).alpha
+        (0.155, 0.1)
         >>> for number in range(40):
         ...     watch = watch.update(missed=number % 2 == 0)
         >>> watch.alarmed_after
-        13
+        19
         """
-        chosen: Null = null or ("exchangeable" if delta is None else "risk")
-        problems = list(_problems(alpha, n, k, level, chosen))
+        problems = list(_problems(alpha, n, k, level))
         if problems:
             raise UsageError("\n".join(problems))
-        if chosen == "risk" or not k:
-            return cls(level, alpha, "risk", 0, 0)
-        return cls(level, alpha, chosen, n, k)
+        if delta is None and k:
+            alpha = max(alpha, upper_bound(k - 1, n, UNLUCKY))
+        return cls(level, alpha)
 
     @property
     def e_value(self) -> float:
         """The evidence now: its expectation is at most 1 while nothing has drifted, at any stopping time.
 
-        It starts at 1 for "risk", and lower for "exchangeable", because the rate is unknown. The monitor alarms when it
-        reaches 1/level.
+        It starts at 1. The monitor alarms when it reaches 1/level.
         """
         return math.exp(min(self._log_e_value, _LARGEST))
 
     @property
     def _log_e_value(self) -> float:
         later = -math.log(math.log2(self.audits + 2))  # the weight of all rises that are still to come
-        against_alpha = _log_mean(self.risen, later)
-        if self.null == "risk":
-            return against_alpha
-        law = _log_mean(self.joint, later + self._log_urn)
-        first, *hurdles = _hurdles(self.n, self.k, self.alpha, self.level)
-        return min(
-            -math.log(self.level),
-            first.log_price + against_alpha,
-            *(hurdle.log_price + law - self._log_most(hurdle) for hurdle in hurdles),
-        )
-
-    @property
-    def _log_urn(self) -> float:
-        """Return the logarithm of the Polya urn's probability of the audits so far, in their order."""
-        covered = self.n + 1 - self.k
-        return _log_beta(self.k + self.misses, covered + self.audits - self.misses) - _log_beta(self.k, covered)
-
-    def _log_most(self, hurdle: _Hurdle) -> float:
-        """Return the logarithm of the largest probability of the audits so far at a rate within the hurdle."""
-        rate = min(max(self.misses / max(self.audits, 1), hurdle.low), hurdle.high)
-        covered = self.audits - self.misses
-        return self.misses * math.log(rate) + (covered * math.log1p(-rate) if covered else 0.0)
+        return _log_mean(self.risen, later)
 
     @property
     def alarmed(self) -> bool:
@@ -158,61 +110,22 @@ class Monitor:
         return self.alarmed_after is not None
 
     def update(self, missed: bool) -> Monitor:
-        """Return the monitor after one more audit, in constant time.
-
-        Args:
-            missed: whether the question was missed as it was served (`serving.audits`). If a threshold follows the
-                audits (`online`), whether the certified threshold would have missed it, because "exchangeable" assumes
-                a rate that does not change with the threshold.
-        """
+        """Return the monitor after one more audit, in constant time; `missed`: whether the question was missed."""
         rise = math.log(_weight(self.audits))
         risen = tuple(
             _log_add(one, rise) + _log_rate(self.alpha, odds, missed) - _log_rate(self.alpha, 1.0, missed)
             for one, odds in zip(self.risen, _ODDS, strict=True)
         )
-        joint = self.joint
-        if self.null == "exchangeable":
-            start = rise + self._log_urn
-            joint = tuple(
-                _log_add(one, start) + _log_rate(self.alpha, odds, missed)
-                for one, odds in zip(self.joint, _ODDS, strict=True)
-            )
-        after = replace(self, audits=self.audits + 1, misses=self.misses + bool(missed), risen=risen, joint=joint)
+        after = replace(self, audits=self.audits + 1, misses=self.misses + bool(missed), risen=risen)
         if not self.alarmed and after._log_e_value >= -math.log(self.level):  # noqa: SLF001 - of its own class
             return replace(after, alarmed_after=after.audits)
         return after
 
 
-class _Hurdle(NamedTuple):
-    """The rates that an unlucky calibration could have, and the logarithm of h at each."""
-
-    log_price: float
-    low: float
-    high: float
-
-
-@lru_cache(maxsize=64)
-def _hurdles(n: int, k: int, alpha: float, level: float) -> tuple[_Hurdle, ...]:
-    """Return the rates up to alpha, then those above in steps of their tail under Beta(k, n + 1 − k).
-
-    Pr[rate > c] ≤ q where c is the Clopper-Pearson bound of k − 1 misses among n at delta = q, for the law's tail above
-    c is Pr[Bin(n, c) ≤ k − 1]. With h_j = (F(q_j) − F(q_{j+1}))/(q_j − q_{j+1}) and F(q) = q^p, summation by parts
-    gives a mean of at most h_0 + Σ_j (h_j − h_{j−1}) q_j = F(1) = 1. The last q is such that h = F(q)/q = 1/level.
-    """
-    last = level ** (1 / (1 - _POWER))
-    tails = [last ** (j / _HURDLES) for j in range(_HURDLES + 1)]
-    cuts = [alpha, *(max(alpha, upper_bound(k - 1, n, tail)) for tail in tails[1:])]
-    prices = [math.log((high**_POWER - low**_POWER) / (high - low)) for high, low in pairwise(tails)]
-    above = [_Hurdle(price, low, high) for price, (low, high) in zip(prices, pairwise(cuts), strict=True)]
-    return (_Hurdle(prices[0], 0.0, alpha), *(one for one in above if one.low < one.high))
-
-
-def _problems(alpha: float, n: int, k: int | None, level: float, null: str) -> Iterator[str]:
+def _problems(alpha: float, n: int, k: int | None, level: float) -> Iterator[str]:
     yield from (f"{problem}." for problem in share_problems(alpha=alpha, level=level))
-    if null not in {"risk", "exchangeable"}:
-        yield f"null is 'risk' or 'exchangeable', not {null!r}."
-    if null == "exchangeable" and (k is None or not 0 <= k <= n):
-        yield f"exchangeable needs the calibration's n and k, 0 ≤ k ≤ n; these are n = {n}, k = {k}."
+    if k is not None and not 0 <= k <= n:
+        yield f"The rank k lies in 0..n; these are n = {n}, k = {k}."
 
 
 def _weight(before: int) -> float:
@@ -236,10 +149,6 @@ def _log_mean(logs: tuple[float, ...], log_rest: float) -> float:
     """Return the logarithm of the mean over the raised rates, plus the rest."""
     top = max(*logs, log_rest)
     return top + math.log(sum(math.exp(one - top) for one in logs) / len(logs) + math.exp(log_rest - top))
-
-
-def _log_beta(one: float, other: float) -> float:
-    return math.lgamma(one) + math.lgamma(other) - math.lgamma(one + other)
 
 
 # --- Evidence that a mean lies below a bound, for numbers that are bounded but need not be 0 or 1: costs, graded losses

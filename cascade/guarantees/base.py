@@ -205,7 +205,6 @@ class Kind(ABC):
         unspoken: why a promise does not cover an audited question: a verb phrase after "audits".
         left_out: why `looked_at` leaves out questions, in words.
         assumptions: the assumptions of this kind besides those of all kinds, a sentence each.
-        monotone: whether a lower threshold never breaks the promise if a higher one keeps it.
         by_segment: whether each segment of questions may have a promise of its own.
         needs_delta: whether the kind requires a delta, because no promise on average over calibrations exists.
         needs_quality: whether the kind reads how good each answer is, not only which are right.
@@ -226,7 +225,6 @@ class Kind(ABC):
     unspoken: ClassVar[str] = "found nothing to be right about"
     left_out: ClassVar[str] = "the promise does not cover them"
     assumptions: ClassVar[tuple[str, ...]] = ()
-    monotone: ClassVar[bool] = False
     by_segment: ClassVar[bool] = False
     needs_delta: ClassVar[bool] = False
     needs_quality: ClassVar[bool] = False
@@ -242,11 +240,6 @@ class Kind(ABC):
     def monitored(self) -> bool:
         """Whether a single question can break the promise, so that audits can count the misses."""
         return self.event is not None
-
-    @property
-    def followed(self) -> bool:
-        """Whether audits may lower a threshold in service."""
-        return self.monitored and self.monotone
 
     @property
     def single(self) -> bool:

@@ -19,7 +19,6 @@ class Budget(KeptAnswers):
     speaks_of = "money"
     event = None
     worst = "cost"
-    monotone = False
     by_segment = False
 
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:

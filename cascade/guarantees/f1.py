@@ -23,7 +23,6 @@ class F1(Kind):
     speaks_of = "set"
     kept = "1 − (best F1 in the log − best F1 kept), on average"
     worst = "loss"
-    monotone = True
     needs_quality = True
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:

@@ -30,7 +30,6 @@ class KeptAnswers(Kind):
     only_solvable: ClassVar[bool] = False
     speaks_of: ClassVar[Literal["set", "single", "money"]] = "set"
     kept = "a right answer is kept, or no step has one"
-    monotone = True
     by_segment = True
 
     def counted(self, table: Questions) -> Bools:

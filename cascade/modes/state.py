@@ -242,7 +242,7 @@ class CascadeState:
             force |= {part: _tuples(force[part]) for part in ("models", "builds")}
         signs = {part: _tuples(known) for part, known in held.pop("signs", {}).items()}
         if monitor is not None:
-            monitor |= {name: tuple(monitor[name]) for name in ("risen", "joint")}
+            monitor["risen"] = tuple(monitor["risen"])
         held["changes"] = tuple([Change(*one) for one in held["changes"]])
         return cls(
             **held,

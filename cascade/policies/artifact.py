@@ -263,11 +263,9 @@ class CalibratedPolicy(Policy):
         """Whether every answer of every step is kept."""
         return self.threshold.keeps_everything
 
-    def for_segment(self, segment: str | None, *, kappa: float | None = None) -> CalibratedPolicy:
+    def for_segment(self, segment: str | None) -> CalibratedPolicy:
         """Return the policy at the threshold of a segment, or else at that of all other questions."""
         threshold = of_segment(self.segments, segment) or (EVERYTHING if self.segments else self.threshold)
-        if kappa is not None:
-            threshold = threshold._replace(kappa=kappa)
         return self if threshold == self.threshold else replace(self, threshold=threshold)
 
     def scores(self, observation: Observation) -> Scores:

@@ -210,18 +210,8 @@ class Policy(Protocol):
         """The policy that scores: itself, unless a certificate's threshold was put over another (`artifact`)."""
         return self
 
-    def for_segment(
-        self,
-        segment: str | None,  # noqa: ARG002 - for those with certified thresholds
-        *,
-        kappa: float | None = None,  # noqa: ARG002
-    ) -> Policy:
-        """Return the policy at the threshold certified for a question; itself if there is none.
-
-        Args:
-            segment: the question's segment.
-            kappa: a threshold that follows audits, instead of the certified one.
-        """
+    def for_segment(self, segment: str | None) -> Policy:  # noqa: ARG002 - for those with certified thresholds
+        """Return the policy at the threshold certified for a segment's questions; itself if there is none."""
         return self
 
     @default

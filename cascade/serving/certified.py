@@ -24,7 +24,7 @@ from cascade.guarantees.certificate import of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope, failures, kind_of, unlike
-from cascade.serving.audits import Outcome, critical_of
+from cascade.serving.audits import Outcome
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk, unpromised
 from cascade.strategies.base import Strategy
@@ -157,8 +157,7 @@ class CertifiedPolicy:
             held = None if reasons else certificate
             plan = unpromised(self._strategy, self.policy, stays)
             return plan._replace(certificate=held, warnings=warnings, level=self._level)
-        lower = None if known.online is None else known.online.kappa
-        policy = self.policy.for_segment(question.segment, kappa=lower)
+        policy = self.policy.for_segment(question.segment)
         held = None if reasons else certificate
         scope = None if held is None else self._scopes[held.calibration_id]
         if scope is not None and known.odder:
@@ -247,11 +246,10 @@ class CertifiedPolicy:
             return Outcome(
                 None, counted=False, reason="no step has a right answer, and the promise covers only other questions"
             )
-        critical = None if self._wanted.online is None else critical_of(answer, right, complete=audit.complete)
         if certificate.calibration_id not in self._voided:
             return Outcome(missed, counted=False, reason="it was given under an earlier certificate")
         asked = answer.question
-        return self._monitors.count(certificate, missed, critical, asked.group or identity(asked.text, asked.context))
+        return self._monitors.count(certificate, missed, asked.group or identity(asked.text, asked.context))
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
         """Return the outcome of an audited answer, as far as it is known."""

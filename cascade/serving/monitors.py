@@ -7,7 +7,6 @@ kept when the policy in service is replaced, so that a certificate that comes ba
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 import threading
 from collections import Counter
@@ -26,7 +25,6 @@ from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
-    from cascade.conformal.online import OnlineThreshold
 
 logger = getLogger("cascade")
 
@@ -36,13 +34,12 @@ class CertificateMonitor:
     """The audit results of one certificate.
 
     Attributes:
-        monitor, online: the monitor and the online threshold after the audits so far.
+        monitor: the monitor after the audits so far.
         alarm: the reason why audits withdrew the certificate, in words.
         odd: the evidence that odd steps (`policies.scope`) have become more frequent than the calibration allows.
     """
 
     monitor: Monitor | None = None
-    online: OnlineThreshold | None = None
     alarm: str | None = None
     odd: Monitor | None = None
 
@@ -51,24 +48,10 @@ class CertificateMonitor:
         """Whether odd steps have become significantly more frequent."""
         return self.odd is not None and self.odd.alarmed
 
-    def after(
-        self, certificate: Certificate, missed: bool, critical: float | None, *, again: bool = False
-    ) -> CertificateMonitor:
-        """Return the state after one more audit.
-
-        Args:
-            certificate: the certificate.
-            missed: whether the question was missed as it was served.
-            critical: the question's critical value, if a threshold follows the audits: it determines whether a
-                threshold misses the question. The monitor is about the certified threshold, whichever served.
-            again: whether a question of the same group was counted before. The monitor then ignores it, since its
-                evidence needs independent groups; a threshold that follows the audits uses all of them.
-        """
-        certified = missed if critical is None else not (critical > -math.inf and certificate.kappa <= critical)
-        monitor = self.monitor if self.monitor is None or again else self.monitor.update(certified)
-        online, alarm = self.online, None
-        if online is not None:
-            online = online.update(missed if critical is None else online.missed(critical))
+    def after(self, certificate: Certificate, missed: bool) -> CertificateMonitor:
+        """Return the state after one more audit of a certificate; `missed`: whether the question was missed."""
+        monitor = self.monitor if self.monitor is None else self.monitor.update(missed)
+        alarm = None
         if monitor is not None and monitor.alarmed:
             from cascade.text import percent
 
@@ -77,7 +60,7 @@ class CertificateMonitor:
                 f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
                 f"{share} were promised; calibrate again"
             )
-        return replace(self, monitor=monitor, online=online, alarm=alarm)
+        return replace(self, monitor=monitor, alarm=alarm)
 
     def at(self, level: float) -> CertificateMonitor:
         """Return the same results with another probability of a false alarm.
@@ -192,29 +175,27 @@ class CertificateMonitors:
             again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
             self._known = {**self._known, **again}
 
-    def count(self, certificate: Certificate, missed: bool, critical: float | None, group: str) -> Outcome:
-        """Update the monitor and the online threshold of a certificate with an audit.
+    def count(self, certificate: Certificate, missed: bool, group: str) -> Outcome:
+        """Update the monitor of a certificate with an audit.
 
         Args:
             certificate: a certificate in service.
             missed: whether the question was missed as it was served.
-            critical: as for `CertificateMonitor.after`.
             group: the question's group; only its first audit counts for the monitor.
         """
         name = certificate.calibration_id
         with self._lock:
             known = self._known.get(name, UNAUDITED)
-            if known.monitor is None and known.online is None:
-                monitor, online = self._new_monitor(certificate), self._new_online(certificate)
-                known = replace(known, monitor=monitor, online=online)
-            if known.monitor is None and known.online is None:
+            if known.monitor is None:
+                known = replace(known, monitor=self._new_monitor(certificate))
+            if known.monitor is None:
                 return Outcome(missed, counted=False, reason=UNWATCHED)
             if known.alarm is not None:
                 return Outcome(missed, counted=False, reason="its certificate was withdrawn in the meantime")
             heard = self._heard.setdefault(name, set())
             again = group in heard
             heard.add(group)
-            known = known.after(certificate, missed, critical, again=again)
+            known = known if again else known.after(certificate, missed)
             self._known = {**self._known, name: known}
             self._counts["audits"] += 1
             self._counts["missed"] += missed
@@ -271,18 +252,4 @@ class CertificateMonitors:
             k=certificate.k,
             delta=certificate.delta,
             level=self._level,
-            null="risk" if certificate.k is None else None,
         )
-
-    def _new_online(self, certificate: Certificate) -> OnlineThreshold | None:
-        """Return a threshold that starts at the certified one and never rises above it.
-
-        So every answer that the certified threshold keeps is kept, and the certificate still holds.
-        """
-        asked = self._asked.online
-        kappa, alpha = certificate.kappa, certificate.alpha
-        if asked is None or alpha is None or certificate.keeps_everything or not math.isfinite(kappa):
-            return None
-        from cascade.conformal.online import OnlineThreshold
-
-        return OnlineThreshold.warm(kappa, certificate.n, alpha=alpha, step=asked.step, decay=asked.decay, upper=kappa)

@@ -116,7 +116,7 @@ def outcome_of(case: Case, seed: int) -> dict[str, Any]:
         path = asked.rules.order(_sample(table.take(ordering), case.scores.take(ordering)), asked)
         rows = rows[~chosen]
         about["path"] = [len(path), _digest([(point.kappa.hex(), point.abstain_below.hex()) for point in path])]
-    drawn = one_a_group(table.take(rows), separate=asked.separate, seed=seed)
+    drawn = one_a_group(table.take(rows), separate=asked.by_segment, seed=seed)
     rows = rows[np.isin(np.array(table.ids)[rows], drawn.ids)]
     if rows.size < table.n:
         about["rows"] = _digest(rows.tolist())

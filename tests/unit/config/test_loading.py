@@ -441,11 +441,10 @@ def test_a_guarantee_is_read_whole() -> None:
         "required": True,
         "audit": {"probability": 0.02, "seed": 7},
         "monitor": {"level": 0.01, "fallback": "guide"},
-        "online": {"step": 0.5},
     }
     found = made(guarantee=asked).guarantee
     assert isinstance(found, GuaranteeConfig)
-    assert found.model_dump(exclude_none=True) == asked | {"online": {"step": 0.5, "decay": 0.1}}
+    assert found.model_dump(exclude_none=True) == asked
     assert found.wanted("error", 0.5, 0.5) == Guarantee("coverage", 0.05, 0.1)
 
 
@@ -453,7 +452,7 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
     found = GuaranteeConfig()
     assert found.wanted("error", 0.2, 0.3) == Guarantee("error", 0.2, 0.3)
     assert found.wanted("coverage", 0.2, None) == Guarantee("coverage", 0.2)
-    assert (found.required, found.audit, found.online) == (False, None, None)
+    assert (found.required, found.audit) == (False, None)
     assert (found.monitor.level, found.monitor.fallback) == (0.05, None)
     # A promise that is asked for without delta is to hold on average, whatever the certificate's delta is.
     assert GuaranteeConfig(kind="coverage", alpha=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1)
@@ -476,15 +475,12 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
             {"kind": "coverage", "budget": 0.1},
             "guarantee: A budget goes with budget, regret, error, agreement and preference",
         ),
-        ({"monitor": {}}, "guarantee: monitor and online learn from audits; add audit: {probability: 0.05}"),
-        ({"online": {"step": 1}}, "guarantee: monitor and online learn from audits; add audit: {probability: 0.05}"),
+        ({"monitor": {}}, "guarantee: monitor learns from audits; add audit: {probability: 0.05}"),
         ({"audit": {"probability": 0}}, "guarantee.audit.probability: input should be greater than 0"),
         ({"audit": {"probability": 1.1}}, "guarantee.audit.probability: input should be less than or equal to 1"),
         ({"audit": {"probabilty": 1}}, "guarantee.audit.probabilty: there is no such setting; did you mean probab"),
         ({"audit": {"probability": 1}, "monitor": {"level": 1}}, "guarantee.monitor.level: input should be less"),
         ({"audit": {"probability": 1}, "monitor": {"falback": 1}}, "guarantee.monitor.falback: there is no such"),
-        ({"audit": {"probability": 1}, "online": {"step": 1, "decay": 0.5}}, "guarantee.online.decay: input should"),
-        ({"audit": {"probability": 1}, "online": {"steps": 1}}, "guarantee.online.steps: there is no such"),
     ],
 )
 def test_what_is_wrong_with_a_guarantee_is_said_with_its_path(settings: dict[str, Any], said: str) -> None:

@@ -9,12 +9,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from cascade.conformal.monitor import Monitor, _hurdles, _weight
+from cascade.conformal.monitor import UNLUCKY, Monitor, _weight
 from cascade.conformal.split import calibrate
 from cascade.errors import UsageError
 
@@ -87,14 +86,6 @@ def test_no_way_to_stop_gains_against_the_promised_rate(alpha) -> None:
         assert best_stopping(start, steady(rate), 8) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (3, 1), (9, 1), (9, 3), (9, 9), (40, 4), (200, 20)])
-def test_no_way_to_stop_gains_over_calibration_and_audits_together(n, k) -> None:
-    start = Monitor.start(alpha=min(0.99, k / (n + 1)), n=n, k=k)
-    assert best_stopping(start, urn(n, k), 8) <= 1
-    for rate in (0.02, 0.1, 0.3, 0.6, 0.95):
-        assert best_stopping(start, tied(n, k, rate), 8) <= 1
-
-
 @pytest.mark.parametrize("level", [0.05, 0.4])
 def test_false_alarms_have_at_most_the_level(level) -> None:
     risk = Monitor.start(alpha=0.1, delta=0.1, level=level)
@@ -102,21 +93,7 @@ def test_false_alarms_have_at_most_the_level(level) -> None:
     on_average = Monitor.start(alpha=0.1, n=29, k=3, level=level)
     laws = [urn(29, 3), *(tied(29, 3, rate) for rate in (0.05, 0.1, 0.2, 0.4))]
     found = [alarm_probability(on_average, law, 10) for law in laws]
-    assert max(found) <= level
-    assert level < 0.1 or max(found) > 0  # where alarms are possible at all in ten audits
-
-
-@each("n, k", [(5, 1), (9, 2), (200, 20), (1000, 100), (10, 10)])
-@each("level", [0.001, 0.05, 0.6])
-def test_what_a_calibration_may_cost_sums_to_at_most_one(n, k, level) -> None:
-    alpha = min(0.95, k / (n + 1))
-    hurdles, law = _hurdles(n, k, alpha, level), stats.beta(k, n + 1 - k)
-    mean = sum(math.exp(h.log_price) * (law.cdf(h.high) - law.cdf(h.low)) for h in hurdles)
-    mean += law.sf(hurdles[-1].high) / level
-    assert 0.5 < mean <= 1
-    assert [h.low for h in hurdles] == [0.0, *(h.high for h in hurdles[:-1])]
-    prices = [*(h.log_price for h in hurdles), -math.log(level)]
-    assert prices == sorted(prices)  # does not fall: so it holds for every law below as well
+    assert max(found) <= level + UNLUCKY
 
 
 def test_the_weights_of_the_points_of_change_sum_to_one() -> None:
@@ -147,23 +124,6 @@ def test_the_running_sums_are_the_mixture(path, alpha) -> None:
     assert monitor.e_value == pytest.approx(expected, rel=1e-9)
 
 
-@given(PATHS, st.sampled_from([(9, 1), (30, 3), (200, 20)]))
-def test_the_e_value_is_the_least_over_the_rates_of_a_calibration(path, size) -> None:
-    n, k = size
-    alpha, law = k / (n + 1), urn(n, k)
-    monitor, against_alpha = Monitor.start(alpha=alpha, n=n, k=k), Monitor.start(alpha=alpha, delta=0.1)
-    for one in path:
-        monitor, against_alpha = monitor.update(one), against_alpha.update(one)
-    joint = mixture(path, lambda part: law(tuple(part)), alpha)
-    first, *hurdles = _hurdles(n, k, alpha, 0.05)
-    expected = [20.0, math.exp(first.log_price) * against_alpha.e_value]
-    for hurdle in hurdles:
-        rates = np.linspace(hurdle.low, hurdle.high, 4001)
-        likeliest = np.max(rates ** sum(path) * (1 - rates) ** (len(path) - sum(path)))
-        expected.append(math.exp(hurdle.log_price) * joint / likeliest)
-    assert monitor.e_value == pytest.approx(min(expected), rel=1e-5)
-
-
 @given(st.lists(st.booleans(), max_size=25), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
 def test_it_alarms_at_the_first_audit_whose_evidence_reaches_one_over_the_level(path, level, confident) -> None:
     monitor, first = Monitor.start(alpha=0.2, n=40, k=8, delta=0.1 if confident else None, level=level), None
@@ -187,7 +147,7 @@ def feed(monitor: Monitor, rate: float, audits: int, chance: random.Random) -> M
 
 @pytest.mark.parametrize(
     ("null", "within"),
-    [({"delta": 0.1}, 250), ({"n": 200, "k": 20}, 500)],  # 19 of 20 streams; design/online.md
+    [({"delta": 0.1}, 250), ({"n": 200, "k": 20}, 1000)],
 )
 def test_a_jump_from_10_to_25_percent_is_found(null, within) -> None:
     early = late = 0
@@ -246,7 +206,13 @@ def test_once_alarmed_it_stays_so_and_counts_on() -> None:
 
 
 def test_keeping_everything_is_watched_at_the_promised_rate() -> None:
-    assert Monitor.start(alpha=0.1, n=5, k=0) == Monitor.start(alpha=0.1, null="risk")
+    assert Monitor.start(alpha=0.1, n=5, k=0) == Monitor.start(alpha=0.1)
+
+
+def test_a_promise_on_average_is_watched_at_a_rate_that_few_calibrations_pass() -> None:
+    bound = Monitor.start(alpha=0.1, n=200, k=20).alpha
+    assert stats.beta(20, 181).sf(bound) == pytest.approx(UNLUCKY)
+    assert Monitor.start(alpha=0.1, n=200, k=15, delta=0.1).alpha == 0.1
 
 
 def test_long_quiet_streams_stay_numbers() -> None:
@@ -268,7 +234,3 @@ def test_every_bad_argument_is_listed() -> None:
         Monitor.start(alpha=0.0, level=1.0, n=5, k=6)
     for name in ("alpha", "level", "k = 6"):
         assert name in str(caught.value)
-    with pytest.raises(UsageError, match="n and k"):
-        Monitor.start(alpha=0.1)
-    with pytest.raises(UsageError, match="null"):
-        Monitor.start(alpha=0.1, null="both")

@@ -6,15 +6,13 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.guarantees.base import Audit, Judge
 from cascade.guarantees.kept_answers import Coverage, Solvable
 from cascade.guarantees.served_answer import Error
-from cascade.policies.base import actions
-from cascade.serving.audits import critical_of, judge
-from cascade.types import Answer, Candidate, Decision, Forced, Step
+from cascade.serving.audits import judge
+from cascade.types import Answer, Decision, Step
 from unit.made import RIVER, candidate
 
 
@@ -100,46 +98,3 @@ def audits(draw: st.DrawFn) -> tuple[list[list[tuple[str, float]]], list[float],
     made = st.lists(st.tuples(st.sampled_from(["Danube", "Rhine", "Mur"]), score), max_size=3)
     steps = draw(st.lists(made, min_size=1, max_size=4))
     return steps, [draw(score) for _ in steps], draw(st.booleans())
-
-
-@given(audits(), st.sampled_from([-math.inf, 0.0, 0.05, 0.1, 0.3, 0.5, 0.9, 1.0, math.inf]))
-def test_an_answers_critical_value_says_at_which_thresholds_it_would_have_been_missed(
-    audit: tuple[list[list[tuple[str, float]]], list[float], bool], kappa: float
-) -> None:
-    """Against walking the steps at that threshold."""
-    made, onward, complete = audit
-    steps, walked, going = [], [], True
-    for number, (texts, following) in enumerate(zip(made, onward, strict=True), 1):
-        scores = tuple([score for _, score in texts])
-        candidates = tuple([Candidate(text, "base", "small") for text, _ in texts])
-        steps.append(Step(number, candidates, {}, decision=Decision((), False, scores, following, 0.0)))
-        found = actions(scores, following, kappa, last=complete and number == len(made))
-        walked.append(steps[-1]._replace(decision=Decision(found.keep if going else (), False, scores, 0.0, kappa)))
-        going = going and found.proceed
-    critical = critical_of(answered(*steps), is_danube, complete=complete)
-    assert critical is not None
-    missed = missed_in_set(answered(*walked), is_danube, complete=complete)
-    assert missed is not (critical > -math.inf and kappa <= critical)
-
-
-def test_a_right_answer_at_the_end_of_an_audit_cut_short_is_no_last_resort() -> None:
-    def decided(score: float, onward: float) -> Answer:
-        return answered(step(1, "Danube")._replace(decision=Decision((), False, (score,), onward, 0.5)))
-
-    assert critical_of(decided(0.2, 0.9), is_danube, complete=True) == math.inf
-    assert critical_of(decided(0.2, 0.9), is_danube, complete=False) == 0.2
-    assert critical_of(decided(0.9, 0.2), is_danube, complete=False) == math.inf  # it stopped there of itself
-
-
-def test_a_forced_step_has_no_critical_value() -> None:
-    forced = step(1, "Danube", keep=(0,), forced=Forced("accept", "so it is set"))
-    forced = forced._replace(decision=Decision((0,), False, (), 0.0, 0.3))
-    assert critical_of(answered(forced), is_danube, complete=True) is None
-    assert critical_of(answered(step(1, "Danube")._replace(decision=None)), is_danube, complete=True) is None
-
-
-def test_an_answer_that_cannot_be_judged_is_critical_like_an_incomplete_one() -> None:
-    answer = answered(step(1, "Rhine"), step(2, "Mur"))
-    assert critical_of(answer, is_danube, complete=True) == math.inf
-    assert critical_of(answer, is_danube, complete=False) == -math.inf
-    assert critical_of(answer, lambda text: None if text == "Mur" else False, complete=True) == -math.inf

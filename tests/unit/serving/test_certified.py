@@ -378,7 +378,7 @@ def test_truths_of_audited_answers_are_counted(certified: str) -> None:
         assert orchestrator._service is not None
         (monitor,) = orchestrator._service.default.monitors.values()
         assert (monitor.audits, monitor.misses) == (2, 1)
-        assert (monitor.n, monitor.k, monitor.level, monitor.null) == (99, 10, 0.05, "exchangeable")
+        assert monitor.level == 0.05
         assert orchestrator.alarm is None
 
 
@@ -404,7 +404,7 @@ def test_a_certificate_without_a_rank_is_watched_by_its_rate(tmp_path: Path) -> 
         miss(orchestrator, 40)
         assert orchestrator._service is not None
         (monitor,) = orchestrator._service.default.monitors.values()
-        assert (monitor.null, monitor.alpha) == ("risk", 0.2)
+        assert monitor.alpha == 0.2
         assert orchestrator.alarm is not None
 
 
@@ -443,10 +443,10 @@ def test_audits_that_would_not_count_are_refused(tmp_path: Path, fields: dict[st
         made(folder, guarantee=ALWAYS)
 
 
-@pytest.mark.parametrize("watching", [{"monitor": {"level": 0.01}}, {"online": {"step": 1}}])
+@pytest.mark.parametrize("watching", [{"monitor": {"level": 0.01}}])
 def test_impossible_monitoring_is_refused_at_construction(tmp_path: Path, watching: dict[str, Any]) -> None:
     f1 = directory(tmp_path, certificate(kind="f1", k=None, made_for=fingerprint()))
-    with pytest.raises(ConfigError, match=r"guarantee\.(monitor|online): "):
+    with pytest.raises(ConfigError, match=r"guarantee\.monitor: "):
         made(f1, guarantee=dict(ALWAYS) | watching)
 
 
@@ -562,27 +562,6 @@ def test_a_certificate_that_was_withdrawn_never_comes_back(certified: str, tmp_p
         assert orchestrator.policy.kappa == 0.02
 
 
-def test_a_pool_of_small_segments_has_no_monitor(tmp_path: Path) -> None:
-    now = fingerprint()
-    pool = certificate(made_for=now, pool=True)
-    folder = directory(tmp_path / "both", certificate(made_for=now, segment="law"), pool)
-    with made(folder, guarantee=ALWAYS) as orchestrator:
-        for _ in range(40):  # all of one small group, which misses more than the pool's mean
-            truth = orchestrator.record_outcome(orchestrator.ask(Question(HARD, segment="art")), "Danube")
-            assert (truth.missed, truth.counted) == (True, False)
-            assert "small segments taken together, which audits cannot monitor" in truth.reason
-        orchestrator.record_outcome(orchestrator.ask(Question(HARD, segment="law")), "Danube")
-        assert orchestrator._service is not None
-        assert orchestrator._service.default.monitors["law"].level == 0.05
-        assert orchestrator.alarm is None
-        assert orchestrator.ask(Question(EASY, segment="art")).certificate is not None
-    alone = directory(tmp_path / "alone", pool)
-    with made(alone, guarantee=ALWAYS | {"online": {"step": 0.1}}) as orchestrator:  # a threshold may follow them
-        assert orchestrator.record_outcome(orchestrator.ask(HARD), "Danube").counted
-    with pytest.raises(ConfigError, match=r"guarantee\.monitor: .* audits cannot monitor"):
-        made(alone, guarantee=ALWAYS | {"monitor": {"level": 0.1}})
-
-
 def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
     with made(certified, guarantee=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(50)]
@@ -620,7 +599,7 @@ def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
         assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
         assert orchestrator._service is not None
         (monitor,) = orchestrator._service.default.monitors.values()
-        assert (monitor.null, monitor.alpha) == ("risk", 0.1)
+        assert monitor.alpha == 0.1
 
 
 def test_regret_needs_to_know_of_the_reference(tmp_path: Path) -> None:
@@ -745,59 +724,10 @@ def test_a_ladder_that_is_served_with_its_models_swapped_has_no_certificate(tmp_
         assert any("the order of the models is large, then small" in said for said in answer.warnings) is not holds
 
 
-# --- online ---
-
-
 def thresholds(orchestrator: Orchestrator, question: str) -> float:
     decision = orchestrator.ask(question).steps[0].decision
     assert decision is not None
     return decision.kappa
-
-
-def test_a_threshold_follows_the_audits_and_never_rises_above_the_certified_one(certified: str) -> None:
-    asked = dict(ALWAYS) | {"online": {"step": 0.5}, "monitor": {"level": 0.0001}}
-    with made(certified, guarantee=asked) as orchestrator:
-        for _ in range(5):
-            orchestrator.record_outcome(orchestrator.ask(EASY), "Danube")
-        assert thresholds(orchestrator, EASY) == 0.3
-        miss(orchestrator, 2)
-        lowered = thresholds(orchestrator, EASY)
-        first = 0.5 * 105**-0.6
-        assert lowered == pytest.approx(0.3 - 0.9 * first, abs=0.001 + 0.9 * first)
-        assert lowered < 0.3 - first
-        answer = orchestrator.ask(EASY)
-        assert answer.certificate is not None
-        orchestrator.record_outcome(answer, "Danube")
-        assert lowered < thresholds(orchestrator, EASY) <= 0.3
-
-
-def test_the_threshold_learns_what_it_would_miss_itself_not_what_was_missed_when_it_was_asked(certified: str) -> None:
-    """A hard question's second round has the level 0.03: below that threshold it is not missed any more."""
-    asked = dict(ALWAYS) | {"online": {"step": 20.0}, "monitor": {"level": 0.0001}}
-    with made(certified, guarantee=asked) as orchestrator:
-        early = orchestrator.ask(HARD)
-        assert orchestrator.record_outcome(early, "Danube").missed is True
-        lowered = thresholds(orchestrator, EASY)
-        assert lowered < 0.0
-        assert orchestrator.record_outcome(early, "Danube").missed is True
-        assert thresholds(orchestrator, EASY) > lowered
-
-
-def test_the_monitor_tests_the_certified_threshold_whichever_threshold_serves(certified: str) -> None:
-    asked = dict(ALWAYS) | {"online": {"step": 20.0}, "monitor": {"level": 0.0001}}
-    with made(certified, guarantee=asked) as orchestrator:
-        for number, missed in enumerate((True, False)):  # the lower threshold catches it
-            assert orchestrator.record_outcome(orchestrator.ask(f"{HARD} {number}"), "Danube").missed is missed
-        (monitor,) = orchestrator._service.default.monitors.values()
-        assert (monitor.audits, monitor.misses) == (2, 2)
-
-
-def test_what_keeps_everything_has_no_threshold_to_follow(tmp_path: Path) -> None:
-    all_kept = certificate(made_for=fingerprint(), kappa=-math.inf, k=0, keeps_everything=True)
-    asked = dict(ALWAYS) | {"online": {"step": 0.5}}
-    with made(directory(tmp_path, all_kept), guarantee=asked) as orchestrator:
-        assert miss(orchestrator, 3)[0].missed is False
-        assert thresholds(orchestrator, EASY) == -math.inf
 
 
 def test_a_serving_without_an_artefact_serves_the_policy_as_it_is() -> None:

@@ -31,12 +31,12 @@ def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(ran
     monitors = asking(0.06)
     monitors.share([held])
     for place, missed in enumerate(MISSES):
-        monitors.count(held, missed, None, f"q{place}")
+        monitors.count(held, missed, f"q{place}")
     monitors.share([held, named("b"), named("c"), named("pool", pool=True)])
     monitor, alone = monitors.of(held).monitor, asking(0.02)
     alone.share([held])
     for place, missed in enumerate(MISSES):
-        alone.count(held, missed, None, f"q{place}")
+        alone.count(held, missed, f"q{place}")
     assert monitor is not None
     assert monitor.alarmed_after is None  # nor would it at the lower level, where an alarm needs more
     assert monitor == alone.of(held).monitor
@@ -49,7 +49,7 @@ def test_the_levels_in_service_add_up_to_the_one_that_is_asked_for() -> None:
     for serving in ([first], [first, second, third], [second], [second, third]):
         monitors.share(serving)
         for one in serving:
-            monitors.count(one, False, None, "q")
+            monitors.count(one, False, "q")
         each = [monitors.of(one).monitor for one in serving]
         assert sum(one.level for one in each if one is not None) == pytest.approx(0.06)
 
@@ -60,14 +60,14 @@ def test_an_alarm_stays_whatever_serves() -> None:
     monitors.share([held])
     place = 0
     while not monitors.withdrawn:
-        monitors.count(held, True, None, f"q{place}")
+        monitors.count(held, True, f"q{place}")
         place += 1
     told = monitors.of(held).alarm
     monitors.share([other])
     monitors.share([held, other])
     assert monitors.withdrawn == {"a"}
     assert monitors.of(held).alarm == told
-    assert monitors.count(held, True, None, "another").reason == "its certificate was withdrawn in the meantime"
+    assert monitors.count(held, True, "another").reason == "its certificate was withdrawn in the meantime"
 
 
 def test_a_certificate_without_audits_has_an_empty_status() -> None:
@@ -75,23 +75,3 @@ def test_a_certificate_without_audits_has_an_empty_status() -> None:
     assert CertificateMonitor().at(0.01) == CertificateMonitor()
     risk = Monitor.start(alpha=0.1, delta=0.1)
     assert CertificateMonitor(risk).at(0.01) == CertificateMonitor(replace(risk, level=0.01))
-
-
-def test_a_group_counts_once_for_the_monitor_and_each_time_for_the_online_threshold() -> None:
-    """0.5.0: 40 audits of one user's questions were 40 pieces of evidence, and raised the alarm."""
-    held = named("a", n=399, k=40, kappa=0.3)
-    monitors = CertificateMonitors(GuaranteeConfig.model_validate({"audit": {"probability": 1}, "online": {"step": 1}}))
-    monitors.share([held])
-    told = [monitors.count(held, True, None, "user 7") for _ in range(40)]
-    assert [one.counted for one in told] == [True] + [False] * 39
-    assert told[1].reason == "its group was counted before, and counts once"
-    watch = monitors.of(held)
-    assert watch.monitor is not None
-    assert watch.online is not None
-    assert (watch.monitor.audits, watch.alarm) == (1, None)
-    once = asking(0.05)
-    once.share([held])
-    assert watch.online.kappa < 0.3 - 20 * abs(0.3 - watch.online.kappa) / 40
-    for number in range(40):
-        once.count(held, True, None, f"user {number}")
-    assert once.withdrawn == {"a"}
