@@ -1,0 +1,264 @@
+"""Promises that do not hold yet, each as a figure: strict failures, so that the change that keeps one must say so here.
+
+The worlds are drawn under fixed seeds, and effects are so large that nothing hangs on the draw. What the project does
+today is called in the first part alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.calibration.calibrating import calibrate_policy
+from cascade.calibration.samples import among
+from cascade.conformal.arrays import StepArrays
+from cascade.conformal.binomial import most_losses
+from cascade.conformal.monitor import Monitor
+from cascade.episodes.schema import LAST_ONLY
+from cascade.episodes.table import EpisodeTable, Walk
+from cascade.evaluation.baselines import clairvoyant_cost
+from cascade.evaluation.evaluate import play_policy
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.questions import Truth, reference_right
+from cascade.modes.draws import look_level
+from cascade.modes.look import Asked, Rows, look_at
+from cascade.modes.state import Draw, InForce
+from cascade.modes.store import ModeStore
+from cascade.policies.artifact import PolicyArtifact
+from cascade.training.fitting import Fitted, fit_policy
+
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+ALPHA, DELTA, ALARM = 0.05, 0.1, 0.025
+CHEAP, DEAR = 50, 1_000
+
+
+def broken(reason: str) -> pytest.MarkDecorator:
+    """Return the mark of a promise that does not hold yet, and why."""
+    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
+
+
+# --- what the project does ---
+
+
+def log(
+    name: str, surety: Floats, base: Bools, guide: Bools, *, groups: Sequence[str] = (), lengths: Floats | None = None,
+    costs: tuple[int, int] = (CHEAP, DEAR),
+) -> EpisodeTable:  # fmt: skip
+    """Return a log of a base and a guide: how sure the base was, and whether each answer is right."""
+    n, names = surety.size, tuple([f"{name}-{number}" for number in range(surety.size)])
+    correct, whole, ones = np.stack([base, guide], 1), np.ones(n, dtype=np.bool_), np.ones(n, dtype=np.int64)
+    answer = np.stack([np.zeros(n, dtype=np.int64), (base != guide).astype(np.int64)], 1)
+    cost = np.tile(np.array(costs, dtype=np.int64), (n, 1))
+    arrays = StepArrays(answer[:, :, None], correct[:, :, None], cost, 2 * ones, whole)
+    last = Walk(whole, guide, guide, cost[:, 1], ones, ones, ones)
+    signals = {"self_check": np.stack([surety, np.full(n, np.nan)], 1)}
+    asked = {"characters": np.zeros(n) if lengths is None else lengths}
+    told, truth = np.full(arrays.answer.shape, np.nan), Truth("guide", "exact") if groups else None
+    named = names, tuple(groups) or names, ("answer",)
+    return EpisodeTable("world", *named, arrays, told, signals, {LAST_ONLY: last}, truth=truth, asked=asked)
+
+
+def fitted(table: EpisodeTable, kind: str = "regret", *, method: str = "auto", seed: int = 0) -> Fitted:
+    return fit_policy([table], Guarantee(kind, ALPHA, DELTA), method=method, seed=seed)
+
+
+def spent(artifact: PolicyArtifact) -> float:
+    """Return the part of delta at which a policy's promise was tested."""
+    assert artifact.asked is not None
+    assert artifact.asked.level is not None
+    return artifact.asked.level
+
+
+def certified_again(found: Fitted, table: EpisodeTable, asked: Guarantee) -> PolicyArtifact:
+    """Certify a fitted policy for a promise on the questions of a log that it has not learned from."""
+    rest = table.take(~among(table, found.artifact.seen.all))
+    return calibrate_policy([rest], found.policy, found.artifact.policy, asked, held=found.artifact).artifact
+
+
+class _Observed(Rows):
+    """Drawn requests whose answers are known without a trace."""
+
+    def __init__(self, table: EpisodeTable) -> None:
+        self._known, self.missing, self.models, self.builds = table, frozenset(), {}, {}
+        self.conversations = dict(zip(table.ids, table.groups, strict=True))
+
+    def table(self) -> tuple[EpisodeTable, str]:
+        return self._known, "exact"
+
+
+def promoted(observed: EpisodeTable, certifying: Callable[[str], bool]) -> float | None:
+    """Look as `cascade promote` does; return the doubt below which the base is served, None if nothing is promoted."""
+    draws = [
+        Draw(name, "cascade", group, name, "certify", "observe", 1.0, 0.0)
+        for name, group in zip(observed.ids, observed.groups, strict=True)
+        if certifying(group)
+    ]
+    found = look_at(_Observed(observed), draws, Asked(ALPHA, DELTA, 0.0, None, None), 1)
+    return None if not found.promoted else math.inf if found.page["threshold"] is None else found.page["threshold"]
+
+
+class Service:
+    """A cascade that serves under a certificate, with every request audited."""
+
+    def __init__(self, folder: Path, alpha: float) -> None:
+        self._store, self._count = ModeStore.open(f"sqlite:///{folder}/modes.db"), 0
+        held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact")
+        monitor = Monitor.start(alpha=alpha, delta=look_level(DELTA, 1), level=ALARM)
+        self._store.begin("cascade", b"of this test")
+        self._store.change("cascade", lambda state: state.promoted(held, monitor, 1.0, "me", "2026-11-26T00:00:00Z"))
+
+    def audited(self, conversation: str, differ: Sequence[bool]) -> bool:
+        """Serve a conversation whose turns differ from the guide or do not; return whether it ends the service."""
+        state = None
+        for turn, one in enumerate(differ):
+            self._count += 1
+            row = Draw(
+                f"t{self._count}",
+                "cascade",
+                conversation,
+                str(turn),
+                "fit",
+                "audit",
+                1.0,
+                float(self._count),
+                certificate="c",
+            )
+            self._store.draw(row)
+            state = self._store.settle_audit(row, one)
+        return state is not None and state.mode != "enforce"
+
+    def close(self) -> None:
+        self._store.close()
+
+
+# --- promises ---
+
+
+def noisy(name: str, n: int, wrong: float, seed: int) -> EpisodeTable:
+    """Return a log whose score says nothing: the base is wrong by chance alone, and the guide is right."""
+    rng = np.random.default_rng(seed)
+    return log(
+        name, rng.random(n), rng.random(n) >= wrong, np.ones(n, dtype=np.bool_), lengths=rng.integers(20, 400, n)
+    )
+
+
+def told_by_length(name: str, n: int, seed: int, costs: tuple[int, int] = (CHEAP, DEAR)) -> EpisodeTable:
+    """Return a log in which the base is right on the short half of the questions, and its score says nothing."""
+    rng = np.random.default_rng(seed)
+    long = rng.random(n) < 0.5
+    return log(name, rng.random(n), ~long, np.ones(n, dtype=np.bool_), lengths=np.where(long, 400, 40), costs=costs)
+
+
+def conversations(count: int, seed: int) -> tuple[EpisodeTable, Bools, Ints]:
+    """Return all turns as a log, which of them are a first one, and the number of each one's conversation.
+
+    A quarter of the conversations has twelve turns. Their first one is where the base fails; it is sure of it.
+    """
+    rng = np.random.default_rng(seed)
+    turns = np.where(rng.random(count) < 0.75, 1, 12)
+    number = np.repeat(np.arange(count), turns)
+    first = np.concatenate([np.arange(many) for many in turns]) == 0
+    doubt = np.where(first, 0.5 * rng.random(number.size), 0.5 + 0.5 * rng.random(number.size))
+    wrong = rng.random(number.size) < np.where(first & (turns[number] == 12), 0.9, 0.02)
+    names = [f"c{one}" for one in number]
+    return log("w", 1 - doubt, ~wrong, np.ones(number.size, dtype=np.bool_), groups=names), first, number
+
+
+@broken("promote certifies one random turn of each conversation, and promises a share of the requests")
+def test_what_promote_promises_of_requests_holds_of_requests() -> None:
+    """Served as the server does: after a turn that the base has answered, the guide answers the rest."""
+    traffic, _, number = conversations(20_000, 0)
+    doubt, wrong = 1 - traffic.signals["self_check"][:, 0], ~traffic.arrays.correct[:, 0, 0]
+    exceeded = 0
+    for seed in range(1, 7):
+        below = promoted(conversations(1_200, seed)[0], lambda name: int(name[1:]) >= 200)
+        if below is not None:
+            kept = np.flatnonzero(doubt < below)
+            _, served = np.unique(number[kept], return_index=True)
+            exceeded += wrong[kept[served]].sum() / number.size > ALPHA
+    assert exceeded <= 2  # of 6, at a level of 0.05 each
+
+
+@broken("audits count the first turn of a conversation, the certificate speaks of a random one")
+def test_audits_end_no_service_whose_promise_holds(tmp_path: Path) -> None:
+    """Of four turns the first is hard: 9 % of the requests differ, 10 % are promised, and nothing ever changes."""
+    rng, ended = np.random.default_rng(2), 0
+    for stream in range(4):
+        (tmp_path / str(stream)).mkdir()
+        service = Service(tmp_path / str(stream), 0.1)
+        for number in range(30):
+            differ = [bool(one) for one in rng.random(4) < (0.36, 0.0, 0.0, 0.0)]
+            if service.audited(f"c{number}", differ):
+                ended += 1
+                break
+        service.close()
+    assert ended <= 1  # of 4, at a level of 0.025 each
+
+
+def with_atoms(name: str, n: int, seed: int, stored: type[np.floating[Any]]) -> EpisodeTable:
+    """Return a log whose score takes five values, written down with some precision."""
+    rng = np.random.default_rng([5, seed])
+    atoms, loss = np.array([0.99, 0.95, 0.9, 0.8, 0.7]), np.array([0.005, 0.03, 0.25, 0.4, 0.5])
+    at = rng.choice(5, size=n, p=[0.3, 0.25, 0.25, 0.1, 0.1])
+    guide = rng.random(n) < 0.97
+    base = np.where(rng.random(n) < loss[at], False, guide)
+    return log(name, atoms[at].astype(stored).astype(float), base, guide)
+
+
+@broken("the threshold lies on a score of the log, which live is another number if the log rounds")
+def test_a_promise_holds_of_scores_that_the_log_has_rounded() -> None:
+    traffic = with_atoms("live", 40_000, 10**6, np.float64)
+    right = reference_right(traffic)
+    exceeded = 0
+    for seed in range(6):
+        found = fitted(with_atoms(str(seed), 500, seed, np.float32), method="threshold")
+        played = play_policy(traffic, found.artifact.calibrated(found.policy))
+        exceeded += ((1 - played.right) * right).mean() > ALPHA
+    assert exceeded <= 2  # of 6, at a level of 0.1 each
+
+
+@broken("each fit on the same questions spends all of delta")
+def test_the_cheapest_of_thirty_fits_on_the_same_questions_keeps_the_promise() -> None:
+    """Scores of chance alone, as 30 seeds draw them, at the levels at which 30 fits of one log are tested."""
+    many, wrong, logs = 30, 0.2375, 200
+    one_log = noisy("w", 300, wrong, 1)
+    levels = [spent(fitted(one_log, method="purchases", seed=seed).artifact) for seed in range(many)]
+    allowed = [most_losses(210, ALPHA, level) for level in levels]
+    rng, exceeded = np.random.default_rng(3), 0
+    for _ in range(logs):
+        losses, cheapest = rng.random(300) < wrong, 0.0
+        for most in allowed:
+            at = np.flatnonzero(losses[rng.permutation(300)[:210]])
+            if most is not None:
+                cheapest = max(cheapest, at[most] / 210 if at.size > most else 1.0)
+        exceeded += cheapest * wrong > ALPHA
+    assert exceeded / logs <= DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / logs)
+
+
+@broken("calibrating a fitted policy for another promise forgets which questions chose it")
+def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_ones_at_all_of_it() -> None:
+    """As after a review: two policies were tested for agreement, one is kept, and regret is certified for it."""
+    logged, asked = told_by_length("w", 900, 1), Guarantee("regret", ALPHA, DELTA)
+    found = fitted(replace(logged, truth=Truth("guide", "exact")), "agreement")
+    assert found.policy.method == "purchases"  # a score named beforehand was tested too
+    assert spent(certified_again(found, told_by_length("fresh", 900, 2), asked)) == DELTA
+    assert spent(certified_again(found, logged, asked)) < DELTA
+
+
+@broken("whoever knows every answer beforehand is made to pay for the first step")
+def test_no_policy_costs_less_than_knowing_every_answer_beforehand() -> None:
+    table = told_by_length("w", 600, 1, costs=(1_000_000, 2_000_000))
+    found = fitted(table)
+    attained = play_policy(table, found.artifact.calibrated(found.policy))
+    least = clairvoyant_cost(table, get("regret"), ALPHA)
+    assert least is not None
+    assert least <= attained.cost.mean()
