@@ -24,7 +24,7 @@ ROOT = HERE.parents[1]
 sys.path[0] = str(HERE.parent)
 
 import cascade  # noqa: E402
-from record import logs, numbers, outcomes, policies  # noqa: E402
+from record import logs, networks, numbers, outcomes, policies  # noqa: E402
 from record.worlds import WORLDS, world  # noqa: E402
 
 Lines = Iterator[list[Any]]
@@ -55,6 +55,7 @@ def main() -> None:
     if Path(cascade.__file__).is_relative_to(ROOT):
         sys.exit("This would record the code that is here, not that of the wheel.")
     write("numbers.json", [{"exact": numbers.exact(), "near": numbers.near()}])
+    write("networks.jsonl", networks.trained())
     write("kept.jsonl", kept_logs())
     write("worlds.jsonl", random_logs())
 
