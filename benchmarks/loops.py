@@ -3,7 +3,7 @@
     python benchmarks/loops.py [LOOPS]
 
 Each loop observes, looks up to four times, enforces and audits, with the arithmetic that serves: `look_level`, the
-exact binomial test along thresholds from the strictest, `least_saving`, `Monitor`. A request has a doubt u, uniform in
+exact binomial test along thresholds from the strictest, `Monitor`. A request has a doubt u, uniform in
 0..1; at a threshold t the base's answer is served where u < t. It differs from the guide's with a probability that
 depends on u. Where the promise is regret, people say later of an answer that differs whether it loses, or never.
 """
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import Monitor
-from cascade.modes.draws import SAVING_LEVEL, look_level
-from cascade.modes.saving import Bounds, Costs, least_saving
+from cascade.modes.draws import look_level
 from cascade.modes.state import Draw
 from cascade.modes.store import missed
 
@@ -87,7 +86,6 @@ class Certified(NamedTuple):
 
 
 FLAT = World("the base differs on 12 %, whatever its doubt", lambda u: np.full_like(u, 0.12), 100.0)
-NO_SAVING = World("the base always agrees and, with the audits, saves exactly nothing", lambda u: 0.0 * u, 900.0)
 SAVES = World("doubt tells: the base differs with probability u²", np.square, 100.0)
 TALKS = World("the same, in conversations of four turns", np.square, 100.0, turns=4)
 HALF = Labels(losing=0.5, days=2.0, days_of_losses=2.0, never=0.1)
@@ -98,7 +96,7 @@ FLAT_REGRET = World("regret: the base loses on 12 %, all judged", lambda u: np.f
 REGRET = World("regret: differs with u², half of it loses, a tenth is never judged", np.square, 100.0, labels=HALF)
 LATE_REGRET = World("regret: losses are told at once, the rest late, a fifth never", np.square, 100.0, labels=LATE)
 TALKS_REGRET = World("regret, in conversations of four turns", np.square, 100.0, turns=4, labels=HALF)
-WORLDS = (FLAT, NO_SAVING, SAVES, TALKS, FLAT_REGRET, REGRET, LATE_REGRET, TALKS_REGRET)
+WORLDS = (FLAT, SAVES, TALKS, FLAT_REGRET, REGRET, LATE_REGRET, TALKS_REGRET)
 DRIFT = 0.8
 
 
@@ -119,11 +117,9 @@ def look(world: World, rng: np.random.Generator, number: int) -> float | None:
     threshold = float(GRID[passed - 1])
     jitter = rng.uniform(0.5, 1.5, ROWS)
     guide, base = world.guide * jitter, world.base * jitter
-    asks = u >= threshold
-    costs = Costs(guide, base, base + np.where(asks, guide, 0.0), np.zeros(ROWS, dtype=np.bool_), asks)
-    bounds = Bounds(4 * 1.5 * world.guide, 4 * 1.5 * world.base)
-    least = least_saving(costs.saving(AUDIT, bounds), bounds, look_level(SAVING_LEVEL, number))
-    return threshold if least > 0 else None
+    served = base + np.where(u >= threshold, guide, 0.0)
+    saving = guide - served - AUDIT * (guide + base - served)
+    return threshold if saving.mean() > 0 else None
 
 
 def promoted(world: World, rng: np.random.Generator) -> Certified | None:
@@ -200,7 +196,7 @@ def shares(world: World, loops: int) -> Shares:
     """Run the loops of one world."""
     rng = np.random.default_rng(7)
     held = [one for one in (promoted(world, rng) for _ in range(loops)) if one is not None]
-    sound = [one for one in held if world.rate(one.threshold) <= ALPHA and world is not NO_SAVING]
+    sound = [one for one in held if world.rate(one.threshold) <= ALPHA]
     false = sum(alarm_of(world, one, rng) is not None for one in sound)
     drifted = world._replace(differs=lambda u: np.full_like(u, DRIFT))
     after = sorted(one for one in (alarm_of(drifted, held, rng) for held in sound) if one is not None)
@@ -216,8 +212,8 @@ def main() -> None:
     loops = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     print(f"{loops} loops, up to {LOOKS} looks at {ROWS} rows, {AUDITS} audits; alpha {ALPHA}, delta {DELTA}.")
     for world in WORLDS:
-        found, level = shares(world, loops), SAVING_LEVEL if world is NO_SAVING else DELTA
-        print(f"{world.name}: promoted {found.promoted:.3f}, false {found.false:.3f} (bar {bound(level, loops):.3f})")
+        found = shares(world, loops)
+        print(f"{world.name}: promoted {found.promoted:.3f}, false {found.false:.3f} (bar {bound(DELTA, loops):.3f})")
         if found.sound:
             print(f"  false alarms {found.false_alarms:.3f} (bar {bound(LEVEL, found.sound):.3f}) without drift")
             when = "never" if found.median is None else f"median after {found.median.audits} audits"

@@ -2,7 +2,7 @@
 
     python examples/loop.py [--automatic] [--live MINUTES] [LOG.parquet]
 
-With `--automatic` the server promotes by itself once its plan says that a promotion is likely.
+With `--automatic` the server promotes by itself once enough conversations can certify.
 Live are the requests, over HTTP, a `cascade serve` process, its store, the look and the audits. Replayed are the
 models' answers: a server on loopback gives those of a log, by default of the 296 messages that ship with the package.
 The log must be of a ladder of two models that were both asked each request. The drift is a base that gives the answers

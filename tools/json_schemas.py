@@ -35,7 +35,7 @@ TITLES = {
     "monitor": "What audits say, as cascade monitor --json prints it",
     "onboard": "A new model, probed, as cascade onboard --json prints it; costs as shares of the reference's",
     "promote": "A look, as cascade promote --json prints it; saving in USD a request",
-    "promote-plan": "What a promotion takes, as cascade promote --plan --json prints it; costs in USD",
+    "promote-plan": "What the next look takes, as cascade promote --plan --json prints it",
     "prices": "Prices, as cascade prices --json prints them",
     "prove": "What a cascade would save, as cascade prove --json prints it; costs in USD a question",
     "verify": "The checks of a policy, as cascade verify --json prints them",

@@ -73,7 +73,7 @@ async def fill(folder: Path, replay: Replay) -> None:
     page = {"certifying_conversations": certificate.n, "losses": found.misses}
     held = InForce(certificate.calibration_id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
     monitor = Monitor.start(alpha=ALPHA, delta=DELTA)
-    modes.close_look(name, number, page, {}, lambda one: one.promoted(held, monitor, 1.0, "tools/pages_demo.py", at))
+    modes.close_look(name, number, page, {}, lambda one: one.promoted(held, monitor, "tools/pages_demo.py", at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
             alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}

@@ -6,7 +6,7 @@ import base64
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +25,7 @@ from cascade.errors import ConfigError, UsageError
 from cascade.modes.draws import look_level, spent_level
 from cascade.modes.look import Asked, Found, Rows, look_at, too_few, unseen
 from cascade.modes.people import KIND, check_terms
-from cascade.modes.plan import Plan
-from cascade.modes.planning import planned
+from cascade.modes.plan import Plan, plan_of
 from cascade.modes.state import CascadeState, Draw, Opened
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 
@@ -42,13 +41,11 @@ class Promotion(Result):
     Attributes:
         cascade: the cascade's name.
         promoted: whether a policy is in force from now on.
-        canary: the share of keys that it serves.
         page: the arithmetic, as plain values (`modes.look`).
     """
 
     cascade: str
     promoted: bool
-    canary: float
     page: Mapping[str, Any]
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
@@ -58,12 +55,12 @@ class Promotion(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
-        return {"cascade": self.cascade, "promoted": self.promoted, "canary": self.canary, **self.page}
+        return {"cascade": self.cascade, "promoted": self.promoted, **self.page}
 
 
 @dataclass(frozen=True, slots=True)
 class PromotionPlan(Result):
-    """An estimate of what is still missing for a promotion to be likely.
+    """What the next look takes.
 
     Attributes:
         cascade: the cascade's name.
@@ -86,9 +83,7 @@ def promote(
     config: CascadeConfig | str | Path,
     *,
     cascade: str | None = None,
-    canary: float | None = None,
     by: str = "promote",
-    anyway: bool = False,
 ) -> Promotion:
     """Try to certify a policy on the certifying rows, and put it in force if that succeeds and it saves money.
 
@@ -98,27 +93,20 @@ def promote(
     Args:
         config: the configuration of the server, with a section `modes`.
         cascade: the cascade's name; `server.name` by default.
-        canary: the share of keys that the policy serves; `modes.canary` by default.
         by: who promotes, for the record.
-        anyway: look even if the latest plan and a new one both say that no promotion is likely now.
 
     Raises:
-        UsageError: there are too few rows for any certificate, no promotion is likely, or another process is looking.
-            No look was taken.
+        UsageError: there are too few rows for any certificate, or another process is looking. No look was taken.
         ConfigError: the configuration has no modes.
     """
-    if canary is not None and not 0 < canary <= 1:
-        raise UsageError(f"A canary is a share of the keys above 0, at most 1, not {canary:g}.")
     with _looking(config, cascade) as at, at.leased():
-        if not anyway:
-            at.refuse_unlikely()
-        return at.promoted(at.modes.canary if canary is None else canary, by)
+        return at.promoted(by)
 
 
-def promote_if_likely(
+def promote_if_ready(
     config: CascadeConfig | str | Path, *, cascade: str | None = None, by: str = "promote"
 ) -> Promotion | PromotionPlan:
-    """Make a plan; promote if it says that a promotion is likely, or if a look was interrupted.
+    """Promote if the plan says that the next look may be taken, or if a look was interrupted; else return the plan.
 
     The plan reads only fitting rows, so the time of the look does not depend on the certifying rows.
 
@@ -128,13 +116,11 @@ def promote_if_likely(
     """
     with _looking(config, cascade) as at, at.leased():
         plan = at.planned()
-        return at.promoted(at.modes.canary, by) if plan.plan.is_likely or at.is_open else plan
+        return at.promoted(by) if plan.plan.is_ready or at.is_open else plan
 
 
 def plan_promotion(config: CascadeConfig | str | Path, *, cascade: str | None = None) -> PromotionPlan:
-    """Estimate from the fitting rows what a promotion still needs. No certifying row is read.
-
-    The plan is kept for the server's page.
+    """Return what the next look takes. No certifying row is read.
 
     Raises:
         ConfigError: the configuration has no modes.
@@ -192,26 +178,13 @@ class _Looking:
         finally:
             self.store.release(self.name, owner)
 
-    def refuse_unlikely(self) -> None:
-        """Raise UsageError if the latest plan and a new one both say that no promotion is likely now."""
-        kept, state = self.store.plan(self.name), self.store.state(self.name)
-        if kept is None or not kept.plan.is_about(state) or kept.plan.is_likely or self.is_open:
-            return
-        plan = self.planned().plan
-        if not plan.is_likely:
-            level = look_level(self.modes.delta, plan.look)
-            raise UsageError(
-                f"{self.name} was not looked at: {plan.describe().rstrip('.')}. The look would spend {level:.3g} of "
-                "delta. To look all the same: cascade promote --anyway"
-            )
-
-    def promoted(self, canary: float, by: str) -> Promotion:
+    def promoted(self, by: str) -> Promotion:
         """Evaluate the certifying rows once, and put the policy in force if it may serve."""
         modes, store, name, asked = self.modes, self.store, self.name, self.asked
         store.expire(name, _now_s() - LOST_S)
         opened = store.open_look(name, by, _now_s(), lambda look, fit, certify: too_few(asked, look, fit, certify))
         found = self._found(opened)
-        page = {**found.page, "delta_spent": spent_level(modes.delta, opened.look), "canary": canary}
+        page = {**found.page, "delta_spent": spent_level(modes.delta, opened.look)}
         held, at = found.in_force, now_iso()
         files = {file: base64.b64encode(data).decode("ascii") for file, data in found.files.items()}
 
@@ -219,13 +192,13 @@ class _Looking:
             if held is None or state.era != opened.era:
                 return state
             monitor = Monitor.start(alpha=held.alpha, delta=held.delta, level=look_level(modes.level, opened.look))
-            return state.promoted(held, monitor, canary, by, at)
+            return state.promoted(held, monitor, by, at)
 
         if not store.close_look(name, opened.look, page, files, put_in_force):
             raise UsageError(
                 f"Another process closed look {opened.look} of {name} first: see the page /ui of the server."
             )
-        return Promotion(name, store.looks(name)[opened.look - 1].verdict == "promoted", canary, page)
+        return Promotion(name, store.looks(name)[opened.look - 1].verdict == "promoted", page)
 
     def _found(self, opened: Opened) -> Found:
         """Look at the rows of an open look."""
@@ -241,18 +214,13 @@ class _Looking:
         return look_at(self._rows(drawn), opened.certifying, self.asked, opened.look)
 
     def planned(self) -> PromotionPlan:
-        """Plan a promotion, and keep the plan."""
-        state, counts, modes = self.store.state(self.name), self.store.counts(self.name), self.modes
-        may_fit = [
-            one
-            for one in self.store.draws(self.name)
-            if one.era == state.era and one.outcome != "pending" and (one.role == "fit" or one.look is not None)
-        ]
-        share = modes.share if state.rate is None or modes.per_day is None else state.rate
-        plan = planned(self._rows(may_fit), self.asked, state.looks + 1, counts, share * modes.certify)
-        plan = replace(plan, era=state.era)
-        self.store.keep_plan(self.name, plan)
-        return PromotionPlan(self.name, plan)
+        """Return the plan of the next look; where people judge, the fitting rows tell how many answers are unjudged."""
+        state = self.store.state(self.name)
+        unjudged = None
+        if self.modes.guarantee == KIND:
+            settled = [one for one in self.store.draws(self.name) if one.era == state.era and one.outcome != "pending"]
+            unjudged = self._rows([one for one in settled if one.role == "fit" or one.look is not None]).unjudged()
+        return PromotionPlan(self.name, plan_of(state, self.store.counts(self.name), self.modes, unjudged))
 
     def _rows(self, drawn: list[Draw]) -> Rows:
         """Read the traces of drawn requests."""
@@ -290,12 +258,10 @@ def _said(found: Promotion) -> Iterator[str]:
             f"{page['served_by_cheaper']:.0%} alone."
         )
         yield (
-            f"saving: {page['saving_usd']:.3g} USD a request on average, with {page['audit']:.0%} of them audited; "
-            f"the guide alone costs {page['guide_usd']:.3g} USD. It is at least {page['least_saving_usd']:.3g} USD, "
-            f"except with probability .05/({look}·{look + 1}) = {page['saving_level_of_this_look']:.3g}, if no request "
-            f"costs more than four times the most expensive request among the fitting rows."
+            f"saving: {page['saving_usd']:.3g} USD a request on these conversations, with {page['audit']:.0%} of the "
+            f"requests audited; the guide alone costs {page['guide_usd']:.3g} USD."
         )
     if found.promoted:
-        yield f"promoted, certificate {page['certificate']}: it serves {found.canary:.0%} of the keys from now on."
+        yield f"promoted, certificate {page['certificate']}: it serves from now on."
     else:
         yield f"not promoted: {page.get('why', 'a certificate was withdrawn meanwhile')}."

@@ -352,8 +352,8 @@ class ModesConfig(_Stored):
     of the conversations certifies, the others fit. `guarantee`, `alpha` and `delta` are of the certificate,
     `comparator` says when two answers are the same. For regret people judge the answers that differ, within
     `label_days`. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of a false
-    alarm. `promote` says whether people promote, or the server does once a promotion is likely; it serves `canary` of
-    the keys. `examples` messages at the head of each request are the application's own.
+    alarm. `promote` says whether people promote, or the server does once there are enough conversations. `examples`
+    messages at the head of each request are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -367,7 +367,6 @@ class ModesConfig(_Stored):
     audit: Annotated[float, Field(gt=0, le=1)] = 0.05
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05
     promote: Literal["manual", "automatic"] = "manual"
-    canary: Annotated[float, Field(gt=0, le=1)] = 1.0
     examples: Annotated[int, Field(ge=0)] = 0
 
 

@@ -11,8 +11,6 @@ import hmac
 from typing import Literal
 
 Role = Literal["fit", "certify"]
-SAVING_LEVEL = 0.05
-"""An upper bound on the probability that any promotion is based on a saving that does not exist."""
 _BETWEEN = b"\x1f"
 
 
@@ -34,11 +32,6 @@ def is_drawn(secret: bytes, conversation: str, turn: str, rate: float) -> bool:
 def role_of(secret: bytes, conversation: str, certify: float) -> Role:
     """Return the role of all drawn rows of a conversation; `certify` is the share of conversations that certify."""
     return "certify" if place(secret, "role", conversation) < certify else "fit"
-
-
-def in_canary(secret: bytes, key: str, share: float) -> bool:
-    """Return whether the policy serves a key's requests; as the share rises, a key that is served stays served."""
-    return place(secret, "canary", key) < share
 
 
 def look_level(level: float, look: int) -> float:

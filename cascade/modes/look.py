@@ -1,7 +1,7 @@
-"""A look: fits a policy on the fitting rows, certifies it on the certifying rows, and tests the saving.
+"""A look: fits a policy on the fitting rows, certifies it on the certifying rows, and computes the saving.
 
-It is a pure function of rows and drawn requests. A row without an outcome counts as a loss at every threshold. Such a
-row, and a row of unknown cost, count as the most expensive possible request, and no mean of costs includes them.
+It is a pure function of rows and drawn requests. A row without an outcome counts as a loss at every threshold. No mean
+of costs includes such a row, or a row of unknown cost.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee, get
-from cascade.modes.draws import SAVING_LEVEL, look_level
+from cascade.modes.draws import look_level
 from cascade.modes.histories import NAMED, continued, histories, shuffled
-from cascade.modes.people import judged
+from cascade.modes.people import judged, losses_of
 from cascade.modes.plan import LEAST_FIT
-from cascade.modes.saving import Bounds, Costs, least_saving
-from cascade.modes.state import Draw, InForce, Opened
+from cascade.modes.state import Draw, InForce, Opened, pair_name
 from cascade.policies.artifact import write
-from cascade.policies.base import Policy
 from cascade.review.pairs import compare
 from cascade.review.reviews import Reviews
 from cascade.training.dividing import Divided
@@ -142,12 +140,15 @@ class Rows:
             found.setdefault(self.conversations[one.trace_id], one)
         return list(found.values())
 
-    def share_judged(self) -> float | None:
-        """Return the share of the rows whose answer differs, which people judge; None if it needs no labels."""
-        if not get(self._asked.guarantee).reviewed:
-            return None
-        found = compare(lambda: iter(self._rows), self._asked.comparator).episodes
-        return sum(bool(one.pairs()) for one in found.values()) / len(found) if found else 0.0
+    def unjudged(self) -> float:
+        """Return the share of the rows whose answers differ and that nobody has judged."""
+        known, told = losses_of(self._asked.reviews), {one.trace_id for one in self._drawn if one.lost is not None}
+        episodes = compare(lambda: iter(self._rows), self._asked.comparator).episodes
+        waiting = [
+            trace_id not in told and any(pair_name(*pair.id) not in known for pair in episode.pairs())
+            for (_, trace_id), episode in episodes.items()
+        ]
+        return sum(waiting) / len(waiting) if waiting else 0.0
 
     def table(self) -> tuple[EpisodeTable, str]:
         """Return all rows as a table, and the comparator. Raises UsageError if there are none.
@@ -203,7 +204,7 @@ def too_few(asked: Asked, look: int, fit: int, conversations: int) -> str | None
 
 
 def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> Found:
-    """Look: fit on the fitting rows, certify on the others, and test whether the policy saves money.
+    """Look: fit on the fitting rows, certify on the others, and see whether the policy saves money.
 
     Args:
         rows: all drawn rows, including those that certify.
@@ -211,7 +212,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         asked: the request for the look.
         look: its number k, which determines how much of delta it may spend.
     """
-    promise, saving_level = asked.promise(look), look_level(SAVING_LEVEL, look)
+    promise = asked.promise(look)
     table, comparator = rows.table()
     wanted = {one.trace_id for one in rows.one_of_each(certifying)}
     groups = {rows.conversations[one.trace_id] for one in certifying}
@@ -237,7 +238,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         return Found({**page, "why": f"no certificate: {why}"})
     if not parts.calibration.priced.any():
         return Found({**page, "why": "no saving: no cost of a certifying row is known"})
-    return _saving(fitted, parts, page, asked, rows, saving_level)
+    return _saving(fitted, parts, page, asked, rows)
 
 
 def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
@@ -256,36 +257,28 @@ def _asked_for(asked: Asked, look: int) -> dict[str, Any]:
         "alpha": asked.alpha,
         "delta": asked.delta,
         "delta_of_this_look": look_level(asked.delta, look),
-        "saving_level_of_this_look": look_level(SAVING_LEVEL, look),
     }
 
 
-def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, rows: Rows, level: float) -> Found:
-    """Test whether a certified policy saves money."""
-    certificate, kappa = fitted.calibrated.segments[0].certificate, fitted.calibrated.segments[0].found.kappa
-    promise = asked.promise(page["look"])
-    both = parts.training, parts.calibration
-    before, costs = (costs_of(part, fitted.policy, kappa, promise) for part in both)
-    bounds = Bounds.of(before)
-    savings = costs.saving(asked.audit, bounds)
-    least = least_saving(savings, bounds, level)
-    known = ~costs.unknown
+def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, rows: Rows) -> Found:
+    """Put a certified policy in force if it saves money on the certifying rows, after the cost of audits."""
+    segment, table = fitted.calibrated.segments[0], parts.calibration
+    certificate, kappa = segment.certificate, segment.found.kappa
+    rules: Any = asked.promise(page["look"]).rules
+    served = rules.served(sample_of(table, fitted.policy), kappa=kappa).at(PathPoint(kappa))
+    guide, every = table.arrays.cost[:, -1], table.arrays.cost.sum(axis=1)
+    saving = float(np.mean((guide - served.cost - asked.audit * (every - served.cost))[table.priced]))
     page |= {
-        "losses": fitted.calibrated.segments[0].found.misses,
+        "losses": segment.found.misses,
         "threshold": kappa if np.isfinite(kappa) else None,
-        "served_by_cheaper": float(np.mean(~costs.asks_guide[known])),
-        "guide_usd": float(costs.guide[known].mean()) / 1e9,
-        "saving_usd": float(savings.mean()) / 1e9,
-        "least_saving_usd": least / 1e9,
+        "served_by_cheaper": float(np.mean(~served.asks_last[table.priced])),
+        "guide_usd": float(guide[table.priced].mean()) / 1e9,
+        "saving_usd": saving / 1e9,
         "audit": asked.audit,
-        "bound_guide_usd": bounds.guide / 1e9,
-        "bound_others_usd": bounds.others / 1e9,
         "certificate": certificate.calibration_id,
     }
-    if not costs.within(bounds):
-        return Found({**page, "why": "no saving: a request cost more than four times the dearest fitting row"})
-    if least <= 0:
-        return Found({**page, "why": "no saving: after the cost of audits it may be zero"})
+    if saving <= 0:
+        return Found({**page, "why": "no saving: with the cost of audits the policy is no cheaper than the guide"})
     held = InForce(
         certificate.calibration_id,
         page["look"],
@@ -298,15 +291,6 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
         asked.guarantee,
     )
     return Found(page, held, _files(fitted))
-
-
-def costs_of(table: EpisodeTable, policy: Policy, kappa: float, promise: Guarantee) -> Costs:
-    """Return the costs of requests under a policy at a threshold, and those of their calls."""
-    served = promise.rules.served(sample_of(table, policy), kappa=kappa)  # type: ignore[attr-defined]
-    found = served.at(PathPoint(kappa))
-    guide = table.arrays.cost[:, -1].astype(np.float64)
-    others = table.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
-    return Costs(guide, others, found.cost.astype(np.float64), ~table.priced, found.asks_last)
 
 
 def _files(fitted: Fitted) -> dict[str, bytes]:

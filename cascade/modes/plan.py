@@ -1,72 +1,99 @@
-"""The plan of a promotion: what is still needed until it is likely. `modes.planning` computes it."""
+"""What the next look takes: conversations that certify, requests until then, and judgements by people."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cascade.modes.state import CascadeState
+from cascade.config.schema import ModesConfig
+from cascade.conformal.binomial import most_losses
+from cascade.conformal.split import needed_n
+from cascade.guarantees.base import get
+from cascade.modes.draws import look_level
+from cascade.modes.state import CascadeState, Counts
 
-CHANCE = 0.8
-"""The probability from which a promotion counts as likely."""
 LEAST_FIT = 50
-"""The fewest rows that a policy is fitted on, and that a plan is made from."""
+"""The fewest rows that a policy is fitted on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The conversations, requests, money, days and labels needed until a promotion is likely.
+    """What the next look takes, as far as counts tell.
 
     Attributes:
-        look: the look that it is about.
+        look: its number.
         have: conversations that could certify now.
-        needed: conversations that it takes; None if no number is enough, as far as these rows tell.
-        requests: requests until then; None if unknown.
-        usd: the cost of the extra calls to observe them.
-        days: days until then, at the traffic so far.
-        labels: judgements of certifying requests, at most; agreement needs none; None if unknown.
-        why: why no promotion is likely, if so.
-        era: of the rows that it was made from.
+        needed: conversations from which half of the promised share may lose.
+        fit: rows that could fit now.
+        requests: requests until then, at the rate of the draws; None if none is drawn now.
+        labels: judgements by people that are missing, at most; agreement needs none.
+        most_labels: so many missing judgements, which count as losses, leave room for a certificate.
     """
 
     look: int
     have: int
-    needed: int | None
-    requests: int | None = None
-    usd: float | None = None
-    days: float | None = None
-    labels: int | None = 0
-    why: str | None = None
-    era: int = 0
+    needed: int
+    fit: int
+    requests: int | None
+    labels: int = 0
+    most_labels: int = 0
 
     @property
-    def is_likely(self) -> bool:
-        """Whether a promotion is likely now."""
-        return self.needed is not None and self.needed <= self.have
-
-    def is_about(self, state: CascadeState) -> bool:
-        """Whether a cascade in this state would take the look that the plan is about."""
-        return (self.look, self.era) == (state.looks + 1, state.era)
+    def is_ready(self) -> bool:
+        """Whether the look may be taken."""
+        return self.have >= self.needed and self.fit >= LEAST_FIT and self.labels <= self.most_labels
 
     def describe(self) -> str:
         """Describe the plan in a sentence."""
-        if self.needed is None:
-            return f"no promotion is likely so far: {self.why}"
-        if self.is_likely:
-            return f"a promotion is likely now (look {self.look}): cascade promote"
-        requests = "an unknown number of" if self.requests is None else f"about {self.requests}"
-        cost = "an unknown number of USD" if self.usd is None else f"{self.usd:.2g} USD"
-        days = "an unknown number of days" if self.days is None else f"{self.days:.2g} days at the traffic so far"
-        labels = (
-            "an unknown number of judgements" if self.labels is None else f"at most {self.labels} judgements by people"
-        )
-        labels = labels if self.labels != 0 else "no judgements"
+        more = "more than today's budget" if self.requests is None else f"about {self.requests} more requests"
+        labels = f", and at most {self.labels} judgements by people are missing" if self.labels else ""
         return (
-            f"a promotion is likely ({CHANCE:.0%}) at look {self.look} with {self.needed} certifying conversations; "
-            f"there are {self.have}. That takes {requests} more requests, {cost} for extra calls, {days}, and "
-            f"{labels}."
+            f"look {self.look} takes {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
+            f"{self.have} and {self.fit}, which takes {more}{labels}"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
         return asdict(self)
+
+
+def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: float | None = None) -> Plan:
+    """Return the plan of a cascade's next look.
+
+    It reads no outcome of a row that may certify, so the time of a look does not depend on them.
+
+    Args:
+        state: the cascade's state.
+        counts: of its drawn rows.
+        modes: the settings of the promise.
+        unjudged: the share of the rows whose answers differ and that nobody has judged, where people judge; None if
+            it is unknown.
+    """
+    needed = conversations_for(modes.alpha, look_level(modes.delta, state.looks + 1))
+    if unjudged is None:
+        unjudged = float(get(modes.guarantee).reviewed)
+    rate = modes.share if state.rate is None or modes.per_day is None else state.rate
+    certify = rate * modes.certify * (counts.conversations / counts.certify if counts.certify else 1.0)
+    waits = [(needed - counts.conversations, certify), (LEAST_FIT - counts.fit, rate * (1 - modes.certify))]
+    return Plan(
+        state.looks + 1,
+        counts.conversations,
+        needed,
+        counts.fit,
+        max(math.ceil(max(0, missing) / share) for missing, share in waits) if rate else None,
+        math.ceil(unjudged * needed),
+        math.floor(modes.alpha * needed / 2),
+    )
+
+
+def conversations_for(alpha: float, level: float) -> int:
+    """Return about how many conversations certify though half of the promised share of them loses.
+
+    >>> conversations_for(0.1, 0.05)
+    116
+    """
+    count = needed_n(alpha, level)
+    while (most_losses(count, alpha, level) or 0) < alpha * count / 2:
+        count += max(1, count // 20)
+    return count

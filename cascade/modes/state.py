@@ -128,7 +128,6 @@ class CascadeState:
         mode: "observe": the guide serves; "enforce": the policy serves; "fallback": the guide serves after an alarm.
         version: grows with each change.
         killed: whether the kill switch sends every request to the guide, whatever the mode.
-        canary: the share of keys that the policy serves in "enforce".
         looks: looks at certifying rows so far, refused ones counted.
         rate: the share of requests that is drawn while observing, as it was last set; None before.
         rate_set_s: when that was, in seconds since 1970.
@@ -145,7 +144,6 @@ class CascadeState:
     mode: Mode = "observe"
     version: int = 0
     killed: bool = False
-    canary: float = 1.0
     looks: int = 0
     rate: float | None = None
     rate_set_s: float = 0.0
@@ -166,10 +164,10 @@ class CascadeState:
         made = (*self.changes, Change(at, by, mode, why))[-_CHANGES:]
         return replace(self, mode=mode, changes=made, **others)
 
-    def promoted(self, held: InForce, monitor: Monitor, canary: float, by: str, at: str) -> CascadeState:
-        """Return the state in which a new certificate is in force, for a share of the keys."""
-        why = f"look {held.look} issued the certificate {held.certificate}, for {canary:.0%} of the keys"
-        return self.changed("enforce", by, why, at, in_force=held, monitor=monitor, canary=canary, alarm=None)
+    def promoted(self, held: InForce, monitor: Monitor, by: str, at: str) -> CascadeState:
+        """Return the state in which a new certificate is in force."""
+        why = f"look {held.look} issued the certificate {held.certificate}"
+        return self.changed("enforce", by, why, at, in_force=held, monitor=monitor, alarm=None)
 
     def audited(self, missed: bool, at: str) -> CascadeState:
         """Return the state after one more audit of the certificate in force; an alarm ends its service."""
@@ -210,8 +208,8 @@ class CascadeState:
         """Return the state in which the certificate is withdrawn, and the guide serves."""
         return self.changed("fallback", by, why, at, alarm=why, era=self.era + 1, **others)
 
-    def set_mode(self, mode: Mode, by: str, why: str, at: str, canary: float | None = None) -> CascadeState:
-        """Return the state with the mode that a person asks for, and the share of the keys that the policy serves.
+    def set_mode(self, mode: Mode, by: str, why: str, at: str) -> CascadeState:
+        """Return the state with the mode that a person asks for.
 
         Raises:
             UsageError: no certificate is in force that the policy could serve under.
@@ -219,9 +217,7 @@ class CascadeState:
         if mode == "enforce" and (self.in_force is None or self.alarm is not None):
             reason = "none was issued" if self.in_force is None else f"it was withdrawn: {self.alarm}"
             raise UsageError(f"{self.cascade} has no certificate in force ({reason}). Promote it: cascade promote")
-        share = self.canary if canary is None else canary
-        said = why if canary is None else f"{why} (for {share:.0%} of the keys)"
-        return self.changed(mode, by, said, at, canary=share)
+        return self.changed(mode, by, why, at)
 
     def switched(self, killed: bool, by: str, why: str, at: str) -> CascadeState:
         """Return the state with the kill switch on or off."""

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from cascade.budget.database import Database
 from cascade.episodes.store import StoreError
 from cascade.episodes.store.address import database_at
 from cascade.errors import UsageError
-from cascade.modes.plan import Plan
 from cascade.modes.state import CascadeState, Counts, Draw, Look, Opened
 
 _DRAW = ", ".join(Draw._fields)
@@ -37,7 +36,6 @@ _TABLES = (
     opened_s DOUBLE PRECISION NOT NULL, tries BIGINT NOT NULL, era BIGINT NOT NULL, PRIMARY KEY (cascade, look))""",
     """CREATE TABLE IF NOT EXISTS cascade_leases (cascade TEXT PRIMARY KEY, owner TEXT NOT NULL,
     until_s DOUBLE PRECISION NOT NULL)""",
-    "CREATE TABLE IF NOT EXISTS cascade_plans (cascade TEXT PRIMARY KEY, at TEXT NOT NULL, document TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS cascade_written (digest TEXT PRIMARY KEY)",
 )
 LOST_S = 3_600.0
@@ -51,13 +49,6 @@ _FITS = f"(role = 'fit' OR look IS NOT NULL) AND {_SETTLED} AND era = ?"
 
 Refuse: TypeAlias = Callable[[int, int, int], str | None]
 """Returns why a look would be useless, from its number, the fitting rows and the certifying conversations."""
-
-
-class KeptPlan(NamedTuple):
-    """A plan, and when it was made, UTC, ISO 8601."""
-
-    at: str
-    plan: Plan
 
 
 def now_iso() -> str:
@@ -462,21 +453,6 @@ class ModeStore:
             found = run(query, cascade, look).fetchone()
         held: dict[str, str] = json.loads(found[0]) if found else {}
         return held
-
-    def keep_plan(self, cascade: str, plan: Plan) -> None:
-        """Keep the latest plan of a promotion, for all replicas' pages."""
-        with self._transaction() as run:
-            run(
-                "INSERT INTO cascade_plans (cascade, at, document) VALUES (?, ?, ?) ON CONFLICT (cascade) "
-                "DO UPDATE SET at = excluded.at, document = excluded.document",
-                *(cascade, now_iso(), json.dumps(plan.to_dict())),
-            )
-
-    def plan(self, cascade: str) -> KeptPlan | None:
-        """Return the latest plan; None if there is none yet."""
-        with self._transaction(reading=True) as run:
-            found = run("SELECT at, document FROM cascade_plans WHERE cascade = ?", cascade).fetchone()
-        return None if found is None else KeptPlan(found[0], Plan(**json.loads(found[1])))
 
     # --- who wrote a history ---
 

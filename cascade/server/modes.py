@@ -172,9 +172,7 @@ class Modes:
             return Turn(guide, "killed", trace_id, key)
         turn = Turn(guide, state.mode, trace_id, key)
         rate = settings.share if state.rate is None or settings.per_day is None else state.rate
-        who = asked.request.user
-        who = who if who is not None else key or name
-        if state.serves_policy and draws.in_canary(self._secret, who, state.canary):
+        if state.serves_policy:
             rate = settings.audit
             if await self._cheaply_written(asked, group):
                 self.counted["history by a cheap model"] += 1  # the guide serves: nothing can differ

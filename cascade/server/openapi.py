@@ -162,34 +162,31 @@ _FEEDBACK = {
 def _cascades(name: str) -> dict[str, Any]:
     """Return the paths that show and change the cascade's modes."""
     why = {"why": {"type": "string", "maxLength": 500}}
-    canary = {"canary": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}}
-    anyway = {"anyway": {"type": "boolean"}}
     mode, switch = {"mode": {"enum": ["observe", "enforce", "fallback"]}}, {"on": {"type": "boolean"}}
     listed = _object("object", "data", object={"const": "list"}, data={"type": "array", "items": _CASCADE})
-    shown = "The cascade: mode, certificate, audits, looks, the plan of the next promotion, who changed what."
+    shown = "The cascade: mode, certificate, audits, looks, what the next look takes, who changed what."
     looked = "Take a look, and promote if a certificate holds and money is saved."
-    moded = "Set the mode, and the share of the keys that the policy serves."
+    moded = "Set the mode."
     killed = "Let the guide answer everything, or end that."
     return {
         "/v1/cascades": {"get": _get(shown, listed, _refused(401, 403, 429, 503))},
-        "/v1/cascades/{name}/promote": {"post": _change(looked, canary | anyway, [], _PROMOTED, name)},
-        "/v1/cascades/{name}/mode": {"post": _change(moded, mode | canary | why, ["mode"], _CASCADE, name)},
+        "/v1/cascades/{name}/promote": {"post": _change(looked, {}, [], _PROMOTED, name)},
+        "/v1/cascades/{name}/mode": {"post": _change(moded, mode | why, ["mode"], _CASCADE, name)},
         "/v1/cascades/{name}/kill": {"post": _change(killed, switch | why, ["on"], _CASCADE, name)},
     }
 
 
 _CASCADE = _object(
-    *("name", "mode", "killed", "canary", "certificate", "monitor", "rows", "looks", "plan", "changes"),
+    *("name", "mode", "killed", "certificate", "monitor", "rows", "looks", "plan", "changes"),
     name=_TEXT,
     mode={"enum": ["observe", "enforce", "fallback"]},
     killed={"type": "boolean"},
-    canary={"type": "number"},
     promote={"enum": ["manual", "automatic"]},
     alarm=_TEXT_OR_NULL,
     certificate=_OBJECT_OR_NULL,
     monitor=_OBJECT_OR_NULL,
     rows=_OBJECT,
-    plan=_OBJECT_OR_NULL,
+    plan=_OBJECT,
     looks=_OBJECTS,
     changes=_OBJECTS,
 )

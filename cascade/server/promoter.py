@@ -1,4 +1,4 @@
-"""Runs plans and looks in processes of their own: those that a person asks for, and those that the server starts.
+"""Runs looks in processes of their own: those that a person asks for, and those that the server starts.
 
 One process at a time looks at a cascade, whichever replica started it (`ModeStore.lease`). It uses only the store, so
 killing the replica loses nothing: any replica resumes the look on its next turn.
@@ -16,20 +16,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cascade.errors import CascadeError
-from cascade.modes.plan import LEAST_FIT
+from cascade.modes.plan import plan_of
 from cascade.modes.store import LOST_S
 from cascade.safety import redact
 from cascade.server.refusals import Refused
 
 if TYPE_CHECKING:
-    from cascade.modes.state import CascadeState, Counts
+    from cascade.modes.state import CascadeState
     from cascade.server.modes import Modes
 
 logger = logging.getLogger("cascade")
 EVERY_S = 15.0
-"""Seconds between a server's checks whether a new plan is due; a check is one query of the store."""
+"""Seconds between a server's checks whether a look is due."""
 _GROWTH = 1.1
-"""A new plan is due once a tenth more rows are settled than at this server's last plan."""
+"""A server tries again once a tenth more rows are settled than at its last try."""
 _NICE = 10
 _MOST_SAID = 1_000
 
@@ -82,7 +82,7 @@ def _feed(pipe: int, data: bytes) -> None:
 
 
 class Promoter:
-    """Keeps the plan fresh while the server runs, and promotes if `modes.promote` is automatic.
+    """Expires rows and counts audits while the server runs, and promotes if `modes.promote` is automatic.
 
     Args:
         modes: of the cascade.
@@ -91,8 +91,7 @@ class Promoter:
 
     def __init__(self, modes: Modes, every_s: float = EVERY_S) -> None:
         self._modes, self._every_s = modes, every_s
-        self._planned: tuple[int, int] = (-1, 0)
-        self._awaited: int | None = None
+        self._tried: tuple[int, int] = (-1, 0)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -112,10 +111,10 @@ class Promoter:
             try:
                 await self.turn()
             except (CascadeError, Refused) as error:
-                logger.warning("modes: the server could not make a plan: %s", redact(str(error)))
+                logger.warning("modes: the server could not promote: %s", redact(str(error)))
 
     async def turn(self) -> dict[str, Any] | None:
-        """Plan, and promote if that is configured and likely; None if nothing is due.
+        """Promote if that is configured and due; None if it is not.
 
         Raises:
             Refused, StoreError: it failed; the next turn tries again.
@@ -124,33 +123,32 @@ class Promoter:
         state = await asyncio.to_thread(modes.store.state, modes.cascade, modes.state)
         await asyncio.to_thread(modes.store.expire, modes.cascade, _now_s() - LOST_S)
         await modes.count(state)
-        counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
-        looks = await asyncio.to_thread(modes.store.looks, modes.cascade)
-        automatic = modes.settings.promote == "automatic"
-        left = automatic and any(one.verdict == "open" for one in looks)
-        if not left and not self._is_due(state, counts):
+        if modes.settings.promote == "manual" or not await asyncio.to_thread(self._is_due, state):
             return None
         if await self._is_leased():
             return None
-        how = ["--if-likely", "--by", "the server"] if automatic else ["--plan"]
         try:
-            page = await run_promote(modes.configuration(), "--cascade", modes.cascade, *how)
+            page = await run_promote(
+                modes.configuration(), "--cascade", modes.cascade, "--if-ready", "--by", "the server"
+            )
         except Refused:
             if await self._is_leased():  # another replica was faster
                 return None
             raise
-        needed, have = page.get("needed"), page.get("have", 0)
-        self._planned = state.era, counts.fit + counts.certify
-        self._awaited = needed if needed is not None and needed > have else None
+        counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
+        self._tried = state.era, counts.fit + counts.certify
         return page
 
     async def _is_leased(self) -> bool:
         return await asyncio.to_thread(self._modes.store.leased_until, self._modes.cascade) > _now_s()
 
-    def _is_due(self, state: CascadeState, counts: Counts) -> bool:
-        """Whether a new plan is due."""
-        era, rows = self._planned
-        if state.killed or state.mode == "enforce" or counts.fit < LEAST_FIT:
+    def _is_due(self, state: CascadeState) -> bool:
+        """Whether a look was interrupted, or the next one has enough rows, and more than at the last try."""
+        store, name = self._modes.store, self._modes.cascade
+        if any(one.verdict == "open" for one in store.looks(name)):
+            return True
+        counts, (era, rows) = store.counts(name), self._tried
+        if state.killed or state.mode == "enforce":
             return False
-        reached = self._awaited is not None and counts.conversations >= self._awaited
-        return reached or era != state.era or counts.fit + counts.certify >= max(rows + 1, rows * _GROWTH)
+        more = era != state.era or counts.fit + counts.certify >= max(rows + 1, rows * _GROWTH)
+        return more and plan_of(state, counts, self._modes.settings, unjudged=0.0).is_ready

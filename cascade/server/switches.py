@@ -57,9 +57,9 @@ async def shown(modes: Modes) -> dict[str, Any]:
 
 def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
     from cascade.modes.draws import spent_level
+    from cascade.modes.plan import plan_of
 
     store, settings = modes.store, modes.settings
-    kept = store.plan(modes.cascade)
     counts, monitor, held = store.counts(modes.cascade), state.monitor, state.in_force
     counted = [] if held is None else store.draws(modes.cascade, newest=_NEWEST, counted_for=held.certificate)
     audits = [{"trace_id": one.trace_id, "differs": one.differs, "e_value": one.e_value} for one in counted]
@@ -67,7 +67,6 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
         "name": modes.cascade,
         "mode": state.mode,
         "killed": state.killed,
-        "canary": state.canary,
         "alarm": state.alarm,
         "certificate": None
         if held is None
@@ -88,7 +87,7 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
             for one in store.looks(modes.cascade)
         ],
         "promote": settings.promote,
-        "plan": None if kept is None else {"at": kept.at, **kept.plan.to_dict()},
+        "plan": plan_of(state, counts, settings).to_dict(),
         "alpha": settings.alpha,
         "delta": settings.delta,
         "delta_spent": spent_level(settings.delta, state.looks),
@@ -97,10 +96,10 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
 
 
 async def _set_mode(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
-    wanted, why, share = body.get("mode"), _why(body), _canary(body)
+    wanted, why = body.get("mode"), _why(body)
     if wanted not in {"observe", "enforce", "fallback"}:
         raise Refused(400, "mode must be observe, enforce or fallback.", param="mode")
-    await modes.changed(lambda state, at: state.set_mode(wanted, by, why, at, share))
+    await modes.changed(lambda state, at: state.set_mode(wanted, by, why, at))
     return await shown(modes)
 
 
@@ -119,16 +118,6 @@ def _why(body: Mapping[str, Any]) -> str:
     return why
 
 
-def _canary(body: Mapping[str, Any]) -> float | None:
-    share = body.get("canary")
-    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
-        raise Refused(400, "canary must be a share above 0, at most 1.", param="canary")
-    return share
-
-
-async def _promote(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
-    share = _canary(body)
-    arguments = ["--cascade", modes.cascade, "--by", by, *([] if share is None else ["--canary", str(share)])]
-    arguments += ["--anyway"] if body.get("anyway") is True else []
-    page = await asyncio.shield(run_promote(modes.configuration(), *arguments))
+async def _promote(modes: Modes, _: Mapping[str, Any], by: str) -> dict[str, Any]:
+    page = await asyncio.shield(run_promote(modes.configuration(), "--cascade", modes.cascade, "--by", by))
     return {"promotion": page, "cascade": await shown(modes)}

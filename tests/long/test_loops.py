@@ -17,8 +17,7 @@ LOOPS = 500
 @pytest.mark.parametrize("world", loops.WORLDS, ids=lambda world: world.name)
 def test_false_promotions_and_false_alarms_keep_their_levels(world: loops.World) -> None:
     found = loops.shares(world, LOOPS)
-    level = loops.SAVING_LEVEL if world is loops.NO_SAVING else loops.DELTA
-    assert found.false <= loops.bound(level, LOOPS)
+    assert found.false <= loops.bound(loops.DELTA, LOOPS)
     if found.sound:
         assert found.false_alarms <= loops.bound(loops.LEVEL, found.sound)
     if world is loops.SAVES:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 from cascade.config import CascadeConfig, modes_url
 from cascade.errors import UsageError
 from cascade.modes.draws import look_level, spent_level
-from cascade.modes.plan import LEAST_FIT
+from cascade.modes.plan import plan_of
 from cascade.modes.state import CascadeState, Change, Counts, Draw, InForce, Look
-from cascade.modes.store import KeptPlan, ModeStore
-from cascade.money import nano_usd
+from cascade.modes.store import ModeStore
 from cascade.server.pages import chart
 from cascade.server.pages.words import share
 from cascade.text import capital, counted, percent
@@ -65,27 +64,6 @@ class Promise(NamedTuple):
         return f"{said} Evidence against it: {self.e_value:.2g}; an alarm needs {self.alarm_at:.3g}."
 
 
-class Forecast(NamedTuple):
-    """The forecast of the next promotion; None for a figure that is not known yet.
-
-    Attributes:
-        said: the forecast in a sentence.
-        requests, labels: how many more.
-        nano_usd: the cost of their extra calls.
-        days: the days until then, at the traffic so far.
-        at: when it was planned, ISO 8601.
-        unlikely: whether the plan says that no number of conversations makes a promotion likely.
-    """
-
-    said: str
-    requests: int | None = None
-    labels: int | None = None
-    nano_usd: int | None = None
-    days: float | None = None
-    at: str | None = None
-    unlikely: bool = False
-
-
 class Standing(NamedTuple):
     """The state of a cascade, for the page.
 
@@ -99,7 +77,7 @@ class Standing(NamedTuple):
             what the next one would spend.
         certificate: the certificate in force; None if there is none.
         observed: the traces of requests that were drawn while observing.
-        forecast: the forecast of the next promotion; None while a policy is in force.
+        plan: what the next look takes, in a sentence; None while a policy is in force.
         automatic: whether the server promotes by itself.
     """
 
@@ -113,7 +91,7 @@ class Standing(NamedTuple):
     next_look: float
     certificate: Promise | None
     observed: frozenset[str]
-    forecast: Forecast | None = None
+    plan: str | None = None
     automatic: bool = False
 
 
@@ -127,9 +105,9 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
         state, drawn = store.state(name), store.draws(name, newest=_NEWEST)
         held = state.in_force
         counted = [] if held is None else store.draws(name, newest=_NEWEST, counted_for=held.certificate)
-        counts, looks, kept = store.counts(name), store.looks(name), store.plan(name)
+        counts, looks = store.counts(name), store.looks(name)
     except UsageError:  # it has not been served yet
-        state, drawn, counted, counts, looks, kept = CascadeState(name), [], [], Counts(), [], None
+        state, drawn, counted, counts, looks = CascadeState(name), [], [], Counts(), []
     finally:
         store.close()
     return Standing(
@@ -143,23 +121,9 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
         look_level(modes.delta, state.looks + 1),
         _in_force(state, counted, looks, (guide, modes.delta)),
         frozenset([one.trace_id for one in drawn if one.source == "observe"]),
-        None if state.mode == "enforce" else forecast(state, counts, kept),
+        None if state.mode == "enforce" else f"{capital(plan_of(state, counts, modes).describe())}.",
         modes.promote == "automatic",
     )
-
-
-def forecast(state: CascadeState, counts: Counts, kept: KeptPlan | None) -> Forecast:
-    """Return the page's forecast of the next promotion; unknown figures are None, and the sentence says why."""
-    if counts.fit < LEAST_FIT:
-        return Forecast(f"Unknown so far: an estimate needs {LEAST_FIT} fitting requests, and there are {counts.fit}.")
-    if kept is None or not kept.plan.is_about(state):
-        return Forecast("Unknown so far: the server makes its first plan within a minute.")
-    plan = kept.plan
-    said = capital(plan.describe()).rstrip(".") + "."
-    if plan.needed is None:
-        return Forecast(said, at=kept.at, unlikely=True)
-    cost = None if plan.usd is None else nano_usd(plan.usd)
-    return Forecast(said, plan.requests, plan.labels, cost, plan.days, kept.at)
 
 
 def _said(state: CascadeState, guide: str) -> str:
@@ -170,8 +134,7 @@ def _said(state: CascadeState, guide: str) -> str:
         return f"{guide} answers everything; the server observes what a cascade would have done."
     if state.mode == "fallback":
         return f"After an alarm, {guide} answers everything until there is a new certificate."
-    share = "" if state.canary >= 1 else f" for {percent(state.canary)} of the keys"
-    return f"The policy answers{share}, under a certificate that audits watch."
+    return "The policy answers, under a certificate that audits watch."
 
 
 def _broken(held: InForce, guide: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cascade.modes import histories as modes_histories
-from cascade.modes.draws import affordable_rate, in_canary, is_drawn, look_level, place, role_of, spent_level
+from cascade.modes.draws import affordable_rate, is_drawn, look_level, place, role_of, spent_level
 from cascade.modes.histories import conversation_of, histories, written
 
 SECRET = b"of the server"
@@ -26,10 +26,9 @@ def test_who_is_drawn_at_a_lower_rate_is_drawn_at_a_higher_one() -> None:
     assert all(after for before, after in zip(low, high, strict=True) if before)
 
 
-def test_roles_and_canaries_are_drawn_apart_from_the_draw() -> None:
+def test_roles_are_drawn_apart_from_the_draw() -> None:
     drawn = [name for name in NAMES if is_drawn(SECRET, name, "1", 0.5)]
     assert abs(sum(role_of(SECRET, name, 0.5) == "certify" for name in drawn) / len(drawn) - 0.5) < 0.05
-    assert abs(sum(in_canary(SECRET, name, 0.5) for name in drawn) / len(drawn) - 0.5) < 0.05
     assert place(SECRET, "draw", "a", "b") != place(SECRET, "draw", "ab", "")
 
 

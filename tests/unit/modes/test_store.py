@@ -19,7 +19,6 @@ from cascade.budget.database import Database
 from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import StoreError
 from cascade.errors import UsageError
-from cascade.modes.plan import Plan
 from cascade.modes.state import CascadeState, Draw, InForce
 from cascade.modes.store import ModeStore
 
@@ -49,7 +48,7 @@ def row(number: int, **columns: Any) -> Draw:
 
 
 def promoted(state: CascadeState) -> CascadeState:
-    return state.promoted(HELD, Monitor.start(alpha=0.1, delta=0.05), 0.25, "me", "now")
+    return state.promoted(HELD, Monitor.start(alpha=0.1, delta=0.05), "me", "now")
 
 
 def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: Callable[[], ModeStore]) -> None:
@@ -59,7 +58,7 @@ def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: C
     after = one.change(NAME, promoted)
     assert other.state(NAME, state) == after
     assert other.state(NAME, after) is after
-    assert (after.mode, after.canary, after.in_force, after.serves_policy) == ("enforce", 0.25, HELD, True)
+    assert (after.mode, after.in_force, after.serves_policy) == ("enforce", HELD, True)
     assert opened().begin(NAME) == (after, secret)
     assert opened().names() == [NAME]
 
@@ -209,16 +208,6 @@ def test_rows_from_before_an_alarm_neither_fit_nor_certify(opened: Callable[[], 
     store.draw(row(7, era=after.era))
     store.settle("t7", None, 1)
     assert [one.trace_id for one in store.open_look(NAME, "me", 9.0, never).certifying] == ["t7"]
-
-
-def test_the_plan_of_one_replica_is_read_by_all(opened: Callable[[], ModeStore]) -> None:
-    store = opened()
-    assert store.plan(NAME) is None
-    store.keep_plan(NAME, Plan(1, 2, 5))
-    store.keep_plan(NAME, Plan(1, 2, None, why="it differs too often"))
-    kept = opened().plan(NAME)
-    assert kept is not None
-    assert kept.plan == Plan(1, 2, None, why="it differs too often")
 
 
 def test_audits_alarm_once_and_count_a_conversation_once(opened: Callable[[], ModeStore]) -> None:

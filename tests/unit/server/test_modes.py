@@ -47,7 +47,7 @@ def looked(seen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert found.promoted, str(found)
     check_document(["promote"], json.dumps(found.to_dict()))
     assert found.page["losses"] <= found.page["losses_allowed"]
-    assert found.page["least_saving_usd"] > 0
+    assert found.page["saving_usd"] > 0
     assert "delta: 0.1 over all looks; this one may spend 0.1/(1·2) = 0.05" in str(found)
     return folder
 
@@ -179,7 +179,7 @@ async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_a
         promote(config_of(tmp_path))
     assert state_of(tmp_path).looks == 1
     found_plan = plan_promotion(config_of(tmp_path))
-    assert found_plan.plan.needed is None
+    assert (found_plan.plan.look, found_plan.plan.have, found_plan.plan.fit) == (2, 0, 150)
     check_document(["promote", "plan"], json.dumps(found_plan.to_dict()))
 
 
@@ -307,31 +307,6 @@ async def test_the_kill_switch_sends_everything_to_the_guide_at_once(enforcing: 
         none = await client.post("/v1/cascades/other/kill", json={"on": True})
         form = await client.post("/v1/cascades/cascade/kill", content=b"on=true")
         assert [one.status_code for one in (bad, none, form)] == [400, 404, 415]
-
-
-async def test_a_canary_serves_a_share_of_the_keys_and_always_the_same(observing: Path) -> None:
-    provider, tmp_path = Answers(), observing
-    assert promote(config_of(tmp_path), canary=0.3).promoted
-    async with serving(tmp_path, provider) as client:
-        groups = [{"x-cascade-group": f"user {number}"} for number in range(30)]
-        served = [
-            [
-                (await ask(client, f"easy {turn} {number}", **group)).headers["x-cascade-served-by"]
-                for number, group in enumerate(groups)
-            ]
-            for turn in "ab"
-        ]
-    small = [place for place, model in enumerate(served[0]) if model == "small"]
-    assert 2 < len(small) < 19
-    # The second turn of those is the guide's, since the base wrote their first one; of the others nothing has changed.
-    assert set(served[1]) == {"large"}
-    async with serving(tmp_path, provider) as client:
-        wider = {"mode": "enforce", "canary": 1, "why": "nothing differs"}
-        told = (await client.post("/v1/cascades/cascade/mode", json=wider)).json()
-        assert (told["canary"], told["changes"][-1]["why"]) == (1, "nothing differs (for 100% of the keys)")
-        assert (await ask(client, "easy, at last")).headers["x-cascade-served-by"] == "small"
-        wide = await client.post("/v1/cascades/cascade/mode", json={"mode": "enforce", "canary": 1.5})
-        assert wide.status_code == 400
 
 
 def test_a_policy_with_levels_and_modes_are_refused(tmp_path: Path) -> None:

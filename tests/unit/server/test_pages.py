@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,8 +13,6 @@ import httpx
 import pytest
 
 from cascade.conformal.monitor import Monitor
-from cascade.modes.draws import Role
-from cascade.modes.plan import LEAST_FIT, Plan
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
 from cascade.money import Price
@@ -255,7 +252,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_prom
     store.close_look("cascade", number, {"why": EVIL, "losses": 3})
     start = Monitor.start(alpha=0.1, delta=0.05)
     held = InForce("c1", 1, 0.1, 0.05, 100, "text")
-    store.change("cascade", lambda one: one.promoted(held, start, 1.0, EVIL, "2026-11-20T10:00:00+00:00"))
+    store.change("cascade", lambda one: one.promoted(held, start, EVIL, "2026-11-20T10:00:00+00:00"))
     for place in range(3):
         row = Draw(f"t{place}", "cascade", f"c{place}", "1", "certify", "audit", 0.1, float(place), certificate="c1")
         store.draw(row)
@@ -271,24 +268,6 @@ async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_prom
     observed = store.counts("cascade")
     assert (observed.audits, observed.differing) == (3, 1)
     store.close()
-
-
-@pytest.mark.parametrize("needed", [None, 155])
-async def test_a_look_that_is_not_likely_to_promote_is_asked_for_by_its_own_button(
-    tmp_path: Path, needed: int | None
-) -> None:
-    store = ModeStore.open(f"sqlite:///{tmp_path}/t-modes.db")
-    store.begin("cascade")
-    for number in range(2 * LEAST_FIT):
-        role: Role = "fit" if number % 2 else "certify"
-        store.draw(Draw(f"t{number}", "cascade", f"c{number}", "1", role, "observe", 0.1, float(number)))
-        store.settle(f"t{number}", None, 40_000)
-    store.keep_plan("cascade", Plan(1, LEAST_FIT, needed, why="the base differs too often"))
-    store.close()
-    async with filled(tmp_path, modes={"delta": 0.1}) as client:
-        page = (await client.get("/ui")).text
-    assert ("Look anyway" in page, '{"anyway": true}' in html.unescape(page)) == (needed is None,) * 2
-    assert ("Look now" in page) is (needed is not None)
 
 
 def test_what_observing_costs_is_no_saving() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from cascade.conformal.monitor import Monitor
 from cascade.modes.draws import Role
-from cascade.modes.plan import Plan
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider
@@ -57,7 +56,7 @@ def filled(folder: Path) -> None:
     modes = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
     modes.begin("cascade")
     held, monitor = InForce("c1", 1, 0.1, 0.05, 100, "text"), Monitor.start(alpha=0.1, delta=0.05)
-    modes.change("cascade", lambda one: one.promoted(held, monitor, 0.5, "ann", "2026-11-20T10:00:00+00:00"))
+    modes.change("cascade", lambda one: one.promoted(held, monitor, "ann", "2026-11-20T10:00:00+00:00"))
     for number in range(5):
         row = Draw(f"t{number}", "cascade", f"c{number}", "1", "certify", "audit", 0.1, float(number), certificate="c1")
         modes.draw(row)
@@ -80,7 +79,7 @@ def address(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def observing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of a server that observes, with the plan of its first promotion."""
+    """Yield the address of a server that observes."""
     folder = tmp_path_factory.mktemp("observing")
     store = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
     store.begin("cascade")
@@ -88,7 +87,6 @@ def observing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         role: Role = "fit" if number % 2 else "certify"
         store.draw(Draw(f"t{number}", "cascade", f"c{number}", "1", role, "observe", 0.1, 600.0 * number))
         store.settle(f"t{number}", None, 40_000)
-    store.keep_plan("cascade", Plan(1, 60, 155, 1_900, None, 2.4, 0))
     store.close()
     settings: dict[str, Any] = {"traces": {"store": f"sqlite:///{folder}/t.db"}, "modes": {"promote": "automatic"}}
     with orchestrator(FakeProvider(says), **settings) as served:
@@ -160,10 +158,7 @@ def test_the_plan_of_a_promotion_is_shown_without_a_fault(
 ) -> None:
     visit = Visit(browser, observing, viewport=size, color_scheme=scheme)
     visit.open("/ui", locked=False)
-    visit.page.wait_for_selector("text=Until a promotion is likely")
-    shown = visit.page.locator("#modes").locator("..").inner_text()
-    assert "1,900" in shown
-    assert "unknown" in shown  # what it costs
+    visit.page.wait_for_selector("text=Look 1 takes 116")
     visit.page.screenshot(path=tmp_path / "plan.png", full_page=True)
     assert visit.violations() == []
     assert not visit.overflows()

@@ -13,10 +13,9 @@ import pytest
 import uvloop
 
 from cascade.api import promoting
-from cascade.api.promoting import Promotion, PromotionPlan, promote, promote_if_likely
+from cascade.api.promoting import Promotion, plan_promotion, promote, promote_if_ready
 from cascade.config import load
 from cascade.errors import UsageError
-from cascade.modes.plan import Plan
 from cascade.server import promoter
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
@@ -24,7 +23,7 @@ from cascade.server.promoter import Promoter
 from cascade.server.refusals import Refused
 from unit.cli.documents import check_document
 
-from .observed import Answers, ask, config_of, serving, settings, state_of, store_of, text_of
+from .observed import Answers, ask, config_of, observed, serving, settings, state_of, store_of, text_of
 from .served import CONFIG, orchestrator
 
 _STUCK = """
@@ -38,6 +37,14 @@ def stuck(*_):
 promoting.look_at = stuck
 promoting.promote(json.loads(sys.argv[1]))
 """
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with enough requests for a look."""
+    folder = tmp_path_factory.mktemp("seen")
+    asyncio.run(observed(folder, Answers(), 260))
+    return folder
 
 
 def replica(folder: Path, **modes: Any) -> Modes:
@@ -71,18 +78,6 @@ async def test_of_two_replicas_one_promotes_and_both_serve_the_policy(observing:
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
 
 
-def test_a_look_that_comes_too_early_spends_nothing(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    early = PromotionPlan("cascade", Plan(1, have=77, needed=107, requests=60))
-    store = store_of(observing)
-    store.keep_plan("cascade", early.plan)
-    store.close()
-    monkeypatch.setattr(promoting._Looking, "planned", lambda _: early)
-    with pytest.raises(UsageError, match=r"107 certifying conversations; there are 77.*would spend 0\.05.*--anyway"):
-        promote(config_of(observing))
-    assert looks(observing) == []
-    assert promote(config_of(observing), anyway=True).page["look"] == 1
-
-
 async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tmp_path: Path) -> None:
     async with serving(tmp_path, Answers()) as client:
         for number in range(150):  # 25 questions, each asked by six customers
@@ -92,34 +87,36 @@ async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tm
     assert found.page["certifying_conversations"] + found.page["fit_rows"] == 150
 
 
-async def test_by_default_the_server_plans_and_does_not_look(observing: Path) -> None:
+async def test_by_default_the_server_does_not_look(observing: Path) -> None:
     one = replica(observing)
-    found = await Promoter(one).turn()
-    assert found is not None
-    check_document(["promote", "plan"], json.dumps(found))
-    assert found["needed"] <= found["have"]
+    assert await Promoter(one).turn() is None
     assert looks(observing) == []
-    kept = one.store.plan("cascade")
-    assert kept is not None
-    assert {**kept.plan.to_dict(), "cascade": "cascade"} == found
     await stopped(one)
 
 
-async def test_no_process_is_begun_where_there_is_nothing_to_plan(
+def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing: Path) -> None:
+    found = plan_promotion(config_of(observing))
+    check_document(["promote", "plan"], json.dumps(found.to_dict()))
+    assert found.plan.is_ready
+    assert found.plan.needed <= found.plan.have
+    assert looks(observing) == []
+
+
+async def test_no_process_is_begun_where_no_look_is_due(
     observing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = list[tuple[str, ...]]()
 
     async def noted(_: str, *arguments: str) -> dict[str, Any]:
         begun.append(arguments)
-        return {"needed": 1_000, "have": 70}
+        return {"promoted": False}
 
     monkeypatch.setattr(promoter, "run_promote", noted)
     empty, full = replica(tmp_path, promote="automatic"), replica(observing, promote="automatic")
     assert await Promoter(empty).turn() is None
     own = Promoter(full)
-    assert (await own.turn(), await own.turn()) == ({"needed": 1_000, "have": 70}, None)  # no row came since
-    assert begun == [("--cascade", "cascade", "--if-likely", "--by", "the server")]
+    assert (await own.turn(), await own.turn()) == ({"promoted": False}, None)  # no row came since
+    assert begun == [("--cascade", "cascade", "--if-ready", "--by", "the server")]
     full.store.lease("cascade", "another replica", 0.0, 1e12)
     assert await Promoter(full).turn() is None
     full.store.release("cascade", "another replica")
@@ -139,7 +136,7 @@ async def test_a_failed_turn_is_made_again(observing: Path, monkeypatch: pytest.
     async def fails(*_: str) -> dict[str, Any]:
         raise Refused(409, "another process is looking")
 
-    one = replica(observing)
+    one = replica(observing, promote="automatic")
     own = Promoter(one)
     with monkeypatch.context() as patched:
         patched.setattr(promoter, "run_promote", fails)
@@ -166,7 +163,7 @@ def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing: Path, mon
         promote(config_of(observing))  # its lease has not ended
     later = promoting._now_s() + promoting.LEASE_S
     monkeypatch.setattr(promoting, "_now_s", lambda: later)
-    found = promote_if_likely(config_of(observing))  # a plan alone would say that no conversation is left
+    found = promote_if_ready(config_of(observing))  # a plan alone would say that no conversation is left
     assert isinstance(found, Promotion)
     assert (found.promoted, found.page["look"], found.page["delta_spent"]) == (True, 1, 0.05)
     assert (state_of(observing).looks, state_of(observing).mode) == (1, "enforce")
