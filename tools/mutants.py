@@ -78,11 +78,12 @@ TESTS: Mapping[str, Sequence[str]] = {
 ROOM_TESTS: Mapping[str, Sequence[str]] = {
     "certifier": [
         "tests/record",
-        "tests/unit/conformal",
-        "tests/unit/calibration/test_calibrating.py",
-        "tests/unit/guarantees",
         "tests/property/test_served.py",
         "tests/property/test_calibrate.py",
+        "tests/unit/calibration/test_calibrating.py",
+        "tests/unit/training/test_regret.py",
+        "tests/unit/guarantees",
+        "tests/unit/conformal",
     ],
     "guard": [
         "tests/unit/resilience",
@@ -90,8 +91,10 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/faults/test_streams.py",
         "tests/faults/test_transport.py",
         "tests/faults/test_billing.py",
+        "tests/faults/test_gateway.py",
         "tests/unit/test_streaming.py",
         "tests/unit/test_engine.py",
+        "tests/unit/server/test_http.py",
     ],
     "ledger": [
         "tests/unit/budget",
@@ -99,12 +102,14 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_engine.py",
         "tests/unit/test_engine_records.py",
         "tests/unit/test_engine_audit.py",
+        "tests/unit/server/test_http.py",
         "tests/faults/test_billing.py",
         "tests/property/test_engine.py",
     ],
     "reading": [
         "tests/unit/providers",
         "tests/unit/test_chat.py",
+        "tests/unit/server/test_refusals.py",
         "tests/property/test_reading.py",
         "tests/property/test_assembling.py",
         "tests/faults/test_payload.py",
@@ -397,9 +402,9 @@ def _judge(mutant: Mutant, tree: Path, *, broad: bool) -> str:
 
 
 def _tests(mutant: Mutant, tree: Path, *, broad: bool) -> list[str]:
-    """Return the test files that judge a mutant, of those that exist."""
+    """Return what judges a mutant, of the files that exist: tests, and the examples in the docstrings of its file."""
     tests = ROOM_TESTS[mutant.room] if broad else TESTS.get(Path(mutant.file).stem, ROOM_TESTS[mutant.room])
-    return [test for test in tests if (tree / test).exists()]
+    return [test for test in [*tests, mutant.file] if (tree / test).exists()]
 
 
 _BROKEN = 70
