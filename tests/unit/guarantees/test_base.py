@@ -70,7 +70,6 @@ def test_what_is_counted_question_by_question_can_be_watched() -> None:
     assert [one.name for one in map(get, KINDS.names) if one.monitored] == [
         *("coverage", "solvable", "regret", "error", "agreement", "preference")
     ]
-    assert [one.name for one in map(get, KINDS.names) if one.followed] == ["coverage", "solvable"]
     assert [one.name for one in map(get, KINDS.names) if one.needs_delta] == [
         "regret",
         "error",
