@@ -8,7 +8,9 @@ questions calibrate, the others are asked and answered from the same log, so it 
 """
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,6 @@ from cascade import Orchestrator
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.verifying import verify
 from cascade.config import load
-from cascade.demo.questions import demo_questions
 from cascade.evaluation.logs import open_log
 from cascade.factory import build_policy
 from cascade.guarantees.base import Guarantee
@@ -24,6 +25,7 @@ from cascade.guarantees.certificate import statement
 from cascade.matching import exact_match
 from cascade.policies.artifact import write
 from cascade.providers.replay import Replay
+from cascade.types import Question
 
 CONFIG = {
     "models": {
@@ -51,18 +53,19 @@ def main() -> None:
         for check in verify(directory, [table]).checks:
             print(f"{'ok' if check.ok else 'NO'} {check.name}: {check.said}")
         solvable = dict(zip(np.array(table.ids)[~half], table.arrays.solvable[~half], strict=True))
-        serve(directory, Replay.of(log.rows()), solvable)
+        rows = list(log.rows())
+        fresh = {row["episode_id"]: row for row in rows if row["episode_id"] in solvable}
+        serve(directory, Replay.of(rows), solvable, fresh)
 
 
-def serve(directory: Path, models: Replay, solvable: dict[str, bool]) -> None:
+def serve(directory: Path, models: Replay, solvable: dict[str, bool], fresh: dict[str, Mapping[str, Any]]) -> None:
     """Ask the other half, and count the misses: some step has a right answer, and none of those kept is right."""
-    fresh = [one for one in demo_questions("log") if one.question_id in solvable]
     settings = {**CONFIG, "policy": str(directory), "provider": "local"}
     with Orchestrator.from_config(settings, providers={"local": models}) as orchestrator:
-        answers = [orchestrator.ask(one.question) for one in fresh]
+        answers = [orchestrator.ask(Question(row["question"], row["context"])) for row in fresh.values()]
     missed = sum(
-        solvable[one.question_id] and not any(exact_match(text, one.answers) for text in answer.answers)
-        for one, answer in zip(fresh, answers, strict=True)
+        solvable[name] and not any(exact_match(text, row["gold"]) for text in answer.answers)
+        for (name, row), answer in zip(fresh.items(), answers, strict=True)
     )
     steps = sum(len(answer.steps) for answer in answers) / len(answers)
     print(f"{missed} of {len(fresh)} fresh questions missed, in {steps:.2f} steps of 2 on average")

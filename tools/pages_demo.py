@@ -24,7 +24,7 @@ from cascade import Orchestrator
 from cascade.config import load, modes_url
 from cascade.conformal.monitor import Monitor
 from cascade.demo import requests as demonstration
-from cascade.demo.questions import BASE_PRICE, GUIDE_PRICE, PAIR, alone, demo_config, ladder_config
+from cascade.demo.pair import BASE_PRICE, GUIDE_PRICE, PAIR, alone, demo_config, ladder_config
 from cascade.demo.requests import ALPHA, DELTA, team_of
 from cascade.episodes.schema import rows
 from cascade.episodes.store import Store, uuid7

@@ -111,7 +111,7 @@ def collect(
     result, and its `error` says what happened.
 
     Args:
-        questions: a JSONL, CSV or JSON file of questions, or: demo, demo-requests.
+        questions: a JSONL, CSV or JSON file of questions, or: demo-requests.
         output: the log: .jsonl, .jsonl.gz or .parquet.
         config: the configuration.
         resume: continue an earlier run; nothing is paid twice.

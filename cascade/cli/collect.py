@@ -11,21 +11,21 @@ from cascade.cli.models import fetch
 from cascade.collection import Progress
 from cascade.collection.baselines import BASELINES
 from cascade.config import CascadeConfig
-from cascade.demo import questions as demonstration
+from cascade.demo.pair import PAIR, demo_config, ladder_config
 from cascade.demo.requests import demo_requests
 from cascade.episodes.questions import AskedQuestion
 from cascade.providers import weights
 from cascade.types import Question
 
-DEMO, DEMO_REQUESTS = "demo", "demo-requests"
+DEMO_REQUESTS = "demo-requests"
 
 
 def _collect(**given: Any) -> CollectionResult:
-    """Collect, and show the progress. The name of a demo selects its questions and models."""
+    """Collect, and show the progress. The name of the demo selects its messages and models."""
     named = given["questions"]
     given["dataset"] = given["dataset"] or Path(named).stem
-    if named in {DEMO, DEMO_REQUESTS}:
-        given["questions"], given["config"] = _demo(named)
+    if named == DEMO_REQUESTS:
+        given["questions"], given["config"] = _demo()
     with Shown("asking") as shown:
         return collect(**given, show=lambda now: _show(shown, now), tell=say)
 
@@ -45,23 +45,16 @@ collect_log = command(
 )
 
 
-def _demo(name: str) -> tuple[list[AskedQuestion], CascadeConfig]:
-    """Return a demo's own questions and configuration."""
-    fetch([weights.known(name) for name in demonstration.PAIR])
-    config = demonstration.demo_config(*demonstration.PAIR)
-    if name == DEMO_REQUESTS:
-        asked = [
-            AskedQuestion(
-                one.request_id, Question.of_chat(one.chat), (one.gold,), one.request_id, one.split, one.team, "json"
-            )
-            for one in demo_requests("log")
-        ]
-        return asked, demonstration.ladder_config(config)
+def _demo() -> tuple[list[AskedQuestion], CascadeConfig]:
+    """Return the demo's own messages and configuration."""
+    fetch([weights.known(name) for name in PAIR])
     asked = [
-        AskedQuestion(q.question_id, q.question, q.answers, q.question_id, q.split, q.kind)
-        for q in demonstration.demo_questions("log")
+        AskedQuestion(
+            one.request_id, Question.of_chat(one.chat), (one.gold,), one.request_id, one.split, one.team, "json"
+        )
+        for one in demo_requests("log")
     ]
-    return asked, config
+    return asked, ladder_config(demo_config(*PAIR))
 
 
 def _show(shown: Shown, now: Progress) -> None:

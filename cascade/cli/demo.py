@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -11,28 +13,25 @@ from rich.console import Console
 
 from cascade.api.output import cut, plain
 from cascade.api.promises import calibrated_document
-from cascade.cli.demo_questions import demo as questions_demo
-from cascade.cli.demo_questions import local_models
 from cascade.cli.main import console, notes, print_json
+from cascade.cli.models import fetch
 from cascade.demo import requests as demonstration
-from cascade.demo.questions import MADE_UP, PAIR, TINY, demo_config
+from cascade.demo.pair import MADE_UP, PAIR, TINY, demo_config
 from cascade.demo.requests import DemoRequest, Outcome, Summary, sureness, team_of
 from cascade.errors import UsageError
-from cascade.providers.local import load_xllamacpp
+from cascade.providers import weights
+from cascade.providers.local import Local, load_xllamacpp
+from cascade.providers.memo import Memo
 from cascade.text import counted
 from cascade.types import Answer
 
 if TYPE_CHECKING:
     from cascade.training.fitting import Fitted
 
-app = typer.Typer(add_completion=False)
-app.command("questions")(questions_demo)
 _REQUESTS = 20
 
 
-@app.callback(invoke_without_command=True)
 def demo(
-    context: typer.Context,
     requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="How many messages.")] = _REQUESTS,
     tiny: Annotated[
         bool, typer.Option("--tiny", help="One 98 MB model as base and guide: shows that it runs.")
@@ -46,8 +45,6 @@ def demo(
 
     Example: cascade demo
     """
-    if context.invoked_subcommand is not None:
-        return
     load_xllamacpp()
     base, guide = TINY if tiny else PAIR
     out = notes() if as_json else console()
@@ -69,6 +66,14 @@ def demo(
         print_json({"base": base, "guide": guide, "wiring_only": tiny, "seed": seed, **_document(done)})
     else:
         _print_end(out, done, tiny=tiny)
+
+
+@contextmanager
+def local_models(base: str, guide: str) -> Iterator[Memo]:
+    """Fetch the weights of two models; answer with them while the block runs, each call made once."""
+    fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
+    with closing(Memo(Local())) as provider:
+        yield provider
 
 
 class _Done(NamedTuple):
@@ -209,7 +214,6 @@ def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
     else:
         out.print("A run of so few messages may cost much more or less than the log says.")
         out.print("Next: cascade prove demo-requests   what it saves on average, over many random splits of the log")
-        out.print("      cascade demo questions        the same pair on short questions, where less can be saved")
     out.print(f"[dim]{counted(did.n, 'message')} in {done.elapsed_s:.0f} s[/]")
 
 

@@ -317,7 +317,7 @@ def _args(act: Any, section: Literal["Args", "Attributes"] = "Args") -> dict[str
 PANELS = {
     "Begin": {
         "init": "cli.init:init",
-        "demo": "cli.demo:app",
+        "demo": "cli.demo:demo",
         "doctor": "cli.doctor:doctor",
         "models": "cli.models:app",
         "prices": "cli.prices:prices",

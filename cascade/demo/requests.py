@@ -12,16 +12,19 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib import resources
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig
-from cascade.demo.questions import alone, ladder_config, served, shipped
+from cascade.demo.pair import alone, ladder_config
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
+from cascade.policies.config import DirectoryConfig
 from cascade.providers.base import Provider
 from cascade.types import Answer
 
@@ -103,7 +106,9 @@ def _head() -> Iterator[dict[str, str]]:
 
 def demo_requests(split: str | None = None) -> list[DemoRequest]:
     """Return the demo set: "log" is for logging and fitting, "live" for trying what was fitted."""
-    return [DemoRequest(**row) for row in shipped("demo_requests.jsonl", split)]
+    lines = resources.files("cascade.data").joinpath("demo_requests.jsonl").read_text("utf-8").splitlines()
+    every = [DemoRequest(**json.loads(line)) for line in lines if line.strip()]
+    return [one for one in every if split is None or one.split == split]
 
 
 # --- the log ---
@@ -217,8 +222,22 @@ def _total(costs: Sequence[Decimal | None]) -> Decimal | None:
 def serving(
     config: CascadeConfig, fitted: Fitted | None, provider: Provider
 ) -> Iterator[tuple[Orchestrator, Orchestrator]]:
-    """Yield a cascade under the fitted policy, or under the threshold that was set by hand, and the guide alone."""
-    with served(config, fitted, provider, alone(config, "guide")) as (cascade, guide):
+    """Yield a cascade under the fitted policy, or under the threshold that was set by hand, and the guide alone.
+
+    The fitted policy's directory is deleted at the end.
+    """
+    from cascade.policies.artifact import write
+
+    ladder, providers = ladder_config(config), {config.provider.kind: provider}
+    with ExitStack() as stack:
+        if fitted is not None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="cascade-demo-"))
+            write(folder, fitted.artifact)
+            ladder = ladder.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
+        cascade, guide = (
+            stack.enter_context(Orchestrator.from_config(one, providers=providers))
+            for one in (ladder, alone(config, "guide"))
+        )
         yield cascade, guide
 
 

@@ -15,7 +15,7 @@ from cascade.calibration.scores import scored
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats, ScoreArrays, levels, rollout
 from cascade.conformal.served import serves, single
-from cascade.demo.questions import PAIR, PROMISE, demo_config, fit_ladder, ladder_config
+from cascade.demo.pair import PAIR, demo_config, ladder_config
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.factory import read_policy
@@ -53,6 +53,7 @@ def logged(name: str) -> Logged:
     )
 
 
+PROMISE = Guarantee("regret", 0.15, 0.1)
 METHODS = ("depth", "threshold", "net_benefit", "index2")
 """Boosted trees are not tried on so few questions."""
 PROMISES = {
@@ -108,8 +109,8 @@ def assert_same_bits(step: Step, sources: tuple[str, ...], scores: ScoreArrays, 
         np.testing.assert_array_equal(confidence[row, t][present], live)
 
 
-def test_the_demo_fits_a_ladder_that_is_cheaper_than_the_guide_and_keeps_its_promise() -> None:
-    fitted = fit_ladder(demo_config(*PAIR))
+def test_a_fit_on_the_demo_ladder_is_cheaper_than_the_guide_and_keeps_its_promise() -> None:
+    fitted = fit_policy(open_log(DEMO_LADDER).tables, PROMISE, config=ladder_config(demo_config(*PAIR)))
     (certificate,) = fitted.artifact.certificates
     assert (certificate.kind, certificate.alpha, certificate.delta) == ("regret", 0.15, 0.1)
     realised, guide = fitted.calibrated.realised, fitted.calibrated.reference_cost_nano_usd

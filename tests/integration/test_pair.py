@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 
 from cascade.config import CascadeConfig, load
-from cascade.demo.questions import demo_config, demo_questions, sample
+from cascade.demo.pair import demo_config
 from cascade.episodes.files import append_jsonl
 from cascade.episodes.schema import rows
+from cascade.evaluation.logs import DEMO, open_log
 from cascade.orchestrator import Orchestrator
 from cascade.providers.local import Local
 from cascade.types import Answer, Question
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 BASE, GUIDE = "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
-QUESTIONS: list[Question] = [one.question for one in sample(demo_questions("live"), 6, 1)][:3]
+QUESTIONS = [
+    Question(*asked) for asked in dict.fromkeys((row["question"], row["context"]) for row in open_log(DEMO).rows())
+][:3]
 
 
 def config(**settings: Any) -> CascadeConfig:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.demo.questions import PAIR, demo_config
+from cascade.demo.pair import PAIR, demo_config
 from cascade.demo.requests import (
     ALPHA,
     EXAMPLES,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cascade.cli import demo, demo_questions
+from cascade.cli import demo
 from cascade.demo import requests as demonstration
-from cascade.demo.questions import PAIR, demo_config
+from cascade.demo.pair import PAIR, demo_config
 from cascade.demo.requests import demo_requests, fit_requests
 from cascade.providers.fake import FakeProvider, reply
 from cascade.training.fitting import Fitted
@@ -38,9 +38,9 @@ def fitted() -> Fitted:
 def scripted(monkeypatch: pytest.MonkeyPatch, fitted: Fitted) -> FakeProvider:
     provider = FakeProvider(script)
     monkeypatch.setattr(demonstration, "fit_requests", lambda _config: fitted)
-    monkeypatch.setattr(demo_questions, "Local", lambda: provider)
+    monkeypatch.setattr(demo, "Local", lambda: provider)
     monkeypatch.setattr(demo, "load_xllamacpp", lambda: None)
-    monkeypatch.setattr(demo_questions, "fetch", lambda _wanted: None)
+    monkeypatch.setattr(demo, "fetch", lambda _wanted: None)
     return provider
 
 
@@ -62,7 +62,7 @@ def test_the_fit_comes_before_the_weights_and_says_the_rule(
     cli: Cli, scripted: FakeProvider, fitted: Fitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(demo_questions, "fetch", lambda _wanted: order.append("fetched"))
+    monkeypatch.setattr(demo, "fetch", lambda _wanted: order.append("fetched"))
     monkeypatch.setattr(demonstration, "fit_requests", lambda _config: order.append("fitted") or fitted)
     ran = cli("demo", "-n", "3")
     assert order == ["fitted", "fetched"]

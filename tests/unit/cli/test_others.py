@@ -16,7 +16,7 @@ from stores import postgres_url
 from cascade.calibration.fingerprint import made_for, seen
 from cascade.cli import doctor, models
 from cascade.config import load
-from cascade.demo.questions import BY_HAND
+from cascade.demo.pair import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
 from cascade.policies.scope import PLAIN
