@@ -116,6 +116,7 @@ def cross_fitted(n: int, seed: int, penalty: float) -> tuple[np.ndarray, np.ndar
     return probabilities(fresh), probabilities(slope * fresh + offset), y[n:]
 
 
+@pytest.mark.long  # statistical: 100,000 rows are scored
 @pytest.mark.parametrize("penalty", [1.0, 300.0])
 def test_cross_fitted_calibrated_probabilities_are_calibrated(penalty: float) -> None:
     """Too weak a penalty is too sure, too strong a one too timid; out-of-fold calibration mends both."""
@@ -128,6 +129,7 @@ def test_cross_fitted_calibrated_probabilities_are_calibrated(penalty: float) ->
     assert np.mean(after) < 0.6 * np.mean(before)
 
 
+@pytest.mark.long
 def test_isotonic_regression_finds_little_left_to_mend() -> None:
     from sklearn.isotonic import IsotonicRegression
 
