@@ -56,38 +56,6 @@ def test_what_needs_labels_is_refused_and_says_what_does_not(cli: Cli, tmp_path:
     assert "--guarantee agreement" in plain(ran)
 
 
-def test_a_log_with_accepted_answers_that_no_matcher_judged_says_so(cli: Cli, tmp_path: Path) -> None:
-    path = log(tmp_path / "log.jsonl", 300)
-    write_rows(Path(path), [{**one, "gold": ["Danube"]} for one in read_rows(Path(path))])
-    said = "has accepted answers (gold), and no matcher was named to judge by them (--matcher exact"
-    assert said in plain(cli("prove", path, "--splits", "2"))
-    asked = ("--guarantee", "regret", "--alpha", "0.1", "-o", "policy")
-    ran = cli("fit", path, *asked)
-    assert (ran.code, said in plain(ran)) == (2, True)
-    assert "name the matcher that judges by the accepted answers where the log has them" in plain(ran)
-    assert cli("fit", path, *asked, "--matcher", "exact").code == 0
-
-
-def test_a_log_judged_in_part_says_what_the_judged_part_covers(cli: Cli, tmp_path: Path) -> None:
-    path = log(tmp_path / "log.jsonl", 400, labels=True)
-    rows = list(read_rows(Path(path)))
-    write_rows(
-        Path(path), [{**one, "correct": one["correct"] if place < 240 else None} for place, one in enumerate(rows)]
-    )
-    said = "Only 120 of 400 questions have all their answers judged."
-    ran = cli("fit", path, "-o", "policy", "--alpha", "0.3", "--guarantee", "regret")
-    assert said in plain(ran)
-    assert "covers the others only if the judged ones were drawn at random" in plain(ran)
-    lacking = "280 more questions of the log have an answer without a judgement"
-    assert lacking in (tmp_path / "policy" / "certificate.json").read_text()
-    assert lacking in (tmp_path / "policy" / "README.md").read_text()
-    ran = cli("fit", path, "-o", "other", "--guarantee", "agreement", "--alpha", "0.3")
-    assert "Agreement needs no labels and uses all" in plain(ran)
-    (one,) = json.loads((tmp_path / "other" / "certificate.json").read_text())["certificates"]
-    assert one["n"] > 120
-    assert "without a judgement" not in json.dumps(one)
-
-
 @pytest.mark.parametrize("command", ["verify", "monitor", "evaluate"])
 def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(
     cli: Cli, tmp_path: Path, command: str
@@ -118,17 +86,6 @@ def test_prove_and_compare_read_a_log_without_labels(cli: Cli, tmp_path: Path) -
     assert cli("compare", path, "--splits", "2").code == 0
 
 
-def test_of_conversations_the_page_says_what_the_promise_counts(cli: Cli, tmp_path: Path) -> None:
-    path = log(tmp_path / "log.jsonl", 240)
-    rows = [one | {"group": f"talk {int(one['episode_id'][1:]) // 3}"} for one in read_rows(path)]
-    write_rows(tmp_path / "talks.jsonl", rows)
-    quick = ("--splits", "2", "--policy", "threshold", "--alpha", "0.2")
-    said = plain(cli("prove", str(tmp_path / "talks.jsonl"), *quick))
-    assert "over a random question of a random fresh group" in said
-    assert "the promise counts each group once" in said
-    assert "each group" not in plain(cli("prove", path, *quick))
-
-
 def test_models_pick_a_cascade_out_of_a_log_of_many(cli: Cli, tmp_path: Path) -> None:
     rows = []
     for number in range(120):
@@ -156,21 +113,3 @@ def test_a_log_without_labels_and_without_a_reference_says_what_is_missing(
     ran = cli(command, "one.jsonl", *(("-o", "policy") if command == "fit" else ()))
     assert ran.code == 2
     assert "column gold" in plain(ran)
-
-
-def test_how_often_the_reference_differs_from_itself_is_printed_with_the_certificate(cli: Cli, tmp_path: Path) -> None:
-    rows = []
-    for number in range(150):
-        for run in ("", "#2") if number < 40 else ("",):
-            dear = "Rhine" if run and number < 4 else "Danube"
-            same = {"question": f"Question {number}?", "signals": {"reply_mean_logprob": -number / 150}}
-            rows.append(row(f"q{number}{run}", 1, "small", "Danube", **same))
-            rows.append(row(f"q{number}{run}", 2, "large", dear, **same))
-    write_rows(tmp_path / "twice.jsonl", rows)
-    said = "Asked twice, large differs from itself on 10.0 % of 40 requests (95 % interval 2.8 to 23.7 %)."
-    fitted = cli("fit", "twice.jsonl", "-o", "policy", "--alpha", "0.2")
-    assert said in plain(fitted)
-    calibrated = cli("calibrate", "twice.jsonl", "--policy", "policy", "-o", "again", "--alpha", "0.2")
-    assert said in plain(calibrated)
-    proved = cli("prove", "twice.jsonl", "--splits", "2", "--policy", "threshold", "--alpha", "0.2")
-    assert said in plain(proved)

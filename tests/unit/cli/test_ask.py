@@ -27,12 +27,6 @@ def test_the_answer_and_its_cost_are_printed(cli: Cli) -> None:
     assert "1 step," in rest[-1]
 
 
-def test_explain_says_each_step(cli: Cli) -> None:
-    out = cli("ask", "Which river?", "--explain").out
-    assert "step 1: base: 'Danube', guide: 'Danube' -> " in out
-    assert "stopped: policy" in out
-
-
 def test_json_is_one_document_on_stdout(cli: Cli) -> None:
     ran = cli("ask", "Which river?", "--json")
     document = json.loads(ran.out)
@@ -118,19 +112,6 @@ def test_no_answer_is_1_and_no_text(cli: Cli, tmp_path: Path) -> None:
     assert json.loads(document.out)["text"] is None
 
 
-def test_other_answers_kept_are_named(cli: Cli, tmp_path: Path) -> None:
-    changed(tmp_path, "['Yes']", "['No, Rhine']")
-    out = cli("ask", "x").out
-    assert out.splitlines()[0] == "Rhine"
-    assert "also kept: Danube" in out
-
-
-def test_an_unknown_cost_is_shown_as_unknown(cli: Cli, tmp_path: Path) -> None:
-    changed(tmp_path, ", price: {input: 1, output: 4}", "")
-    assert "cost unknown" in cli("ask", "x").out
-    assert json.loads(cli("ask", "x", "--json").out)["cost_usd"] is None
-
-
 def test_an_answer_cannot_write_markup_or_escapes(cli: Cli, tmp_path: Path) -> None:
     changed(tmp_path, "'Answer: Danube'", '"Answer: [bold]Da\\e[31mnube[/nonsense]"')
     for flags in ((), ("--explain",), ("--stream",)):
@@ -149,14 +130,6 @@ def calibrated(config: Path, *certificates: Certificate, **guarantee: Any) -> Pa
     settings = f"policy: {folder}\n" + (f"guarantee: {json.dumps(guarantee)}\n" if guarantee else "")
     config.write_text(config.read_text().replace("policy: {kind: fixed, keep: both}\n", settings))
     return config
-
-
-def test_explain_says_what_is_promised(cli: Cli, fake_config: Path) -> None:
-    calibrated(fake_config, certificate(made_for=made_for(load(fake_config))))
-    ran = cli("ask", "Which river?", "--explain")
-    assert (ran.code, ran.err) == (0, "")
-    assert ": With probability at least 90 % over the calibration and a fresh question, a right answer" in ran.out
-    assert "certificate " not in cli("ask", "Which river?").out
 
 
 def test_json_holds_the_certificate_and_its_promise_in_words(cli: Cli, fake_config: Path) -> None:
@@ -195,11 +168,6 @@ def test_an_abstention_says_so_and_is_1(cli: Cli, fake_config: Path) -> None:
     ran = cli("ask", "Which river?")
     assert ran.code == 1
     assert "no answer: the best one is not sure enough to be served" in ran.err
-
-
-def test_an_audit_shows_in_the_steps(cli: Cli, fake_config: Path) -> None:
-    calibrated(fake_config, certificate(), audit={"probability": 1})
-    assert "4 steps, run to the end for an audit" in cli("ask", "Which river?").out
 
 
 def test_a_segment_is_given_on_the_command_line(cli: Cli, fake_config: Path) -> None:

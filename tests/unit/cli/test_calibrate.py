@@ -73,16 +73,6 @@ def test_the_threshold_is_the_kth_critical_value(cli: Cli, log: str, tmp_path: P
     assert len(held.questions) == 99
 
 
-def test_the_report_says_the_promise_and_the_figures(cli: Cli, log: str) -> None:
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy")
-    assert ran.code == 0
-    assert ran.err == ""
-    assert "With probability at least 90 %" in ran.out
-    line = next(one.split() for one in ran.out.splitlines() if one.startswith("certified"))
-    assert line[1:8] == ["99", "10", "9", "0.19", "0.909", "0.909", "0.091"]
-    assert "written: policy" in ran.out
-
-
 @pytest.mark.parametrize("width", [80, 130])
 def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -145,64 +135,6 @@ def test_a_certificate_a_segment_and_one_for_all_others(cli: Cli, written: Write
     assert first == ["even", "odd", "all", "all", "all"]  # all others, all questions, all is kept
     segments = {one.segment: one for one in read("policy").certificates}
     assert {name: one.n for name, one in segments.items()} == {"even": 50, "odd": 50, None: 20}
-
-
-def test_delta_is_named_where_it_is_filled_in(cli: Cli, log: str) -> None:
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--guarantee", "error", "--alpha", "0.4")
-    assert "a guarantee of error has a delta; without --delta it is 0.1" in ran.err
-
-
-def test_the_share_of_answered_questions_that_are_wrong_is_printed(cli: Cli, log: str) -> None:
-    options = ["--guarantee", "error", "--alpha", "0.15", "--delta", "0.3", "--abstain"]
-    found = document(cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--json", *options))
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "other", *options)
-    realised = found["realised"]
-    if realised["abstained"]:
-        said = f"of those answered, {realised['error'] / (1 - realised['abstained']):.1%} are wrong"
-        assert said in " ".join(ran.out.split())
-    assert "silent" in ran.out
-
-
-def test_abstaining_says_what_it_leaves_without(cli: Cli, log: str, written: Write) -> None:
-    options = ["--guarantee", "error", "--alpha", "0.3", "--delta", "0.3", "--abstain"]
-
-    def said(of_20: dict[range, tuple[bool, float]]) -> str:
-        rows = hard_rows(300, [])
-        for one in rows:
-            number = int(one["episode_id"][1:]) % 20
-            (told,) = [about for numbers, about in of_20.items() if number in numbers]
-            one.update(zip(("correct", "confidence"), told, strict=True))
-        ran = cli("calibrate", written(rows, "some.jsonl"), "--policy", POLICY, "-o", "policy", "--force", *options)
-        assert ran.code == 0, ran.err
-        return " ".join(ran.out.split())
-
-    silent = said({range(12): (False, 0.2), range(12, 20): (True, 0.9)})  # 60 % are wrong, and unsure
-    assert "Nothing is served for" in silent
-    assert "of those answered, 0.0% are wrong" in silent[: silent.index("Nothing is served for")]
-    assert "wrong: of all questions, an answer is served that is wrong" in silent
-    wrong = said({range(4): (False, 0.9), range(4, 6): (True, 0.9), range(6, 20): (False, 0.2)})
-    assert "Nothing is served for" in wrong
-    at = wrong.index("Nothing is served for")  # a line of its own, below the legend
-    assert "The promise counts all questions: of those answered, " in wrong[at:]
-    assert wrong.count("of those answered, ") == 1
-    assert "Nothing is served" not in cli("calibrate", log, "--policy", POLICY, "-o", "other", *options).out
-
-
-def test_the_legend_explains_the_columns_that_are_shown(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    abstaining = ["--guarantee", "error", "--alpha", "0.3", "--abstain"]
-    for width, shown in (("80", False), ("130", True)):
-        monkeypatch.setenv("COLUMNS", width)
-        ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force", *abstaining)
-        assert ("set: different answers kept" in " ".join(ran.out.split())) is shown
-
-
-def test_segments_that_are_all_pooled_are_reported(cli: Cli, written: Write) -> None:
-    rows = hard_rows(60, range(0, 30, 3))
-    log = written([one | {"segment": f"g{int(one['episode_id'][1:]) // 3}"} for one in rows])
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-segment")
-    said = "No segment has enough questions for a promise of its own: 20 segments are pooled."
-    assert said in " ".join(ran.out.split())
-    assert "pooled" not in cli("calibrate", log, "--policy", POLICY, "-o", "other").out
 
 
 # --- 3: not certified ---
@@ -360,14 +292,6 @@ def test_what_it_was_made_for_stays_while_the_models_agree(
     assert read(tmp_path / "policy").certificates[0].made_for["models"].keys() == {"newer"}
 
 
-def test_a_log_without_judgements_says_what_was_left_out_and_what_to_do(cli: Cli, written: Write) -> None:
-    rows = [one | {"correct": None} for one in hard_rows(20, [])]
-    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
-    assert ran.code == 2
-    assert "has accepted answers (gold), and no matcher was named to judge by them" in ran.err
-    assert "ask for --guarantee agreement, or read a log with labels" in ran.err
-
-
 def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG)
     tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}  # 1 USD per million tokens
@@ -380,12 +304,6 @@ def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) ->
         assert "the log was costed at other prices than the" in ran.err
         assert "small: 99 calls; one is logged with 0.002 USD and costs 0.001 USD" in ran.err
     assert not (tmp_path / "other").exists()
-
-
-def test_data_sets_taken_as_one_are_named(cli: Cli, written: Write) -> None:
-    rows = [*hard_rows(60, range(20)), *hard_rows(40, range(10), about="word", dataset="[b]words")]
-    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
-    assert "2 data sets are used as one: made (60), [b]words (40)" in ran.err
 
 
 def test_what_was_promised_is_not_read_from_an_edited_file(cli: Cli, log: str, tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from cascade.api.collecting import money_said
 from cascade.cli import collect as module
-from cascade.collection import Progress
 from cascade.collection.baselines import BASELINES
 from cascade.episodes.files import read_rows
 from cascade.errors import AuthenticationError
@@ -139,17 +137,6 @@ def test_questions_without_an_answer_are_logged_and_it_is_no_error(cli: Cli, tmp
     assert "5 rows in log.jsonl" in ran.out
     assert "The log does not say which answers are right" in ran.out
     assert {row["correct"] for row in rows()} == {None}
-
-
-@pytest.mark.usefixtures("settings", "questions")
-def test_without_prices_the_cost_is_shown_as_unknown(cli: Cli, tmp_path: Path) -> None:
-    unpriced = tmp_path / "unpriced.yaml"
-    unpriced.write_text((tmp_path / "cascade.yaml").read_text().replace(", price: {input: 0.1, output: 0.4}", ""))
-    for name, flags in (("one", ()), ("one", ("--resume",))):
-        ran = cli("collect", "rivers.jsonl", "-o", f"{name}.jsonl", "-c", "unpriced.yaml", *flags)
-        assert "as far as known" in ran.out
-    ran = cli("collect", "rivers.jsonl", "-o", "one.jsonl", "-c", "unpriced.yaml", "--resume", "--json")
-    assert json.loads(ran.out)["spent_usd"] is None
 
 
 # --- how it ends ---
@@ -303,23 +290,6 @@ def test_an_interrupt_keeps_the_record_of_paid_calls(cli: Cli, scripted: Any, mo
 
 
 # --- the words ---
-
-
-@pytest.mark.parametrize(
-    ("progress", "said"),
-    [
-        (Progress(0, 4, 0, 0, 0, 0, cost_known=True, elapsed_s=9.0), "$0 spent"),
-        (Progress(1, 4, 0, 2, 0, 1_234_567, cost_known=True, elapsed_s=60.0), "$0.00123 spent, 3 min to go"),
-        (Progress(4, 4, 1, 2, 0, 10**9, cost_known=True, elapsed_s=60.0), "$1.00 spent, 1 failed"),
-        (Progress(4, 4, 0, 2, 0, 10**9, cost_known=False, elapsed_s=60.0), "$1.00 spent, as far as known"),
-    ],
-)
-def test_money_and_time_in_words(progress: Progress, said: str) -> None:
-    assert money_said(progress) == said
-
-
-def test_it_is_in_the_help_with_an_example(cli: Cli) -> None:
-    assert "Example: cascade collect questions.jsonl" in cli("collect", "--help").out
 
 
 @pytest.mark.parametrize("long", [300, 245])

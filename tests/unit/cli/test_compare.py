@@ -15,7 +15,6 @@ from rich.console import Console
 
 from cascade.api import comparing as module
 from cascade.api.evaluating import evaluation_document
-from cascade.api.tables import compare_table, evaluation_table, legend, rounds_table
 from cascade.episodes.files import write_rows
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import Comparison, compare
@@ -209,58 +208,6 @@ def comparison(rows: Sequence[Row], **more: Any) -> Comparison:
     return compare(table, count=2, **more)
 
 
-@pytest.mark.parametrize("width", [80, 96, 114, 150, 200])
-def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
-    rows = guided(log_rows(dataset="made"), "a walk with quite a long name, of some model or other", every=2)
-    (table,) = tables_from_rows(rows)
-    found = compare(table, count=2)
-    shown = lines(compare_table(found, width), legend(found, width), rounds_table(table), width=width)
-    assert max(map(len, shown)) <= width
-    shown += lines(evaluation_table(evaluate(table, FixedPolicy(), resamples=20)), width=width)
-    assert max(map(len, shown)) <= width
-    text = "\n".join(shown)
-    for name in ("random", "base only", "all answers, depth 1", "clairvoyant bound"):
-        assert name in text
-    assert re.search(r"^a walk wit.*…? \(on \d+\) +\$", text, re.MULTILINE)
-    assert "…" not in re.sub(r"^a walk wit[^(]*", "", text, flags=re.MULTILINE)  # a name may be cut, a figure may not
-
-
-def test_a_narrow_table_has_the_figures_that_matter_and_a_wide_one_all() -> None:
-    found = comparison(guided(log_rows()))
-    narrow, wide = ("\n".join(lines(compare_table(found, width), width=width)) for width in (80, 200))
-    for head in ("policy", "cost/1k", "× ref", "cover", "right", "len", "set"):
-        assert head in narrow
-        assert head in wide
-    assert "±" not in narrow
-    for head in ("Δ cover (95 %)", "kept", "matched", "fit s"):
-        assert head not in narrow
-        assert head in wide
-    assert re.search(r"[+-]0\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]", wide)
-    assert re.search(r"guide only +\$5\.00? +", narrow)
-
-
-@pytest.mark.parametrize("width", [80, 96, 114, 130, 200])
-def test_the_notes_explain_the_columns_that_are_shown_and_no_others(width: int) -> None:
-    found = comparison(guided(log_rows()))
-    heads = lines(compare_table(found, width), width=width)[1]
-    notes = legend(found, width)
-    for head in ("cost/1k", "× ref", "cover", "solv.", "in set", "right", "len", "kept", "set", "matched"):
-        is_shown = re.search(rf" {re.escape(head)}( |$)", heads) is not None
-        assert is_shown == (re.search(rf"(?:^|; ){re.escape(head)}: ", notes) is not None), head
-    assert "worst segment" not in notes
-
-
-def test_the_longest_standing_names_are_whole_in_80_columns() -> None:
-    text = "\n".join(lines(compare_table(comparison(guided(log_rows())), 80), width=80))
-    for name in ("threshold on verdict, conformal", "depth mixture, conformal", "UALA on verdict, tuned"):
-        assert name in text
-
-
-def test_a_row_of_a_part_of_the_questions_says_so() -> None:
-    text = "\n".join(lines(compare_table(comparison(guided(log_rows(), "part", every=4)), 200), width=200))
-    assert re.search(r"part \(on \d\)", text)
-
-
 def test_foreign_names_are_shown_and_neither_obeyed_nor_left_to_the_terminal(
     cli: Cli, written: Callable[[Sequence[Row]], str]
 ) -> None:
@@ -278,14 +225,6 @@ def test_foreign_names_are_shown_and_neither_obeyed_nor_left_to_the_terminal(
     assert cli("compare", path, "--splits", "2", "--reference", f"no {NASTY}").code == 2
     assert "\x1b" not in cli("compare", path, "--splits", "2", "--reference", f"no {NASTY}").err
     assert cli("evaluate", path, "--policy", "{kind: fixed}").code == 0
-
-
-def test_what_was_left_out_is_reported_on_stderr(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
-    path = written([*log_rows(), row("torn", 2), row("blind", correct=None)])
-    ran = cli("compare", path, "--splits", "2", "--json")
-    assert documents(ran)["n"] == 40
-    assert "2 rows dropped" in ran.err
-    assert "a step missing in the middle (1)" in ran.err
 
 
 def test_each_step_is_shown_with_rounds(cli: Cli, log: str) -> None:
@@ -537,13 +476,6 @@ def test_a_policy_that_is_none_is_2(cli: Cli, log: str, policy: str, says: str) 
     ran = cli("evaluate", log, "--policy", policy)
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
-
-
-def test_unknown_costs_are_shown_as_unknown(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
-    out = cli(
-        "evaluate", written([one | {"cost_nano_usd": None} for one in log_rows()]), "--policy", "{kind: fixed}"
-    ).out
-    assert re.search(r"cost, USD per 1,000 questions +unknown", out)
 
 
 def test_a_policy_with_an_infinite_threshold_has_a_document() -> None:

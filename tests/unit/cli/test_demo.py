@@ -44,36 +44,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch, fitted: Fitted) -> FakeProvider:
     return provider
 
 
-def test_it_ends_with_one_sentence_of_cost_sameness_and_promise(cli: Cli, scripted: FakeProvider) -> None:
-    ran = cli("demo", "-n", "40")
-    assert (ran.code, ran.err) == (0, "")
-    said = " ".join(ran.out.split())
-    unsure = sum(team == "returns" for team in TEAM.values())
-    share = (40 * 0.1 + unsure) / 40
-    assert f"{100 * share:.0f} % of the guide's cost, 100 % the same answer; promised: at most 5 % different." in said
-    assert ran.out.count("guide; base 60.0 % sure") == unsure
-    assert ran.out.count("base, 100.0 % sure") == 40 - unsure
-    assert ran.out.count("same ") >= 40
-    assert "made up" in said
-    assert scripted.closed
-
-
-def test_the_fit_comes_before_the_weights_and_says_the_rule(
-    cli: Cli, scripted: FakeProvider, fitted: Fitted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    monkeypatch.setattr(demo, "fetch", lambda _wanted: order.append("fetched"))
-    monkeypatch.setattr(demonstration, "fit_requests", lambda _config: order.append("fitted") or fitted)
-    ran = cli("demo", "-n", "3")
-    assert order == ["fitted", "fetched"]
-    first = " ".join(ran.out.split("2. Serve")[0].split())
-    assert (
-        "on at least 95 % of such messages, the team is the one that the guide would name (with 90 % confidence)"
-        in first
-    )
-    assert f"the base decides where it is {100 * (demonstration.needed(fitted) or 0):.1f} % sure or more" in first
-
-
 def test_the_wiring_alone_promises_nothing(cli: Cli, scripted: FakeProvider) -> None:
     ran = cli("demo", "-n", "3", "--tiny")
     said = " ".join(ran.out.split())

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from cascade.episodes.files import write_rows
-from cascade.evaluation import plots
-from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.logs import open_log
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
@@ -120,21 +118,6 @@ def test_what_is_printed_is_what_the_library_found(cli: Cli, log: str) -> None:
         assert shown["why"] == one.why
 
 
-def test_the_report_says_all_five_things(cli: Cli, log: str) -> None:
-    ran = cli("fit", log, "-o", "policy")
-    assert ran.code == 0, ran.err
-    assert "no strategy gives" not in ran.err
-    said = words(ran.out)
-    assert "200 questions of 2 steps: 140 to choose and fit on, 60 to certify" in said
-    for name in ("last model alone", "base alone", "all steps", CLAIRVOYANT, "fixed depth"):
-        assert any(line.strip().lstrip("* ").startswith(name) for line in ran.out.splitlines()), name
-    (chosen,) = [line for line in ran.out.splitlines() if line.startswith("* ")]
-    assert f"Chosen: {' '.join(chosen.split()[1:3])}" in said
-    assert "With probability at least 90 %" in said
-    assert "60 calibration questions" in said
-    assert "next: policy: ./policy in cascade.yaml serves it, with a strategy of kind offers or verified" in said
-
-
 @pytest.mark.parametrize("width", [80, 130])
 def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -156,48 +139,7 @@ def test_the_same_log_and_seed_give_the_same_bytes(
     assert contents(tmp_path / "three")["policy.json"] != contents(tmp_path / "one")["policy.json"]
 
 
-def test_thresholds_beyond_three_are_counted_not_listed(cli: Cli, written: Write) -> None:
-    rows = hard_rows(120, range(0, 40, 2))
-    for one in rows:
-        number = int(one["episode_id"][1:])
-        one["signals"] = {**one["signals"], **{f"odd{k}": (number * (k + 3)) % 11 / 10 for k in range(6)}}
-    log = written(rows)
-    ran = cli("fit", log, "-o", "policy", "--policy", "threshold")
-    assert ran.code == 0, ran.err
-    shown = [line for line in ran.out.splitlines() if line.lstrip("* ").startswith("threshold on")]
-    judged = document(cli("fit", log, "-o", "other", "--policy", "threshold", "--json"))["candidates"]
-    assert len(shown) in {3, 4}
-    assert f"and {len(judged) - len(shown)} costlier thresholds" in ran.out
-    assert (Path("policy") / "README.md").read_text().count("| threshold on") == len(judged)
-
-
 # --- the card and its plot ---
-
-
-def test_the_card_says_what_it_was_made_from(cli: Cli, log: str, tmp_path: Path) -> None:
-    cli("fit", log, "-o", "policy", "--policy", "threshold")
-    text = (tmp_path / "policy" / "README.md").read_text()
-    held = read(tmp_path / "policy")
-    for said in (held.certificates[0].data_sha256, "| of them to certify | 60 |", "| seed | 0 |", "## Limits"):
-        assert said in text
-    assert "With probability at least 90 %" in text
-    assert "![What keeping the promise costs](frontier.svg)" in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| 1 | `")]
-    name = held.policy["features"][0]["name"]
-    assert row.startswith(f"| 1 | `{name}` | {held.policy['features'][0]['unit']} |")
-    assert float(row.split(" | ")[5]) > 0.9  # all that it looks at
-
-
-def test_without_matplotlib_there_is_no_plot_and_a_line(
-    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert cli("fit", log, "-o", "policy", *QUICK).code == 0
-    assert (tmp_path / "policy" / "frontier.svg").exists()
-    monkeypatch.setattr(plots, "available", lambda: False)
-    ran = cli("fit", log, "-o", "policy", "--force", *QUICK)
-    assert "No plot: it needs matplotlib" in words(ran.out)
-    assert {one.name for one in (tmp_path / "policy").iterdir()} == FILES - {"frontier.svg"}  # the old one is gone
-    assert "frontier.svg" not in (tmp_path / "policy" / "README.md").read_text()
 
 
 def test_hostile_names_reach_neither_terminal_nor_card(plotted: None, cli: Cli, written: Write, tmp_path: Path) -> None:

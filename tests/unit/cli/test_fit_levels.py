@@ -72,19 +72,6 @@ def test_every_level_is_a_complete_policy_directory(cli: Cli, policy: str, tmp_p
     assert read(policy).certificates[0].alpha == 0.2
 
 
-def test_one_table_says_what_each_level_promises_and_costs(cli: Cli, log: str) -> None:
-    ran = cli("fit", log, "--levels", LEVELS, "--policy", "threshold", "-o", "policy")
-    said = words(ran.out)
-    assert "200 questions: 140 to choose and fit on, 60 to certify, the same for all levels" in said
-    assert "level alpha n kappa cost/1k cover certificate chosen" in said
-    rows = [line.split() for line in ran.out.splitlines() if line.strip().startswith(("low ", "* medium", "high "))]
-    assert [row[:3] for row in rows] == [["low", "0.3", "60"], ["*", "medium", "0.2"], ["high", "0.05", "60"]]
-    assert "low: With probability at least 70 %" in said
-    assert "high: With probability at least 95 %" in said
-    assert "promise holds for questions like those of the log" in said
-    assert 'ask(question, level="low")' in said
-
-
 def test_json_has_each_level_as_a_fit_alone_has_it(cli: Cli, log: str) -> None:
     arguments = ("fit", log, "--policy", "threshold", "--json")
     document = json.loads(cli(*arguments, "--levels", LEVELS, "--default-level", "high", "-o", "policy").out)
@@ -395,9 +382,3 @@ def test_monitor_holds_every_audit_against_every_level(cli: Cli, policy: str, tm
     assert ran.code == 3
     assert [line.split(":")[0] for line in ran.out.splitlines()[:3]] == ["level low", "level medium", "level high"]
     assert "of 3 certificates no longer hold" in words(ran.err)
-
-
-@pytest.mark.usefixtures("served")
-def test_doctor_looks_at_every_level(cli: Cli) -> None:
-    said = words(cli("doctor").out)
-    assert all(f"certificate, level {name}" in said for name in ("low", "medium", "high"))

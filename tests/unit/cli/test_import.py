@@ -77,14 +77,6 @@ def test_thousands_and_dollar_signs_are_read_and_what_is_ambiguous_is_counted(cl
     assert "mine.csv:4: small_cost is no amount of USD, read as null" in dropped["first"]
 
 
-def test_many_data_sets_are_a_table(cli: Cli, tmp_path: Path) -> None:
-    write(tmp_path / "pairs.jsonl", *[pair(pair=f"m{i}>large") for i in range(25)])
-    ran = cli("import", "pairs.jsonl", "-o", "log.jsonl")
-    assert "rivers/m0>large" in ran.out
-    assert "and 5 more data sets" in ran.out
-    assert "nothing was left out" in ran.out
-
-
 def test_our_own_log_changes_its_form(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     write(tmp_path / "pairs.jsonl", pair())

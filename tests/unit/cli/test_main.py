@@ -36,21 +36,6 @@ def test_help_is_no_error(cli: Cli, arguments: tuple[str, ...]) -> None:
     assert "Usage: " in ran.out
 
 
-def test_every_command_has_an_example_in_its_help(cli: Cli) -> None:
-    for command in (
-        "ask",
-        "demo",
-        "doctor",
-        "init",
-        "prices",
-        "models pull",
-        "models list",
-        "models path",
-        "models serve",
-    ):
-        assert f"Example: cascade {command}" in cli(*command.split(), "--help").out
-
-
 @pytest.mark.parametrize(
     "arguments", [("nonsense",), ("ask",), ("ask", "x", "--nonsense"), ("demo", "-n", "0"), ("demo", "-n", "many")]
 )

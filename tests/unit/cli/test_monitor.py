@@ -110,14 +110,6 @@ def test_an_incomplete_audit_counts_as_missed_unless_a_right_answer_was_kept(
     assert "2 of 4 audits missed" in cli("monitor", policy, write(tmp_path / "cut.jsonl", cut)).out
 
 
-def test_calibration_questions_and_another_cascade_are_reported(cli: Cli, policy: str, tmp_path: Path) -> None:
-    ran = cli("monitor", policy, str(tmp_path / "log.jsonl"))
-    assert "99 audited questions are among those that the certificate was made from" in ran.err
-    other = [one | {"model": "newer"} for one in audits([False] * 5)]
-    ran = cli("monitor", policy, write(tmp_path / "other.jsonl", other))
-    assert "the certificate was made for small, then large" in ran.err
-
-
 def test_questions_that_made_the_policy_are_reported(cli: Cli, tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", hard_rows(200, range(0, 60, 2)))
     assert cli("fit", log, "--alpha", "0.2", "-o", "policy").code == 0

@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 from stores import postgres_url
 
-from cascade.calibration.fingerprint import made_for, seen
 from cascade.cli import doctor, models
 from cascade.config import load
 from cascade.demo.pair import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
-from cascade.policies.scope import PLAIN
 from cascade.policies.threshold import ThresholdConfig
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply
@@ -70,12 +68,6 @@ def test_what_init_writes_asks_the_guide_only_where_the_base_is_unsure(
     }
     with Orchestrator.from_config(config, providers={config.provider.kind: FakeProvider(script)}) as orchestrator:
         assert [len(orchestrator.ask(f"question {n}").steps) for n in (1, 2)] == [1, 2]
-
-
-def test_init_names_the_weights_that_its_configuration_needs(cli: Cli, tmp_path: Path) -> None:
-    ran = cli("init", "--local")
-    names = [entry.model for entry in load(tmp_path / "cascade.yaml").models.values()]
-    assert f"cascade models pull {' '.join(names)}" in " ".join(ran.out.split())
 
 
 def test_init_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Path) -> None:
@@ -422,27 +414,6 @@ def calibrated(config: Path, *certificates: Certificate, guarantee: str = "") ->
     config.write_text(text + (f"guarantee: {guarantee}\n" if guarantee else ""))
 
 
-def test_a_certificate_that_holds_is_described_in_words(cli: Cli, fake_config: Path) -> None:
-    told = {**made_for(load(fake_config)), "requests": seen([PLAIN])}
-    calibrated(fake_config, certificate(made_for=told, expires="2999-12-31"))
-    code, found = findings(cli)
-    state, says = found["certificate"]
-    assert (code, state) == (0, "ok"), says
-    assert says.startswith("With probability at least 90 %")
-    assert says.endswith("Until 2999-12-31.")
-
-
-def test_what_a_certificate_does_not_know_is_a_note(cli: Cli, fake_config: Path) -> None:
-    calibrated(fake_config, certificate(segment="law"))
-    ran = cli("doctor", "--json")
-    said = [(one["state"], one["says"]) for one in json.loads(ran.out) if one["what"] == "certificate of law"]
-    assert [state for state, _ in said] == ["ok", "note", "note"]
-    assert "what kinds of requests" in said[2][1]
-    assert (
-        "does not record the strategy, the models, the prices, where the models are served, the prompts" in said[1][1]
-    )
-
-
 @pytest.mark.parametrize("required", ["true", "false"])
 def test_a_certificate_that_does_not_hold_is_a_problem(cli: Cli, fake_config: Path, required: str) -> None:
     calibrated(
@@ -479,9 +450,3 @@ def test_a_policy_that_the_strategy_cannot_serve_is_one_problem(cli: Cli, fake_c
     assert (code, found["policy"][0]) == (2, "problem")
     assert "9 is more than" in found["policy"][1]
     assert "provider" not in found
-
-
-def test_doctor_prints_text_without_json(cli: Cli, fake_config: Path) -> None:
-    ran = cli("doctor", "-c", str(fake_config))
-    assert (ran.code, ran.err) == (0, "")
-    assert "well-formed" in ran.out

@@ -85,18 +85,6 @@ def test_fit_lists_all_that_is_wrong(cli: Cli, log: str) -> None:
     assert said.startswith("error: 8 problems")
 
 
-def test_fit_says_what_is_wrong_with_both_amounts_and_alpha(cli: Cli, log: str) -> None:
-    said = refused(cli("fit", log, "--budget", "nan", "--most", "-1", "--alpha", "0.1", "-o", "policy"))
-    for part in ("--budget is an amount", "--most is an amount", "--alpha is a share"):
-        assert said.count(part) == 1, part
-
-
-def test_fit_says_what_is_wrong_with_the_log_and_with_how_it_is_read(cli: Cli) -> None:
-    said = refused(cli("fit", "nolog.jsonl", "--where", "step=1", "--matcher", "nosuch", "-o", "policy"))
-    for part in ("nolog.jsonl", "cut episodes apart", "nosuch"):
-        assert part in said, part
-
-
 def test_an_empty_output_is_refused_and_the_folder_stays_empty(cli: Cli, log: str, tmp_path: Path) -> None:
     said = refused(cli("fit", log, "-o", ""))
     assert "--output is empty" in said
@@ -123,14 +111,3 @@ def test_prove_lists_all_that_is_wrong(cli: Cli, log: str, tmp_path: Path) -> No
         assert part in said, part
     assert "no such folder" in said
     assert said.startswith("error: 9 problems")
-
-
-def test_a_report_that_cannot_be_written_is_refused_before_anything_is_fitted(cli: Cli, log: str) -> None:
-    assert "it is a folder" in refused(cli("prove", log, "--report", "."))
-
-
-def test_a_list_of_one_problem_is_no_list_within_another(cli: Cli, log: str) -> None:
-    ran = cli("fit", log, "--config", "nofile", "--init", "nodir", "-o", "policy")
-    assert "1 problem" not in ran.err
-    assert "there is no file nofile" in ran.err
-    assert "--init nodir is not a policy directory: name one that cascade fit wrote" in refused(ran)

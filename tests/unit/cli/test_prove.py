@@ -74,41 +74,12 @@ def test_the_document_is_what_the_library_found(cli: Cli, log: str) -> None:
     assert cascade["log"] == log
 
 
-def test_the_page_answers_in_one_sentence_and_says_why(cli: Cli, log: str) -> None:
-    ran = cli("prove", log, *QUICK)
-    assert ran.code == 0
-    said = words(ran.out)
-    (answer,) = [line for line in ran.out.splitlines() if line.startswith("You can save ")]
-    assert "of what the last model alone costs, at this promise: $" in answer
-    assert "instead of $10" in answer
-    assert "The promise: with probability at least 95 % over a fresh question" in said
-    assert "At most 10 % of calibrations break this promise." in said
-    assert "p_yes tells whether the first answer is right, with an AUROC of 1.00" in said
-    assert next_command(ran.out) == [
-        *("cascade", "fit", log, "--guarantee", "regret", "--alpha", "0.05", "--delta", "0.1"),
-        *("--policy", "threshold", "-o", "policy"),
-    ]
-    assert "its own 95 %" not in said
-    for name in ("last model alone", "certified policy", "base alone", "all steps", "clairvoyant bound"):
-        assert any(line.startswith(name) for line in ran.out.splitlines()), name
-
-
 def test_the_default_guarantee_follows_from_what_the_log_records(cli: Cli, log: str) -> None:
     kinds = [
         document(cli("prove", log, *QUICK, "--json", *more))["cascades"][0]["proofs"][0]["guarantee"]["kind"]
         for more in ([], ["--against", "all"], ["--guarantee", "error", "--alpha", "0.2"])
     ]
     assert kinds == ["regret", "coverage", "error"]
-
-
-def test_other_promises_stand_in_a_table(cli: Cli, log: str) -> None:
-    ran = cli("prove", log, *QUICK, "--alpha", "0.05", "--alpha", "0.1", "--alpha", "0.05")
-    assert ran.code == 0, ran.err
-    rows = [line.split() for line in ran.out.splitlines() if line.startswith("regret, alpha")]
-    assert [row[2] for row in rows] == ["0.05", "0.1"]
-    assert [row[-3:] for row in rows] == [["0", "of", "3"]] * 2
-    assert "Each of the 2 promises and each 95 % interval holds separately" in words(ran.out)
-    assert "None of them covers the choice of the one that looks best here" in words(ran.out)
 
 
 def next_command(page: str) -> list[str]:
@@ -164,20 +135,6 @@ def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pyt
         ran = cli("prove", Path(log).name, *QUICK, *more)
         assert ran.code == 0, ran.err
         assert max(map(len, ran.out.splitlines())) <= width
-
-
-def test_no_figure_of_the_table_is_cut(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = {}
-    for width in (64, 72, 80):
-        monkeypatch.setenv("COLUMNS", str(width))
-        ran = cli("prove", log, *QUICK, "--guarantee", "coverage", "--alpha", "0.1")
-        assert ran.code == 0, ran.err
-        table = ran.out[ran.out.index("cost/1k") : ran.out.index("cost/1k: ")]
-        assert "…" not in table
-        shown[width] = table.splitlines()[0].split()
-    assert shown[80] == ["cost/1k", "saves", "right", "broken", "in", "set", "set", "len"]
-    assert len(shown[64]) < len(shown[72]) < len(shown[80])
-    assert {"cost/1k", "saves", "right", "broken"} <= set(shown[64])
 
 
 def test_too_few_questions_are_no_error_but_an_answer(cli: Cli, written: Write) -> None:
@@ -272,11 +229,3 @@ def test_a_network_without_torch_is_refused_before_anything_is_fitted(
     assert (ran.code, ran.out) == (2, "")
     assert "Training a policy network needs the package torch" in words(ran.err)
     assert "alpha is 2" in words(ran.err)
-
-
-def test_the_demo_log_is_answered_honestly(cli: Cli) -> None:
-    ran = cli("prove", "demo", *QUICK)
-    assert ran.code == 0, ran.err
-    assert "You cannot save: no policy over these steps can keep this promise." in ran.out
-    assert "the guide alone is right and no step is" in words(ran.out)
-    assert "Judging costs less than asking the guide outright" in words(ran.out)

@@ -218,12 +218,6 @@ def test_stats_count_and_price(cli: Cli, filled: str) -> None:
         assert piece in shown
 
 
-def test_stats_of_nothing_say_so(cli: Cli, store_url: str) -> None:
-    Store.open(store_url).close()
-    ran = cli("traces", "stats", "--store", store_url)
-    assert (ran.code, "no traces yet" in ran.out) == (0, True)
-
-
 def test_a_damaged_file_is_1_and_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 't.db'}"
     with Store.open(url) as store:

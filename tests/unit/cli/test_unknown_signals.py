@@ -9,8 +9,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from unit.cli.conftest import Ran
 from unit.cli.test_unserved import log
 
@@ -28,32 +26,11 @@ def counted(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("signal", "said"), [("zest", True), (None, False)])
-def test_fit_says_that_ualas_row_is_left_out_and_why(cli: Cli, tmp_path: Path, signal: str | None, said: bool) -> None:
-    episodes = log(tmp_path / "log.jsonl", signal)
-    ran = cli("fit", str(episodes), "--guarantee", "coverage", "--alpha", "0.2", "-o", "policy")
-    assert ran.code == 0, ran.err
-    told = " ".join(ran.out.split())
-    assert (f"(UALA) are left out: {WHY}" in told) is said
-    assert ("UALA on" in told) is not said
-    card = Path("policy", "README.md").read_text("utf-8")
-    assert (f"(UALA) are left out: {WHY}" in " ".join(card.split())) is said
-
-
 def test_fits_document_names_what_is_left_out(cli: Cli, tmp_path: Path) -> None:
     episodes = log(tmp_path / "log.jsonl", "zest")
     ran = cli("fit", str(episodes), "--alpha", "0.2", "-o", "policy", "--json")
     (said,) = json.loads(ran.out)["left_out"]
     assert WHY in said
-
-
-def test_under_a_budget_fit_says_that_there_is_nothing_to_tune_to(cli: Cli, tmp_path: Path) -> None:
-    episodes = log(tmp_path / "log.jsonl")
-    options = ["--guarantee", "budget", "--budget", "0.000001", "--most", "0.000003", "-o", "policy", "--json"]
-    ran = cli("fit", str(episodes), *options)
-    assert ran.code == 0, ran.err
-    (said,) = json.loads(ran.out)["left_out"]
-    assert "a budget gives no loss to tune them to" in said
 
 
 def test_trees_are_learned_where_numbers_vary_and_none_is_of_a_known_kind(cli: Cli, tmp_path: Path) -> None:
@@ -65,13 +42,3 @@ def test_trees_are_learned_where_numbers_vary_and_none_is_of_a_known_kind(cli: C
         notes = json.loads(ran.out)["fit_notes"]
         named = any(one.startswith(("nothing is learned", "threshold on ")) for one in notes)
         assert named is not learned
-
-
-@pytest.mark.parametrize(("signal", "said"), [("zest", True), (None, False)])
-def test_prove_says_that_no_threshold_is_a_baseline_and_why(
-    cli: Cli, tmp_path: Path, signal: str | None, said: bool
-) -> None:
-    episodes = log(tmp_path / "log.jsonl", signal)
-    ran = cli("prove", str(episodes), "--alpha", "0.3", "--splits", "2", "--policy", "threshold")
-    assert ran.code == 0, ran.err
-    assert (f"no baseline with a threshold on how sure a model is: {WHY}" in " ".join(ran.out.split())) is said

@@ -14,7 +14,6 @@ import pytest
 from cascade import Orchestrator
 from cascade.config import load
 from cascade.policies.config import DirectoryConfig
-from cascade.strategies.config import STRATEGIES
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]
@@ -85,12 +84,6 @@ def test_a_signal_that_no_strategy_gives_is_reported_at_once(cli: Cli, tmp_path:
     said = " ".join(ran.err.split())
     assert "no strategy gives the signal logprob, so a policy that uses it cannot be served. The most" in said
     assert "serves it" not in ran.out
-
-
-def test_the_page_lists_every_signal_that_can_be_served() -> None:
-    text = PAGE.read_text("utf-8")
-    for name in {name for one in STRATEGIES.usable().values() for name in one.signals}:
-        assert f"`{name}`" in text, name
 
 
 def test_a_policy_directory_is_relative_to_the_configurations_file(tmp_path: Path) -> None:

@@ -86,17 +86,6 @@ def _with_signals(table: EpisodeTable, signals: dict[str, np.ndarray]) -> Episod
     return replace(table, signals=signals)
 
 
-def test_what_is_not_on_record_is_said() -> None:
-    table = made()
-    none = np.zeros(table.n, dtype=np.bool_)
-    said = " ".join(unknowns(replace(table, cost_known=False, priced=none, texts_known=none)))
-    assert f"lacks a cost for {table.n} of {table.n} questions" in said
-    assert "does not have the answers' texts" in said
-    assert "does not have the answers' texts" not in " ".join(
-        unknowns(replace(table, texts_known=np.ones(table.n, np.bool_)))
-    )
-
-
 def test_without_texts_coverage_is_shown_where_votes_would_decide() -> None:
     table = log(40)
     apart = np.linspace(0.1, 0.9, table.confidence.size).reshape(table.confidence.shape)

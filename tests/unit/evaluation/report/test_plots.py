@@ -71,13 +71,6 @@ def test_each_format_is_written_and_twice_the_same(tmp_path: Path, ending: str) 
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_every_policy_the_target_and_the_units_are_named(tmp_path: Path) -> None:
-    text = drawn(tmp_path, comparison())
-    for said in (*(one.policy for one in comparison().rows), "target 0.9", "USD per 1,000 questions"):
-        assert said in text
-    assert "made: 240 questions, T = 4, 20 splits" in text
-
-
 def test_names_are_drawn_as_they_are_and_not_read_as_mathematics(tmp_path: Path) -> None:
     odd = comparison(
         row("costs $x_{$2", 0.7, 0.001),
@@ -121,34 +114,6 @@ def test_costs_far_apart_are_drawn_on_a_logarithm_and_the_free_one_too(
 def test_a_single_split_is_a_point_without_a_spread(tmp_path: Path) -> None:
     alone = [replace(one, sd=None) for one in comparison().rows]
     assert "guide only" in drawn(tmp_path, comparison(*alone, splits=1))
-
-
-def test_many_policies_have_room_in_the_legend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    seen: list[Figure] = []
-    real = Figure.savefig
-
-    def save(self: Figure, *args: Any, **more: Any) -> None:
-        real(self, *args, **more)
-        seen.append(self)
-
-    monkeypatch.setattr(Figure, "savefig", save)
-    plot(
-        comparison(*(row(f"all answers, depth {k}", 0.5 + k / 200, 0.001 + k / 1e5) for k in range(60))),
-        tmp_path / "x.png",
-    )
-    figure = seen[0]
-    (legend,) = figure.legends
-    box, page = legend.get_window_extent(), figure.bbox
-    assert page.x0 <= box.x0
-    assert box.x1 <= page.x1 + 1
-    assert page.y0 - 1 <= box.y0
-    assert box.y1 <= page.y1 + 1
-    (axes,) = figure.axes
-    assert axes.get_window_extent().x1 < box.x0
-    assert axes.get_window_extent().width > page.width / 2
 
 
 # --- what cannot be drawn ---
