@@ -114,7 +114,7 @@ class Service:
         held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact")
         monitor = Monitor.start(alpha=alpha, delta=look_level(DELTA, 1), level=ALARM)
         self._store.begin("cascade", b"of this test")
-        self._store.change("cascade", lambda state: state.promoted(held, monitor, 1.0, "me", "2026-11-26T00:00:00Z"))
+        self._store.change("cascade", lambda state: state.promoted(held, monitor, "me", "2026-11-26T00:00:00Z"))
 
     def audited(self, conversation: str, differ: Sequence[bool]) -> bool:
         """Serve a conversation whose turns differ from the guide or do not; return whether it ends the service."""
