@@ -78,11 +78,11 @@ class Monitor:
 
         >>> watch = Monitor.start(alpha=0.1, n=200, k=20)
         >>> round(watch.alpha, 3), Monitor.start(alpha=0.1, n=200, k=15, delta=0.1).alpha
-        (0.155, 0.1)
+        (0.154, 0.1)
         >>> for number in range(40):
         ...     watch = watch.update(missed=number % 2 == 0)
         >>> watch.alarmed_after
-        19
+        13
         """
         problems = list(_problems(alpha, n, k, level))
         if problems:
