@@ -111,7 +111,7 @@ def _rows(answer: Answer, outright: Answer, trace: str, when: datetime, *, audit
 
 
 def shoot(address: str, picture: Path) -> None:
-    """Take a picture of the overview."""
+    """Take a picture of the status."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:

@@ -352,7 +352,7 @@ class Counts(NamedTuple):
         conversations: of the latter, different conversations.
         audits, differing: audits that the e-process counted since the certificate in force, and those that differ.
         requests: how many requests there were, by the rates of the draws, to the nearest whole number.
-        first_s, last_s: when the first and the last row was drawn; None without any.
+        first_s: when the first row was drawn; None without any.
         off_path_nano_usd: the known cost of calls made only for the rows.
         priced: the number of rows with a known cost.
     """
@@ -367,7 +367,6 @@ class Counts(NamedTuple):
     differing: int = 0
     requests: float = 0.0
     first_s: float | None = None
-    last_s: float | None = None
     off_path_nano_usd: int = 0
     priced: int = 0
 

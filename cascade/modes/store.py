@@ -314,19 +314,18 @@ class ModeStore:
         COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END),
         SUM(CASE WHEN counted AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(CASE WHEN counted AND lost AND certificate = ({latest}) THEN 1 ELSE 0 END),
-        SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
+        SUM(1 / rate), MIN(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
         FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._transaction(reading=True) as run:
             held = run("SELECT document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
             era = 0 if held is None else CascadeState.loads(held[0], 0).era
             found = run(query, era, era, era, cascade, cascade, cascade, since_s).fetchone()
-        *numbers, requests, first, last, cost, priced = found
+        *numbers, requests, first, cost, priced = found
         pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
         return Counts(
             *(pending, complete, missing, fit, certify, conversations, audits, differing),
             requests=round(requests or 0.0),
             first_s=first,
-            last_s=last,
             off_path_nano_usd=int(cost or 0),
             priced=int(priced),
         )

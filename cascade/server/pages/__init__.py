@@ -1,1 +1,1 @@
-"""The server's pages: `/ui` shows savings and whether the promise holds; on `/ui/review` people judge outputs."""
+"""The server's pages: `/ui` shows the status; on `/ui/review` people judge outputs."""

@@ -32,7 +32,6 @@ _SHELLS = frozenset({"/ui", "/ui/", "/ui/review"})
 _LONGEST_NAME = 60
 _MOST_KEYS = 50
 """The most keys since the last judgement: those that go back, and the answers."""
-_DEFAULT_DAYS = 30
 
 
 def needs_no_key(method: str, path: str, *, has_key: bool) -> bool:
@@ -64,7 +63,7 @@ class Pages:
     def routes(self) -> list[Route]:
         """The routes of the pages."""
         return [
-            Route("/ui", self._overview),
+            Route("/ui", self._status),
             Route("/ui/", self._slash),
             Route("/ui/review", self._review),
             Route("/ui/review/press", self._press, methods=["POST"]),
@@ -80,21 +79,18 @@ class Pages:
             raise Refused(404, "There is no such file.")
         return found
 
-    async def _overview(self, request: Request) -> Response:
+    async def _status(self, request: Request) -> Response:
         if self._locked(request):
-            return self._page("login.html", "overview")
-        from cascade.server.pages.overview import PERIODS, overview  # the same
+            return self._page("login.html", "status")
+        from cascade.server.pages.status import status  # the same
 
-        asked = request.query_params.get("days", "")
-        known = {str(days): days for days, _ in PERIODS}
-        days = known.get(asked, _DEFAULT_DAYS)
         served, guide, now = self._orchestrator, self._catalog.guide, datetime.now(UTC)
         try:
             async with self._reading:  # one at a time, however many people look
-                shown = await asyncio.to_thread(overview, served, guide, days, now)
+                shown = await asyncio.to_thread(status, served, guide, now)
         except CascadeError as error:
-            return self._page("problem.html", "overview", 503, heading="The traces cannot be read", said=_said(error))
-        return self._page("overview.html", "overview", errors=self._metrics.unserved, **shown)
+            return self._page("problem.html", "status", 503, heading="The traces cannot be read", said=_said(error))
+        return self._page("status.html", "status", errors=self._metrics.unserved, **shown)
 
     async def _review(self, request: Request) -> Response:
         if self._locked(request):

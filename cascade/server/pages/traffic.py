@@ -1,11 +1,9 @@
-"""Figures of the served requests, from the traces: who answered, the cost, and what the guide alone would have cost."""
+"""Figures of the served requests, from the traces: what they cost, and what the guide alone would have cost."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from cascade.episodes.schema import CUT
@@ -25,7 +23,6 @@ COLUMNS = (
     "output_tokens",
     "reasoning_tokens",
     "cost_nano_usd",
-    "latency_ms",
     "created_at",
 )
 """The columns that are read of each call; none has a question or an answer."""
@@ -42,47 +39,30 @@ class Seen(NamedTuple):
     Attributes:
         id: the id of its trace.
         at: when, ISO 8601, UTC.
-        path: the models that were asked until it was served, in order.
-        served: the model whose answer was served; None if none was.
+        by_base: whether the first model answered, and no other was asked before its answer was served.
         walk: the walk, if no policy decided: one model alone.
         audited: whether it was drawn for an audit.
-        observed: whether the guide served it, and the others were asked afterwards.
         cost: the cost of all its calls, nano-dollars; None if one is unknown.
         audit_cost: the cost of the calls made only for the audit, or only to observe.
         guide: the cost of the guide's answer; None if it was not asked, or if the cost is unknown.
         likely: an estimate of what the guide would have cost, if it had read and written as many tokens as the served
             model.
-        latency_ms: of the calls until it was served.
     """
 
     id: str
     at: str
-    path: tuple[str, ...]
-    served: str | None
+    by_base: bool
     walk: str | None
     audited: bool
-    observed: bool
     cost: int | None
     audit_cost: int
     guide: int | None
     likely: int | None
-    latency_ms: float
 
     @property
     def cascaded(self) -> bool:
         """Whether the cascade answered, or the guide instead of it, and not another model that the client named."""
         return self.walk is None or self.walk in ALONE or self.guide is not None
-
-    @property
-    def day(self) -> str:
-        """The day, UTC."""
-        return self.at[:10]
-
-    @property
-    def saved(self) -> int | None:
-        """The saving against the guide alone; an estimate if the guide was not asked."""
-        alone = self.likely if self.guide is None else self.guide
-        return None if alone is None or self.cost is None or not self.cascaded else alone - self.cost
 
 
 def seen(rows: Iterable[Row], guide: str, price: Price | None, observed: frozenset[str] = frozenset()) -> list[Seen]:
@@ -109,22 +89,19 @@ def _seen(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bo
     until = [one for one in calls if one["step"] <= calls[last]["step"]] if audited else list(calls)
     if observed:
         until = [one for one in calls if one["model"] == guide]
-    used = [one for one in until if one["walk"] != CUT]
+    models = {one["model"] for one in until if one["walk"] != CUT}
     costs = [one["cost_nano_usd"] for one in calls]
     of_guide = [one["cost_nano_usd"] for one in calls if one["model"] == guide and one["candidate"] is not None]
     return Seen(
         calls[0]["episode_id"],
         calls[0]["created_at"] or "",
-        tuple(dict.fromkeys(one["model"] for one in used)),
-        calls[last]["model"] if kept else None,
+        bool(kept) and not observed and calls[0]["walk"] is None and len(models) == 1 and guide not in models,
         calls[0]["walk"],
         audited,
-        observed,
         None if None in costs else sum(costs),
         sum(one["cost_nano_usd"] or 0 for one in calls) - sum(one["cost_nano_usd"] or 0 for one in until),
         of_guide[-1] if of_guide else None,
         None if price is None or not kept else price.cost_nano_usd(_usage(calls[last])),
-        sum(one["latency_ms"] or 0.0 for one in used),
     )
 
 
@@ -209,46 +186,3 @@ def _ratio(pairs: Sequence[tuple[int, int]], without: Sequence[int]) -> tuple[fl
     variance = sum((y - ratio * x) ** 2 for x, y in pairs) / (n - 1)
     of_ratio = variance / n * (sum(without) / (x / n)) ** 2
     return ratio, round(_Z95 * math.sqrt(of_ratio + variance * len(without)))
-
-
-class Day(NamedTuple):
-    """One day's requests: their cost, and what the guide alone would have cost, nano-dollars."""
-
-    day: str
-    requests: int
-    spent: int
-    alone: int
-
-
-def by_day(requests: Iterable[Seen]) -> list[Day]:
-    """Return the days on which the cascade answered, the earliest first."""
-    listed = sorted((one for one in requests if one.cascaded), key=lambda one: one.day)
-    days = [(day, list(found)) for day, found in groupby(listed, lambda one: one.day)]
-    sums = [(day, found, saving(found)) for day, found in days]
-    return [Day(day, len(found), total.spent, total.alone) for day, found, total in sums]
-
-
-class Outcome(NamedTuple):
-    """A way in which requests ended, and how many did."""
-
-    said: str
-    many: int
-    kind: str
-
-
-def outcomes(requests: Iterable[Seen]) -> list[Outcome]:
-    """Return how requests ended, the most frequent first. `kind` is "kept", "guide", "direct" or "none"."""
-    found = Counter(_outcome(one) for one in requests)
-    return [Outcome(said, count, kind) for (said, kind), count in found.most_common()]
-
-
-def _outcome(one: Seen) -> tuple[str, str]:
-    if one.served is None:
-        return "no answer was served", "none"
-    if one.observed:
-        return f"{one.served} answered, the others were observed", "guide"
-    if one.walk is not None:
-        return f"{one.served} alone: requested by name, a bypass, or the mode", "direct"
-    if len(one.path) == 1:
-        return f"{one.served} answered at once", "kept"
-    return f"{one.served} answered after {', '.join(one.path[:-1])}", "guide"

@@ -8,7 +8,6 @@ from typing import Any
 
 from cascade.api.output import dollars
 from cascade.money import usd
-from cascade.text import percent as exact_percent
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -63,15 +62,6 @@ def time_of(text: str) -> str:
     return f"{found.day} {found:%b %H:%M:%S}"
 
 
-def seconds(ms: float) -> str:
-    """Return milliseconds in readable units.
-
-    >>> seconds(7.4), seconds(1234.5)
-    ('7 ms', '1.23 s')
-    """
-    return f"{ms:.0f} ms" if ms < 1_000 else f"{ms / 1_000:.2f} s"
-
-
 def whole(count: int) -> str:
     """Return a count with separators between thousands."""
     return f"{count:,}"
@@ -80,9 +70,7 @@ def whole(count: int) -> str:
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "money": money,
     "share": share,
-    "percent": exact_percent,
     "day": day,
     "time": time_of,
-    "seconds": seconds,
     "whole": whole,
 }

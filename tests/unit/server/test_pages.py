@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from cascade.modes.store import ModeStore
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.access import new_key
-from cascade.server.pages import chart
-from cascade.server.pages.overview import Promise, at_once
 from cascade.server.pages.site import HEADERS
-from cascade.server.pages.traffic import by_day, outcomes, saving, seen
+from cascade.server.pages.status import status
+from cascade.server.pages.traffic import saving, seen
 
 from .served import living, orchestrator
 
@@ -78,7 +77,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize("path", ["/ui", "/ui?days=1", "/ui/review", "/ui/review?as=ann", "/ui/review?as=<script>"])
+@pytest.mark.parametrize("path", ["/ui", "/ui/review", "/ui/review?as=ann", "/ui/review?as=<script>"])
 async def test_nothing_that_a_log_holds_acts(tmp_path: Path, path: str) -> None:
     async with filled(tmp_path) as client:
         found = await client.get(path)
@@ -88,7 +87,7 @@ async def test_nothing_that_a_log_holds_acts(tmp_path: Path, path: str) -> None:
     assert [src.partition("?")[0] for src in tags.scripts if src] == ["/ui/static/ui.js"]
     assert "\x1b" not in found.text
     assert "\u202e" not in found.text
-    if path in {"/ui", "/ui/review?as=ann"}:
+    if path == "/ui/review?as=ann":
         assert EVIL.partition("\x1b")[0] in tags.text  # it is there, as text
         assert "\\u001b" in tags.text
 
@@ -115,21 +114,6 @@ async def test_only_files_of_the_package_are_served(tmp_path: Path, path: str) -
         found = await client.get(httpx.URL(f"http://localhost/ui/static/{path}"))
     assert found.status_code == 404
     assert b"import" not in found.content
-
-
-@pytest.mark.parametrize(
-    ("deltas", "said"),
-    [
-        ([0.1], None),
-        ([0.1, 0.1, 0.1], "probability at least 70 %"),
-        ([0.5, 0.5], "is not promised: their δ add up to 1"),
-        ([0.1, None], "unknown"),
-    ],
-)
-def test_several_certificates_say_what_they_promise_at_once(deltas: list[float | None], said: str | None) -> None:
-    one = Promise("", "", "", 1, "", None, None, (), 0, 0, 0.1)
-    found = at_once([one._replace(delta=delta) for delta in deltas])
-    assert found is None if said is None else said in (found or "")
 
 
 async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -> None:
@@ -159,7 +143,7 @@ async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -
     assert (wrong.status_code, press.status_code, metrics.status_code) == (401, 401, 401)
     assert around.status_code in {401, 404}
     assert [one.status_code for one in others] == [403] * 4  # an application's key sees nobody's prompts
-    assert (right.status_code, "Since " in right.text, static.status_code) == (200, True, 200)
+    assert (right.status_code, "data-locked" in right.text, static.status_code) == (200, False, 200)
     assert "set-cookie" not in {*bare.headers, *right.headers}
 
 
@@ -200,7 +184,7 @@ async def test_without_traces_or_requests_it_says_what_to_do(tmp_path: Path) -> 
         assert "Send a first request" in (await client.get("/ui")).text
         assert "No request has been audited yet" in (await client.get("/ui/review?as=ann")).text
     async with filled(tmp_path, 0, traces="off") as client:
-        assert "Traces are off" in (await client.get("/ui")).text
+        assert "the traces, and they are off" in (await client.get("/ui")).text
         assert "traces are off" in (await client.get("/ui/review?as=ann")).text
 
 
@@ -212,10 +196,9 @@ async def test_unknown_prices_are_no_saving_of_nothing(tmp_path: Path) -> None:
     assert "exact" not in page
 
 
-@pytest.mark.parametrize("priced", [True, False])
-async def test_a_stream_that_its_client_cuts_off_cost_at_most_its_bound(tmp_path: Path, priced: bool) -> None:
+async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: Path) -> None:
     """0.6: the page showed what the calls before had cost, as if the call that was cut off were free."""
-    models = {name: {"model": name, **({"price": PRICE_USD} if priced else {})} for name in ("small", "large")}
+    models = {name: {"model": name, "price": PRICE_USD} for name in ("small", "large")}
     doubtful = {"small": [reply("Answer: Inn", logprobs=[-3.0] * 2, input_tokens=10, output_tokens=2)]}
     traces = {"store": f"sqlite:///{tmp_path}/t.db"}
     strategy = {"kind": "ladder", "models": ["small", "large"]}
@@ -229,23 +212,18 @@ async def test_a_stream_that_its_client_cuts_off_cost_at_most_its_bound(tmp_path
                 break
         await events.aclose()
         served.flush_traces()
-        page = (await client.get("/ui")).text
-    told = re.search(r'<span class="cost">([^<]*)</span>', page)
-    assert told is not None
-    assert told[1].startswith("at most $") if priced else told[1] == "unknown"
-    assert "$0.000014" not in told[1]  # of the small model alone
+        page = status(served, "large", datetime.now(UTC))
+        assert (await client.get("/ui")).status_code == 200
+    assert (page["total"], page["saving"].requests, page["saving"].unknown, page["saving"].spent) == (1, 0, 1, 0)
 
 
-async def test_hashed_texts_are_not_shown(tmp_path: Path) -> None:
+async def test_hashed_texts_are_not_judged(tmp_path: Path) -> None:
     traces = {"store": f"sqlite:///{tmp_path}/t.db", "content": "hash"}
     async with filled(tmp_path, traces=traces) as client:
-        page = (await client.get("/ui")).text
-        assert "hashes of them" in page
-        assert "<h3>Asked</h3>" not in page
         assert "The log has hashes instead of texts" in (await client.get("/ui/review?as=ann")).text
 
 
-async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_promotion_spends(tmp_path: Path) -> None:
+async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: Path) -> None:
     store = ModeStore.open(f"sqlite:///{tmp_path}/t-modes.db")
     store.begin("cascade")
     number = store.open_look("cascade", EVIL, 0.0, lambda *_: None).look
@@ -261,20 +239,50 @@ async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_prom
         page = Tags((await client.get("/ui")).text)
     evidence = start.update(False).update(True).update(False).e_value
     assert page.odd == []
-    assert "1 of 3 audits differed; promised: at most 10 %" in page.text
-    assert f"now {evidence:.2g}" in page.text
-    assert "It spends 0.0167 of δ = 0.1" in page.text  # .1 / (2 · 3)
-    assert "they have spent 0.05 of δ = 0.1" in page.text
+    assert EVIL.partition("\x1b")[0] in page.text  # it is there, as text
+    assert "\\u001b" in page.text
+    assert "1 of 3 audits differed" in page.text
+    assert f"Evidence against it: {evidence:.2g}; an alarm needs 20." in page.text
+    assert "0.05 of δ = 0.1 spent" in page.text
     observed = store.counts("cascade")
     assert (observed.audits, observed.differing) == (3, 1)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("requests", "settings", "mode", "line"),
+    [
+        (0, {}, "no promise", "curl http://"),
+        (1, {"guarantee": None}, "no promise", "cascade fit "),
+        (1, {"guarantee": None, "modes": {}}, "observe", "cascade promote"),
+        (1, {"guarantee": None, "modes": {"promote": "automatic"}}, "observe", ""),
+    ],
+)
+async def test_the_status_has_a_line_to_paste(
+    tmp_path: Path, requests: int, settings: dict[str, Any], mode: str, line: str
+) -> None:
+    async with filled(tmp_path, requests, **settings):
+        pass
+    with orchestrator(
+        FakeProvider(SCRIPT), models=MODELS, **({"traces": {"store": f"sqlite:///{tmp_path}/t.db"}} | settings)
+    ) as served:
+        page = status(served, GUIDE, datetime.now(UTC))
+    assert (page["mode"], page["next"].code[: len(line) or None]) == (mode, line)
+
+
+async def test_the_status_says_how_the_kill_switch_is_switched_off(tmp_path: Path) -> None:
+    async with filled(tmp_path, 1, guarantee=None, modes={}) as client:
+        await client.post("/v1/cascades/cascade/kill", json={"on": True})
+        page = Tags((await client.get("/ui")).text).text
+    assert "/v1/cascades/cascade/kill" in page
+    assert '{"on": false}' in page
 
 
 def test_what_observing_costs_is_no_saving() -> None:
     """The guide served, and the small model was asked after the response."""
     rows = [row("drawn", 1, "small", True, 100_000), row("drawn", 2, "large", True, 1_000_000)]
     (one,) = seen(rows, "large", PRICE, frozenset({"drawn"}))
-    assert (one.path, one.served, one.audit_cost) == (("large",), "large", 100_000)
+    assert (one.by_base, one.audit_cost) == (False, 100_000)
     assert (saving([one]).saved, saving([one]).alone) == (-100_000, 1_000_000)
 
 
@@ -325,39 +333,20 @@ def test_an_unknown_cost_is_left_out_and_counted_and_never_zero() -> None:
     assert (found.requests, found.unknown, found.spent) == (1, 1, 100_000)
 
 
-def test_requests_by_outcome() -> None:
+def test_the_base_answered_where_no_other_model_was_asked() -> None:
     rows = [
         *(row(f"kept {number}", 1, "small", True, 1) for number in range(3)),
         *(row("asked", step, model, True, 1) for step, model in ((1, "small"), (2, "large"))),
         row("named", 1, "large", True, 1, walk="large only"),
         row("failed", 1, "small", False, 1),
     ]
-    found = {one.said: (one.many, one.kind) for one in outcomes(seen(rows, "large", PRICE))}
-    assert found == {
-        "small answered at once": (3, "kept"),
-        "large answered after small": (1, "guide"),
-        "large alone: requested by name, a bypass, or the mode": (1, "direct"),
-        "no answer was served": (1, "none"),
-    }
+    assert sum(one.by_base for one in seen(rows, "large", PRICE)) == 3
 
 
 def test_rows_of_a_request_need_not_stand_together() -> None:
     one, other = audited(1, 5), audited(2, 7)
     found = seen([one[0], other[0], other[1], one[1]], "large", PRICE)
-    assert [(each.id, each.guide, each.served) for each in found] == [
-        ("audited 1", 5, "small"),
-        ("audited 2", 7, "small"),
+    assert [(each.id, each.guide) for each in found] == [
+        ("audited 1", 5),
+        ("audited 2", 7),
     ]
-
-
-def test_the_line_of_evidence_passes_its_alarm_where_the_page_draws_it() -> None:
-    line = chart.evidence([1.0, 4.0, 20.0, 400.0], 0.05)
-    assert [float(point.split(",")[1]) for point in line.points.split()] == pytest.approx([60, 41.489, 20, 2], abs=0.01)
-    assert (line.audits, line.alarm_at, line.last) == (3, 20.0, 400.0)
-    assert len(chart.evidence([1.0] * 10_000, 0.05).points.split()) <= 402
-
-
-def test_bars_of_days_are_as_high_as_the_dearest_day_says() -> None:
-    rows = [row("a", 1, "small", True, 500_000), row("b", 1, "small", True, 100_000, created_at="2026-11-21T00:00:00")]
-    found = chart.bars(by_day(seen(rows, "large", PRICE)))
-    assert [(bar.day.day, bar.alone, bar.spent) for bar in found] == [("2026-11-20", 100, 50), ("2026-11-21", 100, 10)]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cascade.conformal.monitor import Monitor
-from cascade.modes.draws import Role
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider
@@ -77,25 +76,6 @@ def address(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield url, folder, locked
 
 
-@pytest.fixture(scope="module")
-def observing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of a server that observes."""
-    folder = tmp_path_factory.mktemp("observing")
-    store = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
-    store.begin("cascade")
-    for number in range(120):
-        role: Role = "fit" if number % 2 else "certify"
-        store.draw(Draw(f"t{number}", "cascade", f"c{number}", "1", role, "observe", 0.1, 600.0 * number))
-        store.settle(f"t{number}", None, 40_000)
-    store.close()
-    settings: dict[str, Any] = {"traces": {"store": f"sqlite:///{folder}/t.db"}, "modes": {"promote": "automatic"}}
-    with orchestrator(FakeProvider(says), **settings) as served:
-        with ThreadPoolExecutor(1) as beside:
-            beside.submit(served.chat, [{"role": "user", "content": "a question"}]).result()
-        with listening(served) as url:
-            yield url
-
-
 class Visit:
     """One tab; it notes what goes wrong, and whom it asks."""
 
@@ -145,23 +125,6 @@ def test_no_page_has_a_fault_that_axe_core_finds(browser: Any, address: Any, siz
         visit.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         assert visit.violations() == [], path
         assert not visit.overflows(), path
-    visit.open("/ui", locked=locked)
-    visit.page.get_by_role("button", name="Promote").click()
-    assert visit.violations() == []
-    assert visit.wrong == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_the_plan_of_a_promotion_is_shown_without_a_fault(
-    browser: Any, observing: str, size: Any, scheme: str, tmp_path: Path
-) -> None:
-    visit = Visit(browser, observing, viewport=size, color_scheme=scheme)
-    visit.open("/ui", locked=False)
-    visit.page.wait_for_selector("text=Look 1 takes 116")
-    visit.page.screenshot(path=tmp_path / "plan.png", full_page=True)
-    assert visit.violations() == []
-    assert not visit.overflows()
     assert visit.wrong == []
 
 
@@ -186,11 +149,11 @@ def test_a_review_by_the_keyboard_alone(browser: Any, address: Any) -> None:
     assert visit.wrong == []
 
 
-def test_every_control_of_the_overview_is_reached_by_tab_and_seen(browser: Any, address: Any) -> None:
+def test_every_control_of_the_status_is_reached_by_tab_and_seen(browser: Any, address: Any) -> None:
     url, _, locked = address
     visit = Visit(browser, url, viewport=DESKTOP)
     visit.open("/ui", locked=locked)
-    visit.page.wait_for_selector("#modes")
+    visit.page.wait_for_selector("#next")
     wanted = visit.page.evaluate(
         "[...document.querySelectorAll('a, button, summary')].filter((one) => one.checkVisibility()).length"
     )
@@ -200,31 +163,7 @@ def test_every_control_of_the_overview_is_reached_by_tab_and_seen(browser: Any, 
         reached.add(visit.page.evaluate(FOCUSED))
     assert -2 not in reached
     assert len(reached - {-1}) == wanted
-    visit.page.get_by_role("button", name="Promote").focus()
-    visit.page.keyboard.press("Enter")
-    assert visit.page.locator("dialog[open]").count() == 1
-    visit.page.keyboard.press("Escape")
-    assert visit.page.locator("dialog[open]").count() == 0
     assert visit.wrong == []
-
-
-def test_the_kill_switch_asks_once_more_and_needs_an_admin(browser: Any, address: Any) -> None:
-    url, folder, locked = address
-    visit = Visit(browser, url, viewport=DESKTOP)
-    visit.open("/ui", locked=locked)
-    for on in (True, False):
-        visit.page.get_by_role("button", name=f"Kill switch {'on' if on else 'off'}").focus()
-        visit.page.keyboard.press("Enter")
-        visit.page.get_by_role("button", name=f"Switch {'on' if on else 'off'}", exact=True).focus()
-        visit.page.keyboard.press("Enter")
-        if locked:  # its key may look, and no more
-            visit.page.wait_for_selector("text=lacks the scope admin")
-            break
-        visit.page.wait_for_selector(f"text=Kill switch {'off' if on else 'on'}")
-        store = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
-        assert store.state("cascade").killed is on
-        store.close()
-    assert locked or visit.wrong == []
 
 
 def test_a_wrong_key_is_reported_and_forgotten(browser: Any, address: Any) -> None:

@@ -78,37 +78,10 @@ async function press(key) {
   }
 }
 
-// A button for a change opens a dialog; the button in the dialog sends the request.
-async function act(button) {
-  if (button.dataset.confirm) return document.querySelector(button.dataset.confirm).showModal();
-  if (busy) return;
-  busy = true;
-  button.disabled = true;
-  try {
-    const response = await fetch(button.dataset.post, {
-      method: "POST",
-      headers: headers({ "content-type": "application/json" }),
-      body: button.dataset.body || "{}",
-    });
-    button.closest("dialog")?.close();
-    if (!response.ok) return say(await problem(response));
-    busy = false;
-    await load("#said");
-    say(button.dataset.done);
-  } catch {
-    say("The server is not responding.");
-  } finally {
-    busy = false;
-    button.disabled = false;
-  }
-}
-
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button, a[data-refresh]");
   if (!button) return;
   if (button.dataset.key) press(button.dataset.key);
-  else if (button.dataset.post || button.dataset.confirm) act(button);
-  else if (button.dataset.close !== undefined) button.closest("dialog").close();
   else if (button.id === "forget") {
     sessionStorage.removeItem(KEY);
     location.reload();
@@ -127,7 +100,7 @@ document.addEventListener("submit", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  if (event.target.closest("input, textarea, select, dialog")) return;
+  if (event.target.closest("input, textarea, select")) return;
   const button = [...document.querySelectorAll("button[data-key]")].find((one) => one.dataset.key === event.key);
   if (button) {
     event.preventDefault();
