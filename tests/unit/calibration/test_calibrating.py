@@ -157,14 +157,6 @@ def test_small_groups_are_named_where_their_pool_is_too_small() -> None:
         certify(log(67, segments=["a"] * 60 + ["b"] * 5 + ["c"] * 2), by_segment=True)
 
 
-def test_questions_that_hang_together_are_said_to() -> None:
-    apart, together = certify(log(40)), certify(log(40, groups=[f"g{row // 4}" for row in range(40)]))
-    assert not any("groups" in said for said in apart.artifact.certificates[0].assumptions)
-    assert any(
-        "10 of 40 questions, one of each group" in said for said in together.artifact.certificates[0].assumptions
-    )
-
-
 def test_no_group_is_cut_that_an_episode_ties_to_another_though_it_counts_for_nothing() -> None:
     """A question that stands in two groups counts once; the two stand on one side all the same."""
     table = log(200, groups=[f"g{row // 2}" for row in range(200)])

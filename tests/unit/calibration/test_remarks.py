@@ -32,11 +32,6 @@ def test_near_duplicates_are_said_and_counted_as_one() -> None:
     assert not list(about_questions([logged(ladder("Who?", "a"), ladder("Who?", "b"), ladder("What?", "c"))]))
 
 
-def test_an_empty_column_of_questions_is_named() -> None:
-    (said,) = about_questions([logged(*(ladder("", f"e{k}") for k in range(7)))])
-    assert "column question is empty in 7 episodes" in said
-
-
 def test_questions_that_a_model_was_not_asked_are_counted() -> None:
     """A fit on such a log said only how many more questions it would take."""
     asked = [ladder("Who?", "a"), ladder("What?", "b")]
@@ -48,22 +43,6 @@ def test_questions_that_a_model_was_not_asked_are_counted() -> None:
 def test_the_reference_is_named_with_the_reason() -> None:
     (said,) = about_reference(logged(ladder("Who?", "a")))
     assert said == "the reference is large, the last model of the ladder, because the log has no walk of a guide alone"
-
-
-def test_a_doubtful_reference_is_said() -> None:
-    _, unknown = about_reference(logged(ladder("Who?", "a", large=None)))
-    assert "the log has no cost of large, so the order of the models by cost is unknown" in unknown
-    _, free = about_reference(logged(ladder("Who?", "a", large=0)))
-    assert "the cost of large is 0 in this log: if it is unknown, leave it empty" in free
-    _, dearer = about_reference(logged(ladder("Who?", "a", small=1_000)))
-    assert "the reference costs less than small" in dearer
-
-
-def test_a_better_model_that_costs_nothing_is_said_where_it_stands_first() -> None:
-    rows = [one | {"step": 3 - one["step"]} for one in ladder("Who?", "a", large=0)]
-    named, free = about_reference(logged(rows))
-    assert "the reference is small" in named
-    assert "the cost of large is 0 in this log, and it is right more often than small" in free
 
 
 def offered(*parents: list[int] | None, second: str = "small") -> EpisodeTable:

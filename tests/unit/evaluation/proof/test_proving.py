@@ -226,17 +226,6 @@ def test_a_question_that_lacks_a_cost_is_left_out_and_said() -> None:
     assert any("1 question lacks a cost in the log: all figures here leave" in said for said in found.unknown)
 
 
-def test_several_answers_are_said_beside_a_promise_on_the_set() -> None:
-    rows = hard_rows(200, range(0, 100, 2))
-    for one in rows:
-        one["confidence"] = 0.9 if one["step"] == 1 else 0.2  # the first answer is served, whatever comes
-    (table,) = tables_from_rows(rows)
-    found = prove(table, Guarantee("coverage", 0.05), threshold, Plan(splits=4))
-    assert "ask for --guarantee regret" in words(found)["more answers"]
-    regret = prove(table, Guarantee("regret", 0.45, 0.1), threshold, Plan(splits=4))
-    assert "less often than that of the last model alone" in words(regret)["less often right"]
-
-
 def test_a_question_counts_once_and_without_a_reference_not_at_all() -> None:
     rows = hard_rows(60, range(0, 20, 2))
     again = [one | {"episode_id": f"again {one['episode_id']}"} for one in rows[:20]]

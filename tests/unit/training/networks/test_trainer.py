@@ -24,7 +24,7 @@ from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, Threshold, write
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
-from cascade.training.dividing import Embedding, Init, about_training, divided, ended_early
+from cascade.training.dividing import about_training, divided, ended_early
 from cascade.training.fitting import Fitted, fit_policy, objective_of
 from cascade.training.levels import conditioned, fit_levels
 from cascade.training.networks import mlp as devices
@@ -36,7 +36,6 @@ from cascade.training.networks.trainer import Networks, require_torch
 from cascade.training.portfolio import asked_of, portfolio
 from cascade.training.uncertified import fit_uncertified, kept_at
 from unit.calibration.logs import log
-from unit.embedder import Embedder
 
 DAY = date(2026, 11, 21)
 SMALL = CCPOConfig(layers=(6,), batch=20, steps=20)
@@ -158,14 +157,6 @@ def test_the_same_sketch_is_trained_once_while_its_table_is_looked_at() -> None:
     assert network.sketch(table, asked, "ccpo") is not sketch  # that of an earlier table was let go
     assert network.policy(table, asked, "ccpo") is served
     assert len(ended) == 5
-
-
-def test_an_earlier_policy_is_not_started_from_and_that_is_said() -> None:
-    table = log(300)
-    first = fit(table)
-    later = fit(log(600, 7), init=Init(first.policy, first.artifact.seen))
-    assert any("a policy network is trained from scratch" in one for one in later.notes)
-    assert not any("weights start from" in one for one in later.notes)
 
 
 @pytest.mark.parametrize("method", BARE)
@@ -310,13 +301,6 @@ def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
     assert json.loads(json.dumps(UncertifiedFit(bare, {}, "o").to_dict(), allow_nan=False))["kept"]["share"] is None
 
 
-def test_embeddings_that_are_not_offered_are_said_of_a_network_without_a_certificate_too() -> None:
-    asked = {"guarantee": COVERAGE, "networks": Networks(SMALL), "embedding": Embedding(Embedder(), {})}
-    (said,) = fit_uncertified([log(120)], method="cpo", **asked).notes
-    assert said.startswith("embeddings are not offered: the log has the text of fewer than 100 training questions")
-    assert said in fit_policy([log(120)], method="ccpo", **asked).notes
-
-
 def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: Path) -> None:
     found = fit_uncertified([log(400)], COVERAGE, method="cpo_online", networks=Networks(SMALL))
     files = uncertified_files(found, {"seed": "0"}, None)
@@ -328,13 +312,6 @@ def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: 
     assert "## What it reads" in card
     write(tmp_path, found.artifact, files=files)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["README.md", "curves.csv", MODEL_FILE, "policy.json"]
-
-
-def test_the_card_names_the_update_that_trained_a_network() -> None:
-    networks = Networks(SMALL.model_copy(update={"steps": 3}))
-    found = fit_uncertified([log(120)], COVERAGE, method="cpo", networks=networks)
-    card = uncertified_files(found, {}, None)[CARD_FILE].decode()
-    assert "a multiplier times the violation" in card
 
 
 def test_what_has_a_certificate_is_not_made_without() -> None:
