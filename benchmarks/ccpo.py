@@ -7,12 +7,12 @@
 
 A seed draws 1,000 questions to train on and 200 to calibrate on; what is learned is judged on 20,000 fresh ones, the
 same for all. **at 1 − α**: the cost at a coverage of exactly 1 − alpha (`Frontier.matched`), cents for 200 questions,
-and its ratio to the limit: net benefit with products that learned from 150,000 questions. **covers**: of the policy as
+and its ratio to the limit: net benefit that learned from 150,000 questions. **covers**: of the policy as
 it would be served, calibrated by exact split conformal on its 200 questions; CPO takes its argmax, and CPO online its
 threshold from the training questions: neither promises anything. Errors are standard errors over the seeds.
 
 On logs a split draws 1,000, 200 and the rest, as `fit_logs.py`; costs are in USD a question and given over that of net
-benefit with products; "floor": one step covers 1 − alpha.
+benefit; "floor": one step covers 1 − alpha.
 
 Install what it needs, in the clone: pip install -c constraints.txt -e ".[train]"
 """
@@ -142,8 +142,8 @@ def _trained(train: EpisodeTable, loss: float, seed: int, method: str, config: L
 
 
 def osc(train: EpisodeTable, loss: float, seed: int) -> dict[str, Made]:
-    """Fit net benefit with products."""
-    policy = fit_net_benefit(build(train, FitTarget("coverage", loss), products=True, confidences=False, seed=seed))
+    """Fit net benefit."""
+    policy = fit_net_benefit(build(train, FitTarget("coverage", loss), confidences=False, seed=seed))
     return {OSC: Made(partial(scores_of, policy), None)}
 
 

@@ -7,8 +7,7 @@ Every method but purchases is fitted on the demo log, and asked at every step of
 questions and answers, in one thread: from the observation to the decision (`engine.decide`). As in service, each step
 before the latest has its decision with it. A turn goes through all questions once, with no answer compared before. Of
 each decision the quickest of the turns counts, so that other work on the machine does not. "hand-set" is the threshold
-policy that needs no fitting; "products" is net benefit with products of features and fitted confidences, whatever the
-choice would take: the most that a linear policy has to add up. The networks have 3 hidden layers of 64 units and look
+policy that needs no fitting. The networks have 3 hidden layers of 64 units and look
 at what net benefit looks at; their weights are by chance, since what they are changes no time.
 
 A log is the demo log's questions over and over, 100,000 of them, of which all steps are scored at once.
@@ -38,7 +37,7 @@ from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import History, Observation, Policy
 from cascade.policies.design import Design
-from cascade.policies.estimators import Gain, Linear, Logistic, Scorer
+from cascade.policies.estimators import Linear, Logistic, Scorer
 from cascade.policies.learned import METHODS, NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.network import ACTIVATIONS, Action, Network
 from cascade.policies.threshold import ThresholdPolicy
@@ -48,8 +47,7 @@ from cascade.training.stages import FitTarget, staged
 from cascade.training.stopping import build, fit_net_benefit
 from cascade.types import Question, Step
 
-ALPHA, LAMBDA_SET = 0.1, 0.01
-"""Answers are priced too, so that a decision scores every answer as well as going on."""
+ALPHA = 0.1
 TURNS, BAR_US, NETWORK_BAR_US = 15, 250.0, 250.0
 HIDDEN, QUESTIONS = (64, 64, 64), 100_000
 NOT_FITTED = {*NETWORKS, "reference", "purchases"}
@@ -124,8 +122,6 @@ def columns_of(rule: StepRule) -> int:
 
 def designs_of(scorer: Scorer) -> list[Design]:
     """Return the designs of the linear forms in a scorer."""
-    if isinstance(scorer, Gain):
-        return [part.linear.design for part in (scorer.loss, *scorer.gained)]
     if isinstance(scorer, Logistic):
         return [scorer.linear.design]
     return [scorer.design] if isinstance(scorer, Linear) else []
@@ -141,7 +137,6 @@ def measure() -> list[Timing]:
         policies: Mapping[str, Policy] = {
             "hand-set": ThresholdPolicy(0.16, when="reply_logprob"),
             **{method: fitted(log.tables, method) for method in METHODS if method not in NOT_FITTED},
-            "products": with_products(log.tables[0]),
             **{f"network, {kind}": with_networks(log.tables[0], kind, sure=False) for kind in ACTIVATIONS},
             "network, confidences": with_networks(log.tables[0], "relu", sure=True),
         }
@@ -152,17 +147,12 @@ def measure() -> list[Timing]:
 def fitted(tables: Sequence[Any], method: str) -> Policy:
     """Fit one method."""
     asked = Guarantee("coverage", ALPHA)
-    return fit_policy(tables, asked, method=method, lambda_set=LAMBDA_SET, allow_everything=True, today=TODAY).policy
-
-
-def with_products(questions: EpisodeTable) -> LearnedPolicy:
-    """Fit net benefit with products of features."""
-    return fit_net_benefit(build(questions, FitTarget("coverage", ALPHA, lambda_set=LAMBDA_SET), products=True))
+    return fit_policy(tables, asked, method=method, allow_everything=True, today=TODAY).policy
 
 
 def with_networks(questions: EpisodeTable, activation: str, *, sure: bool) -> Policy:
     """Return what net benefit would be with networks for what is kept and going on, by chance; `sure`: confidences."""
-    linear, rng, rules = with_products(questions), np.random.default_rng(0), []
+    linear, rng, rules = fit_net_benefit(build(questions, FitTarget("coverage", ALPHA))), np.random.default_rng(0), []
     for rule, stage in zip(linear.rules, staged(questions), strict=True):
         many, last = len(rule.include), rule is linear.rules[-1]
         shared = [design for one in rule.confidence if one is not None for design in designs_of(one)]

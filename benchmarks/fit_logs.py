@@ -4,7 +4,7 @@
     python benchmarks/fit_logs.py FOLDER --jobs 2 --out R      each log to the file R as soon as it is judged
     python benchmarks/fit_logs.py --table R S                          the tables of the files R and S
     python benchmarks/fit_logs.py --only demo --quick                  the demo logs alone, 3 splits
-    python benchmarks/fit_logs.py FOLDER --only zell_mmlu --way index2 --way portfolio --splits 5
+    python benchmarks/fit_logs.py FOLDER --only zell_mmlu --way "net benefit" --way portfolio --splits 5
 
 With `--out` a run that was stopped goes on where it stood: a log that the file has is not judged again.
 

@@ -12,7 +12,7 @@ way divides as it likes; the other groups are the test. A cost is a share of the
 1 where nothing is certified. Each split is written to the record as soon as it is done; a stopped run continues there.
 
 * portfolio: `cascade fit LOG --guarantee regret`, as it chooses; purchases: `--policy purchases`.
-* ladder: the learned policy that buys in the listed order (with trees where no number is of a known kind).
+* ladder: the learned policy that buys in the listed order.
 * router + cascade: purchases from the first and the last model alone; it is the call level of base and guide, too:
   keep, or ask outright. rounds: base and guide for each question, as rounds of 0.5.0 pay at least.
 * router: a logistic regression on the request alone; half of the groups train, the others certify. opinions: serve
@@ -180,7 +180,7 @@ def split(log: EpisodeTable, job: Job) -> Split:
     ways = {name: serve(way(rows, job.alpha, DELTA), shown) for name, way in WAYS.items()}
     ways["portfolio"] = fitted(given, test, job, "auto")
     ways["purchases"] = fitted(given, test, job, "purchases")
-    ways["ladder"] = fitted(given, test, job, "boosted" if only_unknown(given) else "net_benefit")
+    ways["ladder"] = fitted(given, test, job, "net_benefit")
     first, last = (with_walks(one.only(ends)) for one in (given, test))
     ways["router + cascade"] = ways["purchases"] if ends == (1, 2) else fitted(first, last, job, "purchases")
     ways["router"], ways["opinions"] = router(given, test, job), opinions(alone, test, job)

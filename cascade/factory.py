@@ -30,7 +30,6 @@ from cascade.strategies.base import ModelUse, Standins, Strategy
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
-    from cascade.policies.design import Embedder
     from cascade.policies.levels import Levels
 
 
@@ -142,7 +141,6 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
     Raises:
         ConfigError: it cannot be read, was changed, or refers to another directory; or the numbers of a learned policy
             are not valid (`model_file.loads`).
-        MissingExtraError, ModelFileError: it needs a sentence model that is not installed.
     """
     from cascade.policies.reading import read  # numpy, which most configurations do not need
 
@@ -150,13 +148,7 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
     section = policy_section(found.policy, held=True)
     if isinstance(section, DirectoryConfig):
         raise ConfigError(["policy: a policy directory holds a policy, not the path of another"], str(directory))
-    return HeldPolicy(found, section, section.read(found.files, str(directory), _sentence_model))
-
-
-def _sentence_model() -> Embedder:
-    from cascade.strategies.embedding import sentence_model  # numpy, which most configurations do not need
-
-    return sentence_model()
+    return HeldPolicy(found, section, section.read(found.files, str(directory)))
 
 
 class HeldLevels(NamedTuple):

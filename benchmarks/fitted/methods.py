@@ -13,12 +13,10 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
-from cascade.training.lookahead import fit_lookahead
 from cascade.training.objective import Objective
 from cascade.training.portfolio import AUTO, Estimator
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit
-from cascade.training.trees import fit_boosted
 
 from .splitting import sizes
 from .trial import Fitted, Method
@@ -55,17 +53,12 @@ def alone(train: EpisodeTable, alphas: Sequence[float], seed: int, *, make: Make
 Maker: TypeAlias = Callable[..., Policy]
 
 
-def made(fit: Estimator, train: EpisodeTable, asked: FitTarget, *, products: bool = False, seed: int = 0) -> Policy:
+def made(fit: Estimator, train: EpisodeTable, asked: FitTarget, *, seed: int = 0) -> Policy:
     """Fit one learned method without confidences."""
-    return fit(build(train, asked, products=products, confidences=False, seed=seed))
+    return fit(build(train, asked, confidences=False, seed=seed))
 
 
-LEARNED: Mapping[str, Maker] = {
-    "net benefit": partial(made, fit_net_benefit),
-    "net benefit, products": partial(made, fit_net_benefit, products=True),
-    "index2": partial(made, fit_lookahead),
-    "boosted trees": partial(made, fit_boosted),
-}
+LEARNED: Mapping[str, Maker] = {"net benefit": partial(made, fit_net_benefit)}
 METHODS: Mapping[str, Method] = {
     PORTFOLIO: Method(PORTFOLIO, partial(fit, method=AUTO)),
     **{name: Method(name, partial(alone, make=make)) for name, make in LEARNED.items()},

@@ -157,7 +157,7 @@ class FixedUala:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Net benefit with products of features, calibrated; learned from the training questions or given."""
+    """Net benefit, calibrated; learned from the training questions or given."""
 
     name: str
     given: LearnedPolicy | None = None
@@ -169,9 +169,9 @@ class Stopping:
 
 
 def stopping(train: EpisodeTable, alpha: float, seed: int) -> LearnedPolicy:
-    """Fit net benefit with products for what 200 calibration questions will allow."""
+    """Fit net benefit for what 200 calibration questions will allow."""
     asked = FitTarget("coverage", allowed_loss(Guarantee("coverage", alpha), QUESTIONS))
-    return fit_net_benefit(build(train, asked, products=True, confidences=False, seed=seed))
+    return fit_net_benefit(build(train, asked, confidences=False, seed=seed))
 
 
 def charge_in_steps(table: Table, train: EpisodeTable) -> float:
@@ -208,7 +208,7 @@ def methods(table: Table, split: Split, config: CCPOConfig) -> dict[str, Method]
         CPO_BATCH: PolicyNetwork(CPO_BATCH, exact, "cpo_online", "calibrated"),
         CPO_ONLINE: PolicyNetwork(CPO_ONLINE, exact, "cpo_online", "trained"),
         CCPO: PolicyNetwork(CCPO, exact),
-        CHARGED: PolicyNetwork(CHARGED, exact, lambda_set=charge),
+        CHARGED: PolicyNetwork(CHARGED, Networks(config.model_copy(update={"lambda_set": charge}))),
         OSC: Stopping(OSC),
     }
     if table.alpha == SAMPLED_AT:

@@ -195,7 +195,7 @@ def _calibrated(part: _Part, log: Log, how: _How, level: str) -> Calibrated:
     _demand_prices(log, how.settings, before)
     try:
         done = calibrate_policy(
-            tables_for(log, wanted.asked.kind, given.bare, None if log.matcher else before),
+            tables_for(log, wanted.asked.kind, None if log.matcher else before),
             given.bare,
             given.section,
             wanted.asked,

@@ -83,7 +83,7 @@ def evaluate(
     opened = read_judged(
         LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate), kind, tell
     )
-    tables = tables_for(opened, kind, deciding, None if matcher else held)
+    tables = tables_for(opened, kind, None if matcher else held)
     found = tuple(evaluating.evaluate(table, deciding, artifact=given.artifact, seed=seed) for table in tables)
     return EvaluationResult(policy if isinstance(policy, str) else json.dumps(policy), found)
 

@@ -262,27 +262,17 @@ def _columns(found: PolicyFit) -> Sequence[Column[_Line]]:
             return "-"
         return per_thousand(line.cost) if unit == "nano_usd" else f"{line.cost:.3f}"
 
-    def charge(line: _Line) -> str:
-        value = None if line.judged is None else line.judged.charge
-        return "" if value is None else f"{value / (1e6 if unit == 'nano_usd' else 1):.3g}"
-
     def times(line: _Line) -> str:
         return "-" if line.cost is None or not reference else f"{line.cost / reference:.2f}"
 
     kept: list[Column[_Line]] = [Column("× ref", 0, times), Column("kept", 0, lambda line: _share(line.kept))]
     return (
         Column(cost, 0, shown),
-        *([Column("charge", 0, charge)] if _charged(found) else []),
         *([] if unit == "missed" else kept),
         Column("Δ to the best", 0, lambda line: _difference(line, unit)),
         Column("right", _MIDDLE, lambda line: _share(line.right)),
         Column("fit s", 0, lambda line: "" if line.judged is None else f"{line.judged.fit_seconds:.2f}"),
     )
-
-
-def _charged(found: PolicyFit) -> bool:
-    """Whether candidates pay a charge for the answers that they keep (`lambda_set`)."""
-    return any(one.charge is not None for one in found.fitted.choice.judged)
 
 
 def _difference(line: _Line, unit: str) -> str:
@@ -349,11 +339,6 @@ def _legend(found: PolicyFit, width: int) -> str:
     choice = found.fitted.choice
     costs = {"nano_usd": "cost/1k: USD per 1,000 questions", "steps": "len: steps a question"}
     said = [costs.get(choice.unit, "missed: the share of questions missed at the budget")]
-    if _charged(found):
-        said.append(
-            "charge: what --lambda-set charges for further answers, in the same unit, but not money; candidates are "
-            "compared by cost and charge together"
-        )
     if choice.alpha is not None:
         certify = f"{found.fitted.sizes.calibration:,} calibration questions"
         said += [
@@ -396,8 +381,7 @@ def _reason(found: PolicyFit, winner: Judged) -> str:
     if winner.method == "reference":  # `why` is already a complete sentence
         return winner.why
     what = {"nano_usd": "it costs", "steps": "it takes", "missed": "it misses"}[found.fitted.choice.unit]
-    together = ", including its charge for further answers" if winner.charge is not None else ""
-    return f"{what} {winner.why}{together}" if winner.why == "the least" else f"it is {winner.why}{together}"
+    return f"{what} {winner.why}" if winner.why == "the least" else f"it is {winner.why}"
 
 
 def _ahead(found: PolicyFit, winner: Judged) -> str:
@@ -456,7 +440,6 @@ def _judged_document(one: Judged, unit: str) -> dict[str, Any]:
         "method": one.method,
         "complexity": one.complexity,
         "matched": None if one.matched is None else one.matched * scale,
-        "charge": None if one.charge is None else one.charge * scale,
         "difference": None if one.difference is None else [bound * scale for bound in one.difference],
         "coverage": one.coverage,
         "fit_seconds": one.fit_seconds,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -35,9 +34,7 @@ from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import Guarantee, default_kind
 from cascade.policies.artifact import CARD_FILE, POLICY_FILE, check_target, writable
-from cascade.policies.design import Embedder
-from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS, as_learned
-from cascade.training.dividing import Embedding, Init, starts_from
+from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.portfolio import AUTO, check_method, method_written
 
@@ -116,9 +113,6 @@ def fit(
     abstain: bool = False,
     policy: str = AUTO,
     calibration_share: float | None = None,
-    lambda_set: float = 0.0,
-    init: str | Path | None = None,
-    embed: bool = False,
     levels: str | Mapping[str, float] | None = None,
     default_level: str | None = None,
     networks: NetworkOptions = NetworkOptions(),  # noqa: B008 - frozen
@@ -152,12 +146,8 @@ def fit(
         together: with --by-segment and --delta: delta holds for all segments together, not for each.
         abstain: abstain if the confidence in the best answer is too low.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
-        calibration_share: the share of questions set aside for certification. By default 0.3; for regret, the share
-            that is expected to cost least, or all questions if the score was fixed beforehand.
-        lambda_set: the price of each further answer in the set, as a share of a step's cost.
-        init: a fitted policy to start from.
-        embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). A policy
-            that uses them needs both to serve.
+        calibration_share: the share of questions set aside for certification. By default 0.3; for regret 0.7,
+            or all questions if the score was fixed beforehand.
         levels: fit several levels, each with a certificate, into one directory; a request names one: low=0.2,high=0.05.
             For regret, agreement and preference, which the reference keeps by itself, above 0.1 promises little:
             low=0.1,medium=0.05,high=0.02.
@@ -222,13 +212,7 @@ def _fitted(call: _Call, seed: int) -> FitResult:
     given, ready = call.given, call.ready
     asked = {"method asked for": given.policy, "seed": str(seed)}
     how: dict[str, Any] = {"method": given.policy, "config": ready.settings, "seed": seed}
-    how |= {"lambda_set": given.lambda_set}
     how |= {} if given.calibration_share is None else {"calibration_share": given.calibration_share}
-    how["embedding"] = None
-    if ready.embedder is not None:
-        from cascade.episodes.table import vectors_of
-
-        how["embedding"] = Embedding(ready.embedder, vectors_of(ready.log.rows(), ready.embedder))
     if given.policy in BARE:
         from cascade.api.fit_uncertified import UncertifiedFit
         from cascade.training.uncertified import fit_uncertified
@@ -236,7 +220,7 @@ def _fitted(call: _Call, seed: int) -> FitResult:
         with call.working("training") as show:
             networks = given.networks.networks(ready.network, show, call.tell)
             return UncertifiedFit(fit_uncertified(ready.tables, ready.wanted, networks=networks, **how), asked)
-    how |= {"init": ready.init, "expires_days": given.expires_days, "allow_everything": given.allow_everything}
+    how |= {"expires_days": given.expires_days, "allow_everything": given.allow_everything}
     each = _certified(call, how)
     fits = {name: policy_fit(one, _asked(call, name, one, asked)) for name, one in each.items()}
     if ready.levels is None:
@@ -249,7 +233,8 @@ def _fitted(call: _Call, seed: int) -> FitResult:
 def _asked(call: _Call, level: str, fitted: Fitted, asked: Mapping[str, str]) -> dict[str, str]:
     """Return the options of the call for the model card of a level."""
     named = {"level": level} if level else {}
-    return {**named, **asked, **dict(_took_effect(call.given, call.ready, fitted))}
+    share = call.given.calibration_share or fitted.sizes.calibration / max(fitted.sizes.questions, 1)
+    return {**named, **asked, "share of the questions that certifies": f"{share:.2g}"}
 
 
 def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
@@ -269,24 +254,11 @@ def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
         return fit_levels(ready.tables, ready.wanted, levels.alphas, make=make, networks=networks, **how)
 
 
-def _took_effect(given: FitOptions, ready: Ready, fitted: Fitted) -> Iterator[tuple[str, str]]:
-    """Yield the options that had an effect on the fit, for the model card."""
-    share = given.calibration_share or fitted.sizes.calibration / max(fitted.sizes.questions, 1)
-    yield "share of the questions that certifies", f"{share:.2g}"
-    if given.lambda_set and not ready.wanted.single:  # with one answer served, no further answers are charged
-        yield "charged for each further answer", f"{given.lambda_set:g} of a step"
-    if given.init is not None and ready.init is not None and starts_from(ready.init, fitted.policy):
-        yield "started from", given.init.name
-
-
 class FitOptions(NamedTuple):
     """How to fit a policy and where to write it: arguments of `fit`, by the same names."""
 
     policy: str
     calibration_share: float | None
-    lambda_set: float
-    init: Path | None
-    embed: bool
     levels: str | None
     default_level: str | None
     networks: NetworkOptions
@@ -302,7 +274,7 @@ class FitOptions(NamedTuple):
         found = {name: given[name] for name in cls._fields}
         if isinstance(found["levels"], Mapping):  # as written on the command line
             found["levels"] = ",".join(f"{name}={alpha!r}" for name, alpha in found["levels"].items())
-        for name, kind in {"init": Path, "config": Path, "output": str}.items():
+        for name, kind in {"config": Path, "output": str}.items():
             found[name] = None if found[name] is None else kind(found[name])
         return cls(**found)
 
@@ -310,18 +282,11 @@ class FitOptions(NamedTuple):
         """Yield the problems of these options."""
         if self.calibration_share is not None and not 0 < self.calibration_share < 1:
             yield f"The share of questions that certify must lie between 0 and 1, not {self.calibration_share:g}."
-        if not 0 <= self.lambda_set < math.inf:
-            yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
-        if self.levels is not None and self.policy in CERTIFIABLE:
-            for name, one in {"--init": self.init, "--embed": self.embed}.items():
-                if one:
-                    yield f"{name} cannot be combined with one network for several levels."
 
     def besides(self, promise: GuaranteeOptions) -> dict[str, bool]:
         """Return which options of a certificate were given."""
         there = {
             "--levels": self.levels is not None,
-            "--init": self.init is not None,
         }
         there |= {
             "--by-segment": promise.by_segment,
@@ -339,8 +304,6 @@ class Ready(NamedTuple):
     settings: CascadeConfig | None
     log: Log
     tables: Sequence[EpisodeTable]
-    init: Init | None
-    embedder: Embedder | None
     levels: LevelsWanted | None = None
     network: CCPOConfig | None = None
 
@@ -364,9 +327,6 @@ def checked(
     levels = _levels(problems, given, promise)
     at_default = promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
     wanted = problems.of(lambda: wanted_guarantee(at_default, settings, tell))
-    directory = given.init
-    started = None if directory is None else problems.of(lambda: _init(directory))
-    embedder = problems.of(_sentence_model) if given.embed else None
     if reviews.files and log is not None and wanted is not None:
         kind = wanted.kind
         log = problems.of(lambda: read_reviewed(log_asked, reviews, kind, tell))
@@ -382,7 +342,7 @@ def checked(
     tell_pooled(tables, tell)
     tell_questions(tables, tell, reference=wanted.rules.needs_reference)
     tell_unserved(tables, settings, tell)
-    return Ready(wanted, settings, log, tables, started, embedder, levels, network)
+    return Ready(wanted, settings, log, tables, levels, network)
 
 
 def _levels(problems: Problems, given: FitOptions, promise: GuaranteeOptions) -> LevelsWanted | None:
@@ -395,12 +355,6 @@ def _levels(problems: Problems, given: FitOptions, promise: GuaranteeOptions) ->
     if given.output is not None:
         check_places(problems, Path(given.output), levels, force=given.force)
     return levels
-
-
-def _sentence_model() -> Embedder:
-    from cascade.strategies.embedding import sentence_model
-
-    return sentence_model()
 
 
 def _settings(path: Path) -> CascadeConfig:
@@ -432,23 +386,6 @@ def _check_output(problems: Problems, output: str, *, force: bool) -> None:
                 f"{place} is not a policy directory and holds a {CARD_FILE}, which the model card would overwrite; "
                 "choose another --output, or --force."
             )
-
-
-def _init(directory: Path) -> Init:
-    """Return the policy to start from.
-
-    Raises:
-        UsageError: it was not fitted.
-    """
-    from cascade.api.policies import policy_directory
-
-    if not (directory / POLICY_FILE).is_file():
-        raise UsageError(f"--init {directory} is not a policy directory: name one that cascade fit wrote.")
-    held = policy_directory(directory, certificates=False)
-    learned = as_learned(held.policy)
-    if learned is None:
-        raise UsageError(f"{directory} holds a policy that was not fitted, so --init cannot start from it.")
-    return Init(learned, held.artifact.seen)
 
 
 def wanted_config(problems: Problems, given: NetworkOptions, method: str) -> CCPOConfig | None:

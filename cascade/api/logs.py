@@ -24,7 +24,6 @@ from cascade.evaluation.logs import Log
 from cascade.guarantees.base import get
 from cascade.money import Price
 from cascade.policies.artifact import PolicyArtifact
-from cascade.policies.base import Policy
 from cascade.text import capital, counted
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
@@ -129,13 +128,11 @@ def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
     )
 
 
-def tables_for(
-    log: Log, kind: str | None, policy: Policy | None = None, held: PolicyArtifact | None = None
-) -> tuple[EpisodeTable, ...]:
-    """Return a log's tables with the extra columns that a kind of guarantee and a policy read.
+def tables_for(log: Log, kind: str | None, held: PolicyArtifact | None = None) -> tuple[EpisodeTable, ...]:
+    """Return a log's tables with the extra columns that a kind of guarantee reads.
 
-    These are the quality of each answer, whether it equals the reference's, and each question's sentence embedding. The
-    comparator is that of the directory's certificates.
+    These are the quality of each answer, and whether it equals the reference's. The comparator is that of the
+    directory's certificates.
 
     Raises:
         UsageError: the log does not say how good any answer is, or its "right" is not what the kind is about.
@@ -150,12 +147,6 @@ def tables_for(
 
         graded = zip(tables, qualities(log.rows(), tables), strict=True)
         tables = tuple([replace(table, quality=quality) for table, quality in graded])
-    looks = None if policy is None else policy.embedded
-    if looks is not None:
-        from cascade.episodes.table import embedded, vectors_of
-
-        vectors = vectors_of(log.rows(), looks.embedder)
-        tables = tuple([embedded(table, vectors, looks.directions) for table in tables])
     return tables
 
 

@@ -109,7 +109,7 @@ def monitor(
         name: watch(
             one.artifact,
             one.policy,
-            tables_for(opened, one.artifact.certificates[0].kind, one.policy, one.artifact),
+            tables_for(opened, one.artifact.certificates[0].kind, one.artifact),
             about,
             level / len(each),
         )

@@ -45,7 +45,7 @@ from cascade.training.portfolio import AUTO, check_method, method_written
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130
 FAST, MANY = "net_benefit", 2_000
-"""With more questions than this only one method is fitted; boosted trees, which need this many, would take minutes."""
+"""With more questions than this only one method is fitted: all of them, on all splits, would take minutes."""
 _OPEN = "the log"
 """The name, on a page, of a log that was passed as an object."""
 

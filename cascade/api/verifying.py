@@ -146,7 +146,7 @@ def _kind(held: HeldPolicy) -> str | None:
 
 
 def _verdict(held: HeldPolicy, log: Log, settings: CascadeConfig | None) -> Verdict:
-    verdict = verify_held(held, tables_for(log, _kind(held), held.policy, held.artifact), config=settings)
+    verdict = verify_held(held, tables_for(log, _kind(held), held.artifact), config=settings)
     return verdict if settings is None else Verdict((*verdict.checks, prices_check(log, settings)))
 
 

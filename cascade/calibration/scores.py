@@ -172,10 +172,10 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
     if policy.takes is not None and not policy.takes.calls:
         _check_taken(policy.takes, table)
     elif policy.fitted_on is not None:
-        _check_fitted(policy.fitted_on, policy.asks, table)
+        _check_fitted(policy.fitted_on, table)
 
 
-def _check_fitted(fitted: FittedOn, asks: Sequence[str], table: EpisodeTable) -> None:
+def _check_fitted(fitted: FittedOn, table: EpisodeTable) -> None:
     """Raise UsageError if a log has other steps or other candidates than a policy was fitted on."""
     rounds = fitted.sources == (SHARED_PLACE,) and sorted(table.sources) == ["base", "guide"]
     advice = (
@@ -188,11 +188,6 @@ def _check_fitted(fitted: FittedOn, asks: Sequence[str], table: EpisodeTable) ->
         raise UsageError(
             f"The policy was fitted on {fitted.horizon} steps; {table.dataset} was logged to "
             f"{table.arrays.horizon}.{advice}"
-        )
-    if any(name not in table.asked for name in asks):
-        raise UsageError(
-            f"The policy reads the questions' sentence embeddings, which {table.dataset} lacks: "
-            "episodes.table.embedded adds them."
         )
     strange = fitted.strangers(table.sources)
     if strange:

@@ -26,7 +26,7 @@ def pull(names: NameOption = None) -> None:
 
     Example: cascade models pull smollm2-135m
     """
-    fetch(weights.with_others(names or weights.registry()))
+    fetch([weights.known(name) for name in dict.fromkeys(names or weights.registry())])
 
 
 def fetch(wanted: list[weights.Weights]) -> None:

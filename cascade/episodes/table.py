@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
-from cascade.episodes.schema import question_id
 from cascade.guarantees.questions import Labels, Truth
-from cascade.policies.design import PREFIX, Directions, Embedder
 
 if TYPE_CHECKING:  # of logs that are read from rows
     from cascade.episodes.asked import Asker
@@ -341,48 +339,3 @@ LISTED = ("ids", "groups", "questions", "segments", "spelled", "kinds")
 BY_STEP = ("confidence", "quality", "tokens", "paid", "uncached", "bought")
 """Those with a number of each step of each question, beside `arrays` and `signals`; some may be None."""
 BY_QUESTION = ("texts_known", "drawn_from", "priced")
-
-Vectors: TypeAlias = Mapping[str, Floats]
-"""Each question's embedding, float64 (d,), by `schema.question_id`."""
-
-
-def vectors_of(rows: Iterable[Mapping[str, Any]], embedder: Embedder) -> dict[str, Floats]:
-    """Return the embedding of every question of a log with a known text; each text is embedded once."""
-    by_text: dict[str, Floats] = {}
-    found: dict[str, Floats] = {}
-    for row in rows:
-        text = row["question"]
-        if text is None:
-            continue
-        if text not in by_text:
-            by_text[text] = embedder(text)
-        found.setdefault(question_id(text, row["context"]), by_text[text])
-    return found
-
-
-def stacked(table: EpisodeTable, vectors: Vectors) -> Floats:
-    """Return the embeddings of a table's questions, float64 (n, d); NaN if unknown."""
-    known = [vectors.get(question) for question in table.spelled]
-    width = next((one.size for one in known if one is not None), 0)
-    unknown = np.full(width, np.nan)
-    return np.array([unknown if one is None else one for one in known], dtype=np.float64).reshape(table.n, width)
-
-
-def embedded(table: EpisodeTable, vectors: Vectors, directions: Directions) -> EpisodeTable:
-    """Return a table whose `asked` has each question's positions along the directions; NaN if unknown.
-
-    These are, to the bit, the numbers that a policy with these directions reads live.
-    """
-    numbers = np.full((table.n, len(directions.names)), np.nan)
-    for row, question in enumerate(table.spelled):
-        vector = vectors.get(question)
-        if vector is not None:
-            numbers[row] = list(directions.numbers(vector).values())
-    columns = {name: numbers[:, index] for index, name in enumerate(directions.names)}
-    return replace(table, asked={**table.asked, **columns})
-
-
-def without_embeddings(table: EpisodeTable) -> EpisodeTable:
-    """Return a table without the numbers that `embedded` added; the same table if it has none."""
-    kept = {name: values for name, values in table.asked.items() if not name.startswith(PREFIX)}
-    return table if len(kept) == len(table.asked) else replace(table, asked=kept)

@@ -77,10 +77,7 @@ class Facts(NamedTuple):
 METHODS_IN_WORDS = {
     "net_benefit": "optimal stopping: after each step it goes on if the expected gain of the later steps, at the price "
     "of a miss, exceeds their expected cost (ridge regressions, backward over the steps)",
-    "index2": "optimal stopping by look-ahead: after each step it goes on if the chance of a right answer in a later "
-    "step is large compared with the cost of the steps up to it (logistic regressions)",
     "purchases": "which call to buy next, or to stop, backward over the sets of calls: net benefit before each call",
-    "boosted": "optimal stopping as net_benefit, with boosted trees instead of ridge regressions",
     "threshold": "it goes on while one number indicates doubt",
     "depth": "it reads no signal: a fixed number of steps",
     "reference": "it asks the reference alone, at once: the guide, or a ladder's last model",
@@ -279,13 +276,9 @@ def _chosen(facts: Facts) -> Iterator[str]:
         "questions. No calibration question was used."
     )
     yield from (how, "")
-    charged = any(one.charge is not None for one in choice.judged)
-    if charged:
-        yield from (_CHARGED, "")
     heads = [
         "candidate",
         _WHAT[unit],
-        *(["charge"] if charged else []),
         "difference to the best, 90 %",
         "chosen",
         "because",
@@ -294,7 +287,6 @@ def _chosen(facts: Facts) -> Iterator[str]:
         [
             plain_line(one.name),
             _figure(one.matched, unit),
-            *([_figure(one.charge, unit)] if charged else []),
             _difference(one, unit),
             "yes" if one.chosen else "",
             plain_line(one.why),
@@ -311,10 +303,6 @@ def _chosen(facts: Facts) -> Iterator[str]:
         yield from (plain_line(said), "")
 
 
-_CHARGED = (
-    "The charge is for further answers in the set. It has the unit of the cost but is not money. Candidates are "
-    "compared by cost plus charge."
-)
 _BASELINES = (
     "The baselines, methods without a fitted policy, on the same questions; the first is the reference. UALA "
     "stops at the first answer that is not in doubt; its threshold is tuned on these same questions, and cannot be "
@@ -383,7 +371,7 @@ _LIMITS = (
 )
 _AGAIN = (
     "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets the threshold again.",
-    "Other models, prices or prompts: `cascade fit NEW_EPISODES --init DIR -o NEW_DIR` fits again, starting from here.",
+    "Other models, prices or prompts: `cascade fit NEW_EPISODES -o NEW_DIR` fits again.",
     "`cascade verify DIR EPISODES` computes the certificate again from the data, and compares.",
 )
 

@@ -51,19 +51,17 @@ class PolicyNetwork:
         method: as in `fit_network`.
         served: "argmax": one action a step, the likeliest; "trained": the set at the threshold at the end of training;
             "calibrated": the set at the threshold of the calibration questions.
-        lambda_set: the charge for each answer kept, in mean steps.
     """
 
     name: str
     networks: Networks
     method: str = "ccpo"
     served: Served = "calibrated"
-    lambda_set: float = 0.0
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
         """Train on the training questions; only "calibrated" uses the calibration questions."""
         loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
-        asked = FitTarget("coverage", loss, lambda_set=self.lambda_set)
+        asked = FitTarget("coverage", loss)
         policy = self.networks.sketch(train, asked, self.method, seed=seed)
         scores = _scorer(policy)
         if self.served == "calibrated":

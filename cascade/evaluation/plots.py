@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -265,13 +264,11 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
     sample, objective = choice.sample, choice.objective
     table, kind = sample.table, objective.guarantee.rules
     matched = [(one.name, one.matched) for one in _told(choice) if one.matched is not None]
-    free = replace(objective.prices, answer=0)  # the charge for answers is not a cost
-    walk, share = curve_of(sample, objective.guarantee, free), float(kind.counted(table).mean())
-    scale = 1e-6 if objective.prices.in_money else 1 / objective.prices.unit
+    walk, share = curve_of(sample, objective.guarantee, objective.prices), float(kind.counted(table).mean())
+    scale = 1e-6 if objective.prices.in_money else 1.0
     budget = objective.guarantee.budget_nano_usd if kind.on_cost else None
     if budget is None:
-        per_unit = 1e-6 if objective.prices.in_money else 1.0
-        marks = [Mark(name, 1 - (objective.alpha or 0.0), cost * per_unit) for name, cost in matched]
+        marks = [Mark(name, 1 - (objective.alpha or 0.0), cost * scale) for name, cost in matched]
     else:
         marks = [Mark(name, 1 - missed, budget * scale) for name, missed in matched]
     curve = tuple(_curve(walk, share, scale, turned=budget is not None))
@@ -296,18 +293,13 @@ def _told(choice: Choice) -> Iterator[Judged]:
     best: dict[str, float] = {}
     for one in choice.judged:
         if one.matched is not None:
-            best[one.method] = min(_compared(one), best.get(one.method, math.inf))
+            best[one.method] = min(one.matched, best.get(one.method, math.inf))
     drawn: set[str] = set()
     for one in choice.judged:
-        least = one.matched is not None and _compared(one) == best[one.method] and one.method not in drawn
+        least = one.matched is not None and one.matched == best[one.method] and one.method not in drawn
         if one.chosen or least:
             drawn |= {one.method} if least else set()
             yield one
-
-
-def _compared(one: Judged) -> float:
-    """Return the figure that compares a candidate: its matched value plus the charge for its answers."""
-    return (one.matched or 0.0) + (one.charge or 0.0)
 
 
 def _curve(walk: CostLossCurve, share: float, scale: float, *, turned: bool) -> Iterator[tuple[float, float]]:

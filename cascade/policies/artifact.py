@@ -235,7 +235,7 @@ UNCERTIFIED = "This policy has no certificate yet. Make one with: cascade calibr
 EVERYTHING = Threshold(-math.inf, keeps_everything=True)
 
 
-@passes_on("inner", "depends_on_kappa", "reads", "needs", "depth", "takes", "fitted_on", "asks", "embedded")
+@passes_on("inner", "depends_on_kappa", "reads", "needs", "depth", "takes", "fitted_on")
 @dataclass(frozen=True, slots=True)
 class CalibratedPolicy(Policy):
     """A policy's scores at a certified threshold: one for all questions, or one for each segment.

@@ -14,7 +14,6 @@ from cascade.types import Question, Step
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
-    from cascade.policies.design import Embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,16 +251,6 @@ class Policy(Protocol):
     @default
     def fitted_on(self) -> FittedOn | None:
         """The steps and candidates that it was fitted on; None if it was not fitted."""
-        return None
-
-    @default
-    def asks(self) -> tuple[str, ...]:
-        """The numbers of a question's embedding that a log must have (`History.asked`)."""
-        return ()
-
-    @default
-    def embedded(self) -> Embedded | None:
-        """The sentence model with which it reads questions; None if it uses none."""
         return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 from pydantic import Field
 
@@ -16,9 +16,6 @@ from cascade.errors import UsageError
 from cascade.policies.base import FittedOn, Policy
 from cascade.registry import Registry, subclass_of
 from cascade.section import ByKind, KindSection
-
-if TYPE_CHECKING:  # numpy, which most configurations do not need
-    from cascade.policies.design import Embedder
 
 
 class StrategyFacts(NamedTuple):
@@ -59,13 +56,12 @@ class PolicyConfig(KindSection):
     def build(self) -> Policy:
         """Return the policy."""
 
-    def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:  # noqa: ARG002
+    def read(self, files: Mapping[str, bytes], source: str) -> Policy:  # noqa: ARG002
         """Return the policy of a policy directory.
 
         Args:
             files: the directory's files other than `policy.json`, by name; empty for most policies.
             source: the directory, for messages.
-            embedder: loads the sentence model, for a policy that uses one.
 
         Raises:
             ConfigError: the files are not valid; lists every problem.

@@ -14,12 +14,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
-from cascade.errors import UsageError
 from cascade.registry import default
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -347,90 +346,3 @@ def fixed(values: Any, dtype: Any) -> Any:
     made = np.array(values, dtype=dtype)
     made.setflags(write=False)
     return made
-
-
-# --- a question's sentence embedding, projected on the fitted directions ---
-# A sentence model (`strategies.embedding`) gives a question 384 numbers. A policy that was fitted with them keeps the
-# few directions in which its training questions differ most. A question's coordinates along them are the features
-# `asked.embedding_0`, `asked.embedding_1`, … One function gives them live and on a log.
-
-PREFIX = "embedding_"
-_DECIMALS = 4
-"""The decimals that are kept. Processors differ beyond the sixth decimal."""
-_REMEMBERED = 256
-"""The number of questions whose numbers are cached: a walk needs those of its question at every step."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Directions:
-    """The directions on which sentence embeddings are projected.
-
-    Attributes:
-        model: the sentence model; embeddings of another model cannot be used.
-        centre: float64 (d,), the mean of the training questions' embeddings.
-        axes: float64 (k, d), the directions, each of length 1.
-    """
-
-    model: str
-    centre: Floats
-    axes: Floats
-
-    def __post_init__(self) -> None:
-        fits = self.centre.ndim == 1 and self.axes.ndim == 2 and self.axes.shape[1:] == self.centre.shape
-        if not fits or not self.axes.size or not (np.isfinite(self.centre).all() and np.isfinite(self.axes).all()):
-            raise UsageError("The directions of an embedding must be finite numbers: a centre (d,) and axes (k, d).")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the coordinates among the numbers of a question's text."""
-        return tuple([f"{PREFIX}{index}" for index in range(len(self.axes))])
-
-    def numbers(self, vector: Floats) -> dict[str, float]:
-        """Return the position of an embedding, float64 (d,), along each direction, to four decimals."""
-        if vector.shape != self.centre.shape:
-            raise UsageError(f"An embedding has {self.centre.size} numbers, not {vector.size}.")
-        along = [math.fsum(((vector - self.centre) * axis).tolist()) for axis in self.axes]
-        return {name: round(value, _DECIMALS) + 0.0 for name, value in zip(self.names, along, strict=True)}
-
-
-class Embedder(Protocol):
-    """A sentence model."""
-
-    @property
-    def name(self) -> str:
-        """The name of the model, which identifies its exact weights."""
-        ...
-
-    def __call__(self, text: str) -> Floats:
-        """Return a text's embedding, float64 (d,); the same text gives the same numbers."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Embedded:
-    """Computes the numbers `embedding_0`, … of a question's text, with a sentence model and directions. Thread-safe.
-
-    Raises:
-        UsageError: the directions are of another sentence model.
-    """
-
-    directions: Directions
-    embedder: Embedder = field(repr=False)
-    _known: dict[str, Mapping[str, float]] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.directions.model != self.embedder.name:
-            raise UsageError(
-                f"The policy was fitted with the sentence model {self.directions.model}; this one is "
-                f"{self.embedder.name}, whose embeddings mean something else. Fit it again."
-            )
-
-    def numbers(self, text: str) -> Mapping[str, float]:
-        """Return a question's numbers. Errors of the sentence model are raised, never replaced by zeros."""
-        found = self._known.get(text)
-        if found is None:
-            found = self.directions.numbers(self.embedder(text))
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[text] = found
-        return found

@@ -10,9 +10,8 @@ One row and many rows give the same bits; see `design`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from cascade.policies.design import GO_ON, Array, Design, Memo, Reading, Scored,
 
 Scorer = Scored
 """Any of the forms below."""
-_Read = TypeVar("_Read")
 _STEEP = 700.0
 """Logits are clipped at this absolute value: exp(709.8) is the largest float64."""
 
@@ -122,97 +120,6 @@ def probability(logit: Floats) -> Floats:
     held = np.maximum(np.minimum(logit, _STEEP), -_STEEP)
     turned = np.fromiter(map(math.exp, (-held).ravel().tolist()), np.float64, held.size)
     return np.asarray(1.0 / (1.0 + turned.reshape(held.shape)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gain(Scored):
-    """The expected gain per cost of k more steps, for the best k: max_k (p·q_k − (1 − p)·r_k) / c_k.
-
-    p is the probability that stopping here misses (`loss`), q_k that k more steps then find a right answer (`gained`),
-    r_k that they lose a right one (`lost`; None: nothing can be lost, as with sets of answers). c_k is the cost of k
-    more steps: the prediction of `price` for this question, at least `cost`; without `price`, `cost` itself.
-
-    Attributes:
-        loss, gained, lost, price: see above; the last three have K entries, one for each number of steps ahead.
-        cost: float64 (K,), above 0.
-    """
-
-    kind = "gain"
-    loss: Logistic
-    gained: tuple[Logistic, ...]
-    lost: tuple[Logistic | None, ...]
-    cost: Floats
-    price: tuple[Linear | None, ...] = ()
-    _ahead: tuple[tuple[Logistic, Logistic | None, Linear | None, float], ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cost", fixed(self.cost, np.float64))
-        object.__setattr__(self, "price", tuple(self.price) or (None,) * self.cost.size)
-        if not len(self.gained) == len(self.lost) == len(self.price) == self.cost.size > 0:
-            said = "gained, lost, price and cost must each have an entry for each number of steps ahead, at least one"
-            raise ConfigError([said])
-        ahead = zip(self.gained, self.lost, self.price, self.cost.tolist(), strict=True)
-        object.__setattr__(self, "_ahead", tuple(ahead))
-
-    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
-        """Return the gains, float64 (…, d) -> (…)."""
-        memo = memo or Memo(raw)
-        p = self.loss.values(raw, memo)
-        strange: Bools = p == GO_ON
-        best: Any = -np.inf
-        for gained, lost, price, cost in self._ahead:
-            q = gained.values(raw, memo)
-            r = np.zeros_like(q) if lost is None else lost.values(raw, memo)
-            c = np.full_like(q, cost) if price is None else np.maximum(price.values(raw, memo), cost)
-            strange = strange | (q == GO_ON) | (r == GO_ON) | (c == GO_ON)
-            # If any is unknown, the sum is not used; any probability in its place avoids special cases.
-            p_, q_, r_ = (np.minimum(one, 1.0) for one in (p, q, r))
-            best = np.maximum(best, (p_ * q_ - (1.0 - p_) * r_) / c)
-        return or_go_on(strange, best)
-
-    @property
-    def _parts(self) -> tuple[Logistic | Linear, ...]:
-        return (self.loss, *self.gained, *(one for one in (*self.lost, *self.price) if one is not None))
-
-    def needs(self, width: int) -> Bools:
-        """Return the features that any part needs, bool (d,)."""
-        return np.asarray(np.any([part.needs(width) for part in self._parts], axis=0))
-
-    def arrays(self) -> dict[str, Array]:
-        """Return the arrays of all parts; `lost` and `price` only if they exist."""
-        found: dict[str, Array] = {"cost": self.cost, **_under("loss", self.loss.arrays())}
-        for name, many in (("gained", self.gained), ("lost", self.lost), ("price", self.price)):
-            for place, one in enumerate(many):
-                found |= {} if one is None else _under(f"{name}.{place}", one.arrays())
-        return found
-
-    @classmethod
-    def read(cls, held: Reading, width: int) -> Gain | None:
-        """Build it from a file's arrays; if they are not valid, note why and return None."""
-        loss = Logistic.read(held.inside("loss"), width)
-        cost = held.take("cost", np.float64, (None,))
-        if cost is None or not cost.size or not (cost > 0).all():
-            held.note("it must have a number above 0 for each number of steps ahead", "cost")
-            return None
-        gained = [Logistic.read(held.inside("gained").inside(str(k)), width) for k in range(cost.size)]
-        lost = _some(held.inside("lost"), cost.size, lambda one: Logistic.read(one, width))
-        price = _some(held.inside("price"), cost.size, lambda one: Linear.read(one, width))
-        whole = [one for one in gained if one is not None]
-        if loss is None or lost is None or price is None or len(whole) < cost.size:
-            return None
-        with np.errstate(over="ignore"):
-            if not np.isfinite(1.0 / cost).all():
-                held.note("it is too small to divide by", "cost")
-                return None
-        return cls(loss, tuple(whole), lost, cost, price)
-
-
-def _some(held: Reading, many: int, read: Callable[[Reading], _Read | None]) -> tuple[_Read | None, ...] | None:
-    """Return the parts 0 to many − 1 of a file, with None for absent ones; return None if a part is not valid."""
-    there = set(held.names())
-    found = [read(held.inside(str(k))) if str(k) in there else None for k in range(many)]
-    broken = any(one is None and str(k) in there for k, one in enumerate(found))
-    return None if broken else tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -470,9 +377,9 @@ def _one(held: Reading, width: int, kinds: Sequence[str]) -> Scored | None:
 MEAN_OF = ("linear", "trees", "constant")
 BOUGHT_BY = (*MEAN_OF, "mean")
 """The scorers that a `Mean` or a `Best` may contain, by their names in files."""
-SCORERS = ("linear", "logistic", "trees", "gain", "signal", "piecewise", "constant", "action", "best", "mean")
+SCORERS = ("linear", "logistic", "trees", "signal", "piecewise", "constant", "action", "best", "mean")
 """All scorers by their names in files."""
-_FORMS: tuple[type[Scored], ...] = (Linear, Logistic, Gain, Signal, Piecewise, Constant, Best, Mean)
+_FORMS: tuple[type[Scored], ...] = (Linear, Logistic, Signal, Piecewise, Constant, Best, Mean)
 
 
 def form_of(kind: str) -> type[Scored]:
@@ -486,24 +393,6 @@ def form_of(kind: str) -> type[Scored]:
 
         return Action
     return next(one for one in _FORMS if one.kind == kind)
-
-
-def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer:
-    """Return a scorer of d features from its arrays, as returned by `arrays()`.
-
-    Raises:
-        ConfigError: lists every problem: a missing, unknown or ill-shaped array, a number that is not finite, an index
-            out of range, invalid trees.
-    """
-    held = Reading(arrays)
-    made = form_of(kind).read(held, features) if kind in SCORERS else None
-    if kind not in SCORERS:
-        held.note(f"there is no scorer {kind!r}; there are {', '.join(SCORERS)}")
-    else:
-        held.problems += [f"{name}: it has no such array" for name in held.left()]
-    if made is None or held.problems:
-        raise ConfigError(held.problems)
-    return made
 
 
 def _under(name: str, arrays: Mapping[str, Array]) -> dict[str, Array]:

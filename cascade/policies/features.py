@@ -22,9 +22,8 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE, History, Observation
-from cascade.policies.design import PREFIX
 from cascade.policies.signals import SIGNALS, Signal, role_free, signal
-from cascade.policies.views import ALL, NOWHERE, NUMBER, OF_REQUEST, AskedNumber, LiveView, LogView, Values, View, Whole
+from cascade.policies.views import ALL, NOWHERE, OF_REQUEST, AskedNumber, LiveView, LogView, Values, View, Whole
 
 
 class Column(Protocol):
@@ -320,12 +319,9 @@ class FeatureSet:
             out[~seen.reached] = np.nan
         return out
 
-    def live(self, observation: Observation, more: Mapping[str, float] | None = None) -> list[float]:
-        """Return the same features of the latest step of a question that is being answered.
-
-        `more` has further numbers of the question: those of its embedding.
-        """
-        seen = LiveView(observation, self.sources, more)
+    def live(self, observation: Observation) -> list[float]:
+        """Return the same features of the latest step of a question that is being answered."""
+        seen = LiveView(observation, self.sources)
         return [float(one.of(seen)) for one in self._columns]
 
 
@@ -376,9 +372,9 @@ def describe(name: str) -> Feature:
     if name in _DESCRIBED:
         return _DESCRIBED[name]
     if name.startswith(ASKED):
-        bare = name.removeprefix(ASKED)
-        listed = NUMBER if bare.startswith(PREFIX) else ALL.get(bare)
-        said = listed or AskedNumber("unknown", None, None, "a number of the question's text")
+        said = ALL.get(name.removeprefix(ASKED)) or AskedNumber(
+            "unknown", None, None, "a number of the question's text"
+        )
         return Feature(name, said.unit, said.low, said.high, f"question: {said.what}")
     if compared := COMPARES.fullmatch(name):
         unit, what = _COMPARED[compared["what"]]

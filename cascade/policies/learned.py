@@ -22,7 +22,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.errors import UsageError
 from cascade.policies.base import BatchScores, FittedOn, History, Observation, Policy, Scores, Takes
-from cascade.policies.design import GO_ON, Directions, Embedded, Memo
+from cascade.policies.design import GO_ON, Memo
 from cascade.policies.estimators import Best, Scorer
 from cascade.policies.features import Feature, FeatureSet, column, describe
 from cascade.types import Step
@@ -38,7 +38,7 @@ CERTIFIABLE = ("cpo_batch", "ccpo")
 """The networks that can have a certificate, the simpler one first."""
 BARE = ("cpo", "cpo_online")
 """The networks without a certificate: one serves its likeliest action, the other at the threshold from its training."""
-METHODS = ("net_benefit", "index2", "boosted", "purchases", "threshold", "depth", "reference", *NETWORKS)
+METHODS = ("net_benefit", "purchases", "threshold", "depth", "reference", *NETWORKS)
 _CHUNK = 2_048
 """Rows scored at a time: their columns stay in the cache, which is three times as fast as all at once."""
 
@@ -100,8 +100,6 @@ class LearnedPolicy(Policy):
         method: how it was fitted, one of `METHODS`.
         rules: one for each step, all with the same sources.
         kappa: the threshold if none is certified.
-        directions: the directions of a question's sentence embedding that it uses; None if it uses none.
-        embedded: the same with the sentence model, which `scores` then needs; a log has the numbers in `asked`.
         takes: the part of the strategy that it walks over, one rule for each step of it; None: all of it.
         states: for a policy that decides before each call, the numbers of the offers bought when each rule decides. The
             first set is empty, smaller sets come first, and the last set has only the last offer, the reference. Empty
@@ -111,8 +109,6 @@ class LearnedPolicy(Policy):
     method: str
     rules: tuple[StepRule, ...]
     kappa: float = 0.0
-    directions: Directions | None = None
-    embedded: Embedded | None = None
     takes: Takes | None = None
     states: tuple[tuple[int, ...], ...] = ()
     judges: bool = field(init=False, repr=False, compare=False)
@@ -172,11 +168,6 @@ class LearnedPolicy(Policy):
         return tuple(sorted(name for name in found if name is not None))
 
     @property
-    def asks(self) -> tuple[str, ...]:
-        """The numbers of a question's embedding that a log must have (`History.asked`)."""
-        return () if self.directions is None else self.directions.names
-
-    @property
     def fitted_on(self) -> FittedOn:
         """The steps that it has rules for, and their candidates."""
         return FittedOn(self.horizon, self.sources)
@@ -190,7 +181,7 @@ class LearnedPolicy(Policy):
             own = tuple([one.confidence for one in step.candidates]) if self.judges else None
             return Scores((GO_ON,) * len(step.candidates), GO_ON, own)
         rule = self._rule_of(observation) if self.states else self.rules[step.number - 1]
-        raw = np.array(rule.features.live(observation, self._more(observation)), dtype=np.float64)
+        raw = np.array(rule.features.live(observation), dtype=np.float64)
         memo, places = Memo(raw), self._places(step)
         include = [None if at is None else rule.include[at] for at in places]
         kept = tuple([GO_ON if scorer is None else scorer.value(raw, memo) for scorer in include])
@@ -210,14 +201,6 @@ class LearnedPolicy(Policy):
         if rule is None:
             raise UsageError(f"The policy has no rule for the offers {list(bought)}, so it did not buy them.")
         return rule
-
-    def _more(self, observation: Observation) -> Mapping[str, float] | None:
-        """Return the numbers of the question's embedding, if the policy uses them."""
-        if self.directions is None:
-            return None
-        if self.embedded is None:
-            raise UsageError(f"This policy needs the sentence model {self.directions.model}: LearnedPolicy.embedded.")
-        return self.embedded.numbers(observation.question.text)
 
     def _confidences(
         self, observation: Observation, rule: StepRule, places: Sequence[int | None], memo: Memo
@@ -313,11 +296,6 @@ class LearnedPolicy(Policy):
         if self.judges:
             confidence = np.clip(confidence, LEAST, 1.0 - LEAST)
         return BatchScores(scores, confidence if self.judges else None, bought)
-
-
-def as_learned(policy: Policy) -> LearnedPolicy | None:
-    """Return the policy as a `LearnedPolicy`; None if it was not fitted."""
-    return policy if isinstance(policy, LearnedPolicy) else None
 
 
 class _Found(NamedTuple):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, NoReturn
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from cascade.checks import did_you_mean
-from cascade.errors import ConfigError, UsageError
+from cascade.errors import ConfigError
 from cascade.policies.base import SHARED_PLACE, FittedOn, Policy
 from cascade.policies.config import PolicyConfig, StrategyFacts
 from cascade.section import Section
-
-if TYPE_CHECKING:  # numpy, which most configurations do without
-    from cascade.policies.design import Embedder
 
 
 class FeatureConfig(Section):
@@ -55,8 +51,6 @@ class LearnedConfig(PolicyConfig):
     kind: Literal["learned"]
     method: Literal[
         "net_benefit",
-        "index2",
-        "boosted",
         "purchases",
         "threshold",
         "depth",
@@ -73,7 +67,6 @@ class LearnedConfig(PolicyConfig):
     model: ModelFileConfig
     on_missing: Literal["go_on"]
     fitted: Mapping[str, Any]
-    embedding: str | None = None
     takes: Literal["reference", "calls"] | tuple[int, ...] | None = None
     states: tuple[tuple[int, ...], ...] = ()
 
@@ -106,18 +99,11 @@ class LearnedConfig(PolicyConfig):
         """Raise an error: the policy cannot be built from its settings alone."""
         raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
 
-    def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:
-        """Return the policy whose numbers are in the directory's file, with its sentence model."""
+    def read(self, files: Mapping[str, bytes], source: str) -> Policy:
+        """Return the policy whose numbers are in the directory's file."""
         from cascade.policies import model_file
-        from cascade.policies.design import Embedded
 
-        policy = model_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
-        if policy.directions is None:
-            return policy
-        try:
-            return replace(policy, embedded=Embedded(policy.directions, embedder()))
-        except UsageError as error:
-            raise ConfigError([f"policy.embedding: {error}"], source) from None
+        return model_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
 
     def problems(self, strategy: StrategyFacts) -> Iterator[str]:
         """Yield the inputs that the policy was fitted on and the strategy lacks."""

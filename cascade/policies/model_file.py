@@ -22,9 +22,9 @@ from safetensors.numpy import save as _bytes_of
 from cascade.errors import ConfigError, UsageError, refuse_newer
 from cascade.policies.artifact import MODEL_FILE, content, model_problems
 from cascade.policies.base import Takes
-from cascade.policies.design import PREFIX, Array, Directions, Reading
+from cascade.policies.design import Array, Reading
 from cascade.policies.estimators import SCORERS, Scorer, form_of
-from cascade.policies.features import ASKED, FeatureSet, describe
+from cascade.policies.features import FeatureSet, describe
 from cascade.policies.learned import LearnedPolicy, StepRule
 
 if TYPE_CHECKING:  # few policies are networks
@@ -34,7 +34,6 @@ LAYOUT = 1
 """The version of the tensors and their names; in the file as `layout`."""
 NETWORK = "network"
 """The name of a step's policy network, whose outputs are the step's actions."""
-_EMBEDDING = ASKED + PREFIX
 ON_MISSING = "go_on"
 """What happens if a feature is missing that was never missing in training (`design.GO_ON`)."""
 
@@ -58,7 +57,6 @@ def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | No
         "model": {"file": MODEL_FILE, "sha256": _sha256(model).hexdigest()},
         "on_missing": ON_MISSING,
         "fitted": dict(fitted or {}),
-        "embedding": None if policy.directions is None else policy.directions.model,
         "takes": _takes_of(policy),
         **({"states": [list(state) for state in policy.states]} if policy.states else {}),
     }
@@ -106,8 +104,6 @@ def _tensors(policy: LearnedPolicy) -> dict[str, Array]:
     for number, rule in enumerate(policy.rules, 1):
         parts = {} if rule.network is None else rule.network.arrays()
         arrays |= {f"step{number}.{NETWORK}.{part}": values for part, values in parts.items()}
-    if policy.directions is not None:
-        arrays |= {"embedding.centre": policy.directions.centre, "embedding.axes": policy.directions.axes}
     return arrays
 
 
@@ -143,14 +139,14 @@ def _unpacked(data: bytes, source: str | None) -> Reading:
 
 def _policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
     """Return the policy in a part of a file, noting problems."""
-    rules, directions = tuple(_rules(held, features)), _directions(held, section.get("embedding"), features)
+    rules = tuple(_rules(held, features))
     states = tuple([tuple(state) for state in section.get("states") or ()])
     kappa, takes = float(section["kappa"]), _takes(section)
     try:
-        return LearnedPolicy(section["method"], rules, kappa, directions, takes=takes, states=states)
+        return LearnedPolicy(section["method"], rules, kappa, takes, states)
     except UsageError as error:
         held.note(str(error))
-        return LearnedPolicy(section["method"], rules, kappa, directions, takes=takes)
+        return LearnedPolicy(section["method"], rules, kappa, takes)
 
 
 def save(path: str | Path, policy: LearnedPolicy) -> str:
@@ -240,22 +236,6 @@ def _rule(step: Reading, features: FeatureSet, *, first: bool, last: bool) -> St
     if network is not None and rule.network is None:
         step.note("no action uses it", NETWORK)
     return rule
-
-
-def _directions(held: Reading, model: str | None, features: Sequence[FeatureSet]) -> Directions | None:
-    """Return the directions of the questions' embeddings; None if no feature uses them."""
-    found = None
-    if model is not None:
-        part = held.inside("embedding")
-        centre = part.take("centre", np.float64, (None,))
-        axes = None if centre is None else part.take("axes", np.float64, (None, centre.size))
-        if axes is not None and axes.size:
-            found = Directions(model, centre, axes)
-    known = () if found is None else found.names
-    looked_at = {name for one in features for name in one.names if name.startswith(_EMBEDDING)}
-    for name in sorted(looked_at - {f"{ASKED}{one}" for one in known}):
-        held.note(f"there is no such direction for the feature {name}", "embedding")
-    return found
 
 
 def _scorer(held: Reading, features: FeatureSet, network: Network | None) -> Scorer | None:

@@ -156,9 +156,6 @@ def _of_text(text: str) -> dict[str, float]:
     }
 
 
-NUMBER = AskedNumber("length, of 1", -2.0, 2.0, "projection of its sentence embedding on a direction")
-
-
 NAN = math.nan
 NOWHERE = -1
 Values: TypeAlias = Any
@@ -260,16 +257,11 @@ class LogView(View):
 
 
 class LiveView(View):
-    """The steps of one question that is being answered. Values are computed only when they are read.
+    """The steps of one question that is being answered. Values are computed only when they are read."""
 
-    `more` has further numbers of the question's text, such as those of its embedding.
-    """
-
-    def __init__(
-        self, observation: Observation, sources: tuple[str, ...], more: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, observation: Observation, sources: tuple[str, ...]) -> None:
         self._steps, self._question = observation.steps, observation.question
-        self.step, self._sources, self._more = len(self._steps), sources, more
+        self.step, self._sources = len(self._steps), sources
 
     def signal(self, name: str, t: int) -> float:
         """Return a signal of step t."""
@@ -319,8 +311,7 @@ class LiveView(View):
     @cached_property
     def _numbers(self) -> Mapping[str, float]:
         question = self._question
-        found = asked_numbers(question.text, question.context, question.chat)
-        return {**found, **self._more} if self._more else found
+        return asked_numbers(question.text, question.context, question.chat)
 
 
 def _total(counts: Sequence[int | None]) -> float:

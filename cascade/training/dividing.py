@@ -11,23 +11,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cascade.calibration.calibrating import Questions, left_out_said, questions_in
-from cascade.calibration.samples import among, drawn, joined, one_a_group, rows_a_group, tied, why_no_doubt
-from cascade.calibration.scores import history_of, lacking_cost
-from cascade.conformal.arrays import Bools, Floats
+from cascade.calibration.samples import drawn, joined, one_a_group, rows_a_group, tied, why_no_doubt
+from cascade.calibration.scores import lacking_cost
+from cascade.conformal.arrays import Bools
 from cascade.conformal.split import needed_n
-from cascade.episodes.table import EpisodeTable, Vectors, stacked
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import Seen
-from cascade.policies.design import Directions, Embedded, Embedder
-from cascade.policies.features import ASKED, offered
-from cascade.policies.learned import BARE, NETWORKS, LearnedPolicy
+from cascade.policies.learned import BARE, LearnedPolicy
 from cascade.text import counted
 from cascade.training.objective import Objective
 
@@ -35,8 +32,8 @@ if TYPE_CHECKING:
     from cascade.training.networks.progress import Training
 
 
-SHARE = 0.3
-"""The default share of the questions that certify (`design/fitting.md`)."""
+SHARE, REGRET_SHARE = 0.3, 0.7
+"""The default share of the questions that certify (`design/fitting.md`), and that for a promise of regret."""
 
 _SPARE = 1.25
 """A segment gets its own threshold if it has this many times the questions needed; a fifth then trains."""
@@ -78,39 +75,33 @@ def divided(
     *,
     share: float = SHARE,
     seed: int = 0,
-    seen: frozenset[str] = frozenset(),
 ) -> Divided:
     """Divide a log.
 
     Each group is in one part. With a promise for each segment, every segment is divided. The calibration part has at
     least as many counting groups as the guarantee needs, if the log has them; if that takes all groups, none is left to
-    learn from. The calibration part has no group that shares a question with a group that an earlier policy has seen.
+    learn from.
 
     Args:
         tables: the log.
         guarantee: the promise.
         share: the share of the questions that should certify.
         seed: the seed of the hash.
-        seen: the questions that made the policy that the new one starts from.
 
     Raises:
         UsageError: there is no question, the tables are of different cascades, or the share lies outside (0, 1).
     """
     if not 0 < share < 1:
         raise UsageError(f"The share of questions that certify must lie between 0 and 1, not {share:g}.")
-    whole = _whole(tables)
-    table, repeated, unknown = _questions(whole, guarantee)
-    barred = {name for name, was in zip(whole.groups, among(whole, seen), strict=True) if was}
-    free = np.flatnonzero([name not in barred for name in table.groups])
-    part, needed, separate = table.take(free), needed_of(guarantee, len(set(table.segments))), guarantee.by_segment
-    certify = np.zeros(part.n, dtype=np.bool_)  # if its group is set aside
-    certify[rows_a_group(part, separate=separate, seed=seed)] = True
-    counts = guarantee.rules.counted(part) & certify
-    aside = np.zeros(table.n, dtype=np.bool_)
+    table, repeated, unknown = _questions(_whole(tables), guarantee)
+    needed, separate = needed_of(guarantee, len(set(table.segments))), guarantee.by_segment
+    certify = np.zeros(table.n, dtype=np.bool_)  # if its group is set aside
+    certify[rows_a_group(table, separate=separate, seed=seed)] = True
+    counts = guarantee.rules.counted(table) & certify
     if separate:
-        aside[free] = _of_each_segment(part, counts, share, needed, seed)
+        aside = _of_each_segment(table, counts, share, needed, seed)
     else:
-        aside[free] = _some(part.groups, counts, _Enough(round(share * table.n), needed), seed)
+        aside = _some(table.groups, counts, _Enough(round(share * table.n), needed), seed)
     calibration = one_a_group(table.take(aside), separate=separate, seed=seed)
     beside = int(np.count_nonzero(aside)) - calibration.n
     others = table.take(~aside)
@@ -256,94 +247,20 @@ def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
     return replace(guarantee, budget_nano_usd=left if left > 0 else budget)
 
 
-# --- The directions in which training questions differ most: the principal components of their embeddings ---
-
-MOST_DIRECTIONS = 8
-"""The most directions. Sixteen were no better on 1,816 questions."""
-ROWS_EACH = 100
-"""The questions needed for each direction: on 244 questions eight directions cost more than they saved."""
-
-
-class Embedding(NamedTuple):
-    """The sentence model, and each question's embedding (`episodes.table.vectors_of`)."""
-
-    embedder: Embedder
-    vectors: Vectors
-
-    def directions(self, training: EpisodeTable, init: LearnedPolicy | None = None) -> Directions | None:
-        """Return the directions of the earlier policy `init` if it has any, else those of the training questions.
-
-        Return None if the log holds too few of the questions' texts.
-        """
-        if init is not None and init.directions is not None:
-            return init.directions
-        return directions(stacked(training, self.vectors), self.embedder.name)
-
-    def attached(self, policy: LearnedPolicy, found: Directions) -> LearnedPolicy:
-        """Return a policy, with the directions and the sentence model if it reads any of the directions."""
-        looked_at = {name for rule in policy.rules for name in rule.features.names}
-        if looked_at.isdisjoint([f"{ASKED}{name}" for name in found.names]):
-            return policy
-        return replace(policy, directions=found, embedded=Embedded(found, self.embedder))
-
-
-def directions(vectors: Floats, model: str) -> Directions | None:
-    """Return the directions of questions' embeddings, float64 (n, d); None if there are too few questions.
-
-    Rows of NaN, questions without a text, are left out. There is one direction for every 100 of them, and at most
-    eight. The answers are not read. A direction's largest number is positive, so the same data gives the same
-    direction.
-    """
-    known = vectors[~np.isnan(vectors).any(axis=1)]
-    many = min(MOST_DIRECTIONS, vectors.shape[1], len(known) // ROWS_EACH)
-    if not many:
-        return None
-    centre = known.mean(axis=0)
-    axes = np.linalg.svd(known - centre, full_matrices=False)[2][:many]
-    signs = np.sign(axes[np.arange(many), np.abs(axes).argmax(axis=1)])
-    return Directions(model, centre, axes * signs[:, None])
-
-
 # --- notes printed with a fitted policy, and how many questions would be enough ---
 
 LEAST_TRAINING = 20
 """With fewer training questions there is no comparison: the fixed depth, which learns nothing, or the requested method
 is taken."""
-_NAMED = 5
-_WEIGHTLESS = ("depth", "threshold")
-"""Methods that have no weights to start from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Init:
-    """An earlier policy that a fit starts from.
-
-    Attributes:
-        policy: the earlier policy.
-        seen: the questions that it was made with: none of them may certify the new one.
-    """
-
-    policy: LearnedPolicy
-    seen: Seen
-
-
-def notes(
-    parts: Divided, objective: Objective, lambda_set: float, policy: LearnedPolicy, init: Init | None
-) -> Iterator[str]:
-    """Yield the notes that are printed with a fitted policy.
-
-    `lambda_set` is the option as given: `objective` may not charge it.
-    """
+def notes(parts: Divided, objective: Objective, policy: LearnedPolicy) -> Iterator[str]:
+    """Yield the notes that are printed with a fitted policy."""
     table, needed = parts.training, needed_of(objective.guarantee)
     if table.n and not objective.prices.in_money:
         yield "most questions of the log have no cost: policies were compared by their number of steps"
     if parts.unpriced:
         yield f"{lacking_cost(parts.unpriced)}: not used to choose and fit"
-    if lambda_set and objective.guarantee.single:
-        yield (
-            f"--lambda-set has no effect: {objective.guarantee.kind} is a promise about the one answer "
-            f"served, so all answers are kept"
-        )
     yield from _about_questions(parts, objective, policy)
     if parts.calibration.n < needed:
         certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
@@ -352,8 +269,6 @@ def notes(
         yield "no step answers any training question rightly: there is nothing to learn from"
     if table.arrays.horizon == 1:
         yield "there is one step: the policy decides only which answers are kept"
-    if init is not None:
-        yield from _about_init(init, policy, table)
 
 
 def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy) -> Iterator[str]:
@@ -390,41 +305,6 @@ def about_training(learning: Training | None) -> Iterator[str]:
     if learning is not None and learning.settings["device"] != "cpu":
         device = learning.settings["device"]
         yield f"trained on {device}, where the order of sums is not fixed: the same seed need not give the same network"
-
-
-def starts_from(init: Init, policy: LearnedPolicy) -> bool:
-    """Whether a policy's weights start from those of the earlier one."""
-    return policy.method not in {*_WEIGHTLESS, *NETWORKS} and init.policy.sources == policy.sources
-
-
-def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Iterator[str]:
-    """Yield how the earlier policy was used: in full, in part, or only for the questions that it has seen."""
-    old = init.policy
-    seen = f"none of the {counted(len(init.seen.all), 'question')} that made the earlier policy certifies this one"
-    if policy.method in NETWORKS:
-        yield f"{seen}; nothing else of it was used: a policy network is trained from scratch"
-        return
-    if policy.method in _WEIGHTLESS:
-        yield f"{seen}; nothing else of it was used: a {policy.method} has no weights to start from"
-        return
-    if not starts_from(init, policy):
-        listed = ", ".join(old.rules[0].features.sources)
-        yield f"{seen}; nothing else of it was used: its answers have other sources ({listed})"
-        return
-    trees = "; boosted trees start anew, their targets and confidences do not" if policy.method == "boosted" else ""
-    yield f"the weights start from those of the earlier policy ({old.method}){trees}; {seen}"
-    gone = _not_offered(old, table)
-    if gone:
-        named = ", ".join(gone[:_NAMED]) + (f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else "")
-        yield f"the earlier policy reads features that this log lacks ({named}): it may be of another cascade"
-
-
-def _not_offered(old: LearnedPolicy, table: EpisodeTable) -> list[str]:
-    """Return the features that an earlier policy reads and a log does not offer, each once."""
-    history = history_of(table)
-    there = {step: set(offered(history, step)) for step in range(1, table.arrays.horizon + 1)}
-    used = [(name, step) for step, rule in enumerate(old.rules, 1) for name in rule.features.names if step in there]
-    return list(dict.fromkeys(name for name, step in used if name not in there[step]))
 
 
 # --- how many would be enough ---

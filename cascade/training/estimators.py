@@ -1,6 +1,6 @@
 """Estimators fitted to plain arrays: designs, ridge, logistic regression, calibration. They read no logs.
 
-A design defines how raw features are clipped, scaled, marked as missing and multiplied. A ridge regression is
+A design defines how raw features are clipped, scaled and marked as missing. A ridge regression is
 factorised once and solved for many targets: backward induction needs dozens of solutions.
 
     minimise over b, β   Σ_i (y_i − b − x_iᵀβ)² + Σ_j λ_j β_j²
@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.conformal.arrays import Floats
 from cascade.errors import UsageError
 from cascade.policies.design import Design
 
@@ -51,43 +51,26 @@ _LEAST_ODD = 5
 """The fewest rows that must differ from all others for a nearly constant column to count as varying."""
 _FLAT = 1e-12
 """A standard deviation, as a share of the values' size, that counts as rounding."""
-_SAME = 1.0 - 1e-10
-"""The correlation from which two columns count as equal."""
-_LOOKED_AT = 4_000
-"""The rows on which products are compared first; those that seem redundant there are compared on all rows."""
 
 
-def make_design(raw: Floats, *, products: bool) -> Design:
+def make_design(raw: Floats) -> Design:
     """Return the design for raw features, float64 (n, d), NaN where missing.
 
     Each feature is clipped at its 1st and 99th percentile and then standardised by mean and standard deviation; a
     constant feature becomes a column of zeros. A nearly constant feature, whose two percentiles are equal, is not
     clipped, and must differ in 5 rows to count as varying. A feature with missing values also has an indicator column.
 
-    With `products`, all squares and products of two columns follow, except those that are constant or equal to an
-    earlier column (the square of a 0-1 feature, the product with its own indicator). These are up to (d + i)(d + i +
-    1)/2 columns, each with a weight to learn: with some 1,000 rows products help up to about 15 features and harm
-    beyond. The caller decides which features to use, and whether to add products.
-
-    >>> design = make_design(np.array([[0.0, 5.0], [1.0, 5.0], [0.0, np.nan], [1.0, np.nan]]), products=True)
+    >>> design = make_design(np.array([[0.0, 5.0], [1.0, 5.0], [0.0, np.nan], [1.0, np.nan]]))
     >>> design.rows(np.array([[1.0, 5.0], [0.0, np.nan]])).round(6)
-    array([[ 1.,  0.,  0.,  0.],
-           [-1.,  0.,  1., -1.]])
-    >>> design.pairs.tolist()
-    [[0, 2]]
+    array([[ 1.,  0.,  0.],
+           [-1.,  0.,  1.]])
     """
     if raw.ndim != 2 or not len(raw):
         raise UsageError(f"There is nothing to fit on: features of shape {raw.shape}.")
     parts = [_column(raw[:, place]) for place in range(raw.shape[1])]
     centre, scale, low, high = (np.array([part[which] for part in parts], dtype=np.float64) for which in range(4))
     missing = np.flatnonzero(np.isnan(raw).any(axis=0))
-    plain = Design(centre, scale, low, high, missing, np.empty((0, 2), dtype=np.int64))
-    return with_products(plain, raw) if products else plain
-
-
-def with_products(plain: Design, raw: Floats) -> Design:
-    """Return a design with the useful products of its columns on raw features, float64 (n, d), added."""
-    return Design(plain.centre, plain.scale, plain.low, plain.high, plain.indicators, _pairs(plain, raw))
+    return Design(centre, scale, low, high, missing, np.empty((0, 2), dtype=np.int64))
 
 
 class _Column(NamedTuple):
@@ -111,47 +94,6 @@ def _column(values: Floats) -> _Column:
     if np.isfinite(centre) and np.isfinite(scale) and scale > _FLAT * max(abs(low), abs(high)):
         return _Column(centre, scale, low, high)
     return _Column(middle, 1.0, middle, middle)
-
-
-def _pairs(plain: Design, raw: Floats) -> Ints:
-    """Return the useful products, int64 (p, 2): those that are not constant and not equal to an earlier column."""
-    some = np.unique(np.linspace(0, len(raw) - 1, min(len(raw), _LOOKED_AT)).round().astype(np.int64))
-    columns = plain.rows(raw[some])
-    first, second = np.triu_indices(columns.shape[1])
-    normed = _normed(np.concatenate([columns, columns[:, first] * columns[:, second]], axis=1))
-    alike = np.abs(normed.T @ normed) >= _SAME
-    flat = np.asarray(~normed.any(axis=0))
-    whole = plain.rows(raw) if len(some) < len(raw) else columns
-    many = columns.shape[1]
-
-    def column(place: int) -> Floats:
-        if place < many:
-            return whole[:, [place]]
-        return whole[:, [first[place - many]]] * whole[:, [second[place - many]]]
-
-    kept = [place for place in range(many) if not flat[place]]
-    found = []
-    for place in range(many, normed.shape[1]):
-        twins = [other for other in kept if alike[other, place]]
-        new = column(place)
-        if (flat[place] and not _normed(new).any()) or any(_same(new, column(one)) for one in twins):
-            continue
-        kept.append(place)
-        found.append((first[place - many], second[place - many]))
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
-
-
-def _same(one: Floats, other: Floats) -> bool:
-    return bool(abs((_normed(one) * _normed(other)).sum()) >= _SAME)
-
-
-def _normed(columns: Floats) -> Floats:
-    """Return centred columns of length 1; constant columns as zeros."""
-    centred = columns - columns.mean(axis=0)
-    length = np.sqrt(np.square(centred).sum(axis=0))
-    flat: Bools = length <= _FLAT * np.sqrt(len(columns)) * (1.0 + np.abs(columns).max(axis=0, initial=0.0))
-    centred[:, flat] = 0.0
-    return np.asarray(centred / np.where(flat, 1.0, length))
 
 
 # --- Solve with a symmetric matrix that may be singular, factorised once: the basis of the linear estimators ---
@@ -325,13 +267,13 @@ def mean_of(values: Floats, weights: Floats | None) -> Floats:
 
 
 # --- Logistic regression with a penalty, by Newton's method: the optimum is unique and finite for any data ---
-# minimise over b, β   Σ_i w_i (log(1 + exp(z_i)) − y_i z_i) + ½ Σ_j λ_j (β_j − prior_j)²,   z_i = b + x_iᵀβ
+# minimise over b, β   Σ_i w_i (log(1 + exp(z_i)) − y_i z_i) + ½ Σ_j λ_j β_j²,   z_i = b + x_iᵀβ
 #
 # Each step solves a weighted ridge regression, hence "iteratively reweighted least squares". A step that does not lower
 # the objective is halved until it does. So the fit also reaches the minimum on separable data, where plain Newton steps
 # diverge.
 #
-# This code replaces scikit-learn's: it is at least as fast at these sizes, supports a prior and empty classes, and
+# This code replaces scikit-learn's: it is at least as fast at these sizes, supports empty classes, and
 # needs only numpy (`design/fitting.md`).
 #
 # Reference: Hastie, Tibshirani, Friedman, The elements of statistical learning, section 4.4.1.
@@ -360,31 +302,29 @@ def logistic(
     y: Floats,
     penalty: Floats | float,
     *,
-    prior: Floats | None = None,
     weights: Floats | None = None,
 ) -> Weights:
     """Fit a logistic regression.
 
-    If all y are 0, or all 1, the intercept would have no finite optimum: the weights are then the prior's (0 without a
-    prior), and the intercept is that of the data with half a row added to each class.
+    If all y are 0, or all 1, the intercept would have no finite optimum: the weights are then 0, and the intercept is
+    that of the data with half a row added to each class.
 
     Args:
         rows: float64 (n, D), a design's columns, without a column for the intercept.
         y: float64 (n,) in 0..1; shares are allowed.
         penalty: λ ≥ 0, one for all columns or one each; scikit-learn's C is 1/λ.
-        prior: float64 (D,), the weights to shrink towards and to start from.
         weights: float64 (n,) ≥ 0, the weight of each row.
 
     >>> fit = logistic(np.array([[-1.0], [-1.0], [1.0], [1.0]]), np.array([0.0, 1.0, 1.0, 1.0]), penalty=1.0)
     >>> round(fit.intercept, 6), fit.weights.round(6)
     (1.184198, array([0.583377]))
     """
-    task = _task(rows, y, penalty, prior, weights)
+    task = _task(rows, y, penalty, weights)
     total = float(len(task.y)) if task.weights is None else float(task.weights.sum())
     right = float(task.y.sum() if task.weights is None else task.weights @ task.y)
     if right <= 0.0 or right >= total:
-        return _one_class(task, right, total)
-    start = Weights(_logit(right / total) - float(task.centre @ task.prior), task.prior)
+        return Weights(_logit((right + _UNSEEN) / (total + 2 * _UNSEEN)), np.zeros(task.penalty.size))
+    start = Weights(_logit(right / total), np.zeros(task.penalty.size))
     if len(task.y) > _MANY:
         start = _newton(task.tenth(), start, _ROUGHLY * total / _TENTH)
     return _newton(task, start, _ENOUGH * total)
@@ -395,39 +335,31 @@ class _Task:
     rows: Floats
     y: Floats
     penalty: Floats
-    prior: Floats
     weights: Floats | None
-    centre: Floats
 
     def tenth(self) -> _Task:
         """Return every tenth row, with a tenth of the penalty: about the same minimum."""
         weights = None if self.weights is None else self.weights[::_TENTH]
         # A contiguous copy for BLAS: a strided view would be gathered again in each product.
         rows = np.ascontiguousarray(self.rows[::_TENTH])
-        return _Task(rows, self.y[::_TENTH], self.penalty / _TENTH, self.prior, weights, self.centre)
+        return _Task(rows, self.y[::_TENTH], self.penalty / _TENTH, weights)
 
     def loss(self, z: Floats, slopes: Floats) -> float:
         each = np.logaddexp(0.0, z) - self.y * z
-        pulled = 0.5 * float(self.penalty @ np.square(slopes - self.prior))
+        pulled = 0.5 * float(self.penalty @ np.square(slopes))
         return float(each.sum() if self.weights is None else self.weights @ each) + pulled
 
 
-def _task(rows: Floats, y: Floats, penalty: Floats | float, prior: Floats | None, weights: Floats | None) -> _Task:
+def _task(rows: Floats, y: Floats, penalty: Floats | float, weights: Floats | None) -> _Task:
     many, columns = checked_rows(rows).shape
     target = checked_column("y", y, many, least=0.0)
     if target.max() > 1.0:
         raise UsageError("y: every number must lie in 0..1.")
     penalties = checked_column("penalty", penalty, columns, least=0.0)
-    aim = checked_column("prior", 0.0 if prior is None else prior, columns)
     counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
     if counted is not None and not counted.sum() > 0:
         raise UsageError("weights: they are all 0, so there is nothing to fit on.")
-    return _Task(rows, target, penalties, aim, counted, mean_of(rows, counted))
-
-
-def _one_class(task: _Task, right: float, total: float) -> Weights:
-    expected = (right + _UNSEEN) / (total + 2 * _UNSEEN)
-    return Weights(_logit(expected) - float(task.centre @ task.prior), task.prior)
+    return _Task(rows, target, penalties, counted)
 
 
 def _newton(task: _Task, start: Weights, enough: float) -> Weights:
@@ -479,7 +411,7 @@ def _step(task: _Task, at: Weights, z: Floats) -> tuple[Weights, float]:
     stiffness = float(curvature.sum())
     centre = curvature @ task.rows / stiffness
     level = float(residual.sum())
-    uphill = residual @ task.rows - level * centre - task.penalty * (at.weights - task.prior)
+    uphill = residual @ task.rows - level * centre - task.penalty * at.weights
     gram = centred_gram(task.rows, centre, curvature)
     uphill[gram.diagonal() == 0.0] = 0.0  # for a constant column this is rounding
     gram.flat[:: len(gram) + 1] += task.penalty

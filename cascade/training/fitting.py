@@ -28,23 +28,20 @@ from cascade.calibration.samples import FOLDS, folds, one_a_group
 from cascade.calibration.scores import play_found, realised, reference_cost, sample_of
 from cascade.checks import refuse
 from cascade.conformal.served import PathPoint
-from cascade.episodes.table import EpisodeTable, embedded
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.questions import has_reference
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
-from cascade.policies.design import Directions
 from cascade.policies.learned import CERTIFIABLE, LearnedPolicy
 from cascade.text import counted
 from cascade.training.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.dividing import (
     LEAST_TRAINING,
-    ROWS_EACH,
+    REGRET_SHARE,
     SHARE,
     Divided,
-    Embedding,
-    Init,
     about_training,
     allowed_budget,
     allowed_by,
@@ -113,18 +110,10 @@ class How(NamedTuple):
     method: str = AUTO
     config: CascadeConfig | None = None
     seed: int = 0
-    lambda_set: float = 0.0
-    init: Init | None = None
-    embedding: Embedding | None = None
     expires_days: int | None = None
     allow_everything: bool = False
     today: date | None = None
     networks: Networks | None = None
-
-    @property
-    def seen(self) -> frozenset[str]:
-        """The questions that the earlier policy has seen, which certify nothing."""
-        return frozenset[str]() if self.init is None else self.init.seen.all
 
 
 @one_thread()
@@ -136,9 +125,6 @@ def fit_policy(
     config: CascadeConfig | None = None,
     seed: int = 0,
     calibration_share: float | None = None,
-    lambda_set: float = 0.0,
-    init: Init | None = None,
-    embedding: Embedding | None = None,
     expires_days: int | None = None,
     allow_everything: bool = False,
     today: date | None = None,
@@ -154,13 +140,8 @@ def fit_policy(
         seed: the seed of the parts, the folds and the bootstrap. The same log and seed give the same bytes, in any
             order of the log.
         calibration_share: the share of the questions that is set aside to certify; never fewer than the guarantee
-            needs, if the log has them. By default 0.3; for a promise of regret the share that costs least (`shares`);
+            needs, if the log has them. By default 0.3; for a promise of regret 0.7;
             for a score named beforehand all questions, and seven tenths for the policy that is tested beside it.
-        lambda_set: the charge for each further answer in the set, as a share of a step's mean cost.
-        init: an earlier policy from which the chosen one starts; the choice is made without it. Its questions, and
-            those of their groups, do not certify.
-        embedding: offers features from sentence embeddings: each question's coordinates along directions of the
-            training questions. A policy that reads them needs the sentence model to serve.
         expires_days: how long the certificates hold; by default they do not expire.
         allow_everything: if the questions are too few for a threshold, keep every answer instead of refusing.
         today: the day of the certificates, UTC.
@@ -176,22 +157,18 @@ def fit_policy(
 
     Reference: `design/fitting.md`.
     """
-    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
+    how = How(method, config, seed, expires_days, allow_everything, today, networks)
     plans = _plans(tables, guarantee, how, calibration_share)
     return _cheapest(plans, [_carried_out(plan, tables, how) for plan in plans])
 
 
 class _Plan(NamedTuple):
-    """A divided log, its certifying share, the promise, and what is already decided.
-
-    `taken` is a candidate to take without a comparison, `choice` the result of one on these training questions.
-    """
+    """A divided log, its certifying share, the promise, and a candidate to take without a comparison, if any."""
 
     parts: Divided
     share: float
     guarantee: Guarantee
     taken: Candidate | None = None
-    choice: Choice | None = None
 
 
 def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitted:
@@ -201,7 +178,7 @@ def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitte
         return in_logged(error, plan.parts, plan.guarantee, plan.share, logged_in(tables))
 
     try:
-        fitted = fit_parts(plan.parts, plan.guarantee, how, taken=plan.taken, choice=plan.choice)
+        fitted = fit_parts(plan.parts, plan.guarantee, how, taken=plan.taken)
     except NotCertifiedError as error:
         raise told(error) from None
     if fitted.refused is None:
@@ -244,10 +221,10 @@ def _plans(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share
     """Return the plans to fit and certify; by default all questions certify a policy that needs no learning."""
 
     def part(share: float, asked: Guarantee = guarantee) -> Divided:
-        return divided(tables, asked, share=share, seed=how.seed, seen=how.seen)
+        return divided(tables, asked, share=share, seed=how.seed)
 
     if share is None and _unasked(how) and guarantee.reference_keeps_it:
-        from cascade.training.shares import named_score
+        from cascade.training.named import named_score
 
         whole = questions_of(tables, guarantee)
         named = named_score(whole.table, guarantee)
@@ -263,9 +240,8 @@ def _plans(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share
         if has_one_bar(questions_of(tables, guarantee).table, guarantee):
             parts = part(CERTIFIES)
             return [_Plan(parts, CERTIFIES, guarantee, one_bar(parts.training, guarantee))]
-    if share is None and guarantee.reference_keeps_it:
-        return [_of_cheapest_share(part, guarantee, how)]
-    share = share or SHARE
+    if share is None:
+        share = REGRET_SHARE if guarantee.reference_keeps_it else SHARE
     return [_Plan(part(share), share, guarantee)]
 
 
@@ -278,44 +254,24 @@ def _beside(
     delta.
     """
     from cascade.guarantees.served_answer import tested_alpha
-    from cascade.training.shares import SHARES
 
     asked = replace(guarantee, tested_before=certify.n)
     if how.method != AUTO or not asked.level or not reference_cost(certify):
         return  # without costs there is no figure to choose by
     if tested_alpha(guarantee, certify) != guarantee.alpha:
         return  # people judge a share of the questions, so alpha does not determine what the first test spends
-    parts = part(SHARES[-1], asked)
+    parts = part(REGRET_SHARE, asked)
     if parts.training.n < LEAST_TRAINING or parts.calibration.n < needed_of(asked):
         return
     offered = portfolio(parts.training, objective_of(parts, asked), seed=how.seed)
-    yield from (_Plan(parts, SHARES[-1], asked, one) for one in offered if one.method == BESIDE)
+    yield from (_Plan(parts, REGRET_SHARE, asked, one) for one in offered if one.method == BESIDE)
 
 
 def _unasked(how: How) -> bool:
     """Return whether the options allow a policy that needs no learning."""
-    if how.method not in {AUTO, "threshold"} or how.init is not None or how.embedding is not None:
+    if how.method not in {AUTO, "threshold"}:
         return False
     return how.networks is None or not how.networks.offered
-
-
-def _of_cheapest_share(part: Callable[[float], Divided], guarantee: Guarantee, how: How) -> _Plan:
-    """Return the plan with the share that should certify a promise of regret, as a first part that trains shows."""
-    from cascade.training.shares import SHARES, share_that_certifies
-
-    plan = _Plan(part(SHARES[-1]), SHARES[-1], guarantee)
-    training = plan.parts.training
-    if training.n < LEAST_TRAINING or not plan.parts.calibration.n:
-        return plan
-    objective = objective_of(plan.parts, guarantee, how.lambda_set)
-    # Trained as the served one will be. "auto" compares no networks here: 14 would be trained for a share.
-    networks = None if how.networks is None else type(how.networks)(how.networks.config)
-    choice = choice_on(training, objective, how.method, how.seed, networks)
-    share = share_that_certifies(plan.parts, choice, guarantee, how.seed)
-    if share != SHARES[-1]:
-        return _Plan(part(share), share, guarantee)
-    plain = how.networks is None and how.embedding is None and how.method not in CERTIFIABLE
-    return plan._replace(choice=choice) if plain else plan  # networks and embeddings would offer other candidates
 
 
 def logged_in(tables: Sequence[EpisodeTable]) -> int:
@@ -324,14 +280,11 @@ def logged_in(tables: Sequence[EpisodeTable]) -> int:
 
 
 @one_thread()
-def fit_parts(
-    parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidate | None = None, choice: Choice | None = None
-) -> Fitted:
+def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidate | None = None) -> Fitted:
     """Fit and certify as `fit_policy` does, on a log that has been divided.
 
     `parts` were divided for this guarantee, or for one that takes more questions. `taken` is a candidate to take
-    without a comparison, instead of those of `how.method`; `choice` is the result of one, `choice_on` of these training
-    questions and options.
+    without a comparison, instead of those of `how.method`.
 
     Raises:
         UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
@@ -341,20 +294,19 @@ def fit_parts(
         from cascade.training.networks.trainer import Networks
 
         networks = Networks()  # it remembers how the network was trained
-    ready = prepared(parts, guarantee, how)
-    parts, objective = ready.parts, ready.objective
+    check_parts(parts, guarantee, how.config)
+    objective = objective_of(parts, guarantee)
     if taken is None:
-        choice = choice or choice_on(parts.training, objective, how.method, how.seed, networks)
-        policy = _made(parts.training, objective, choice, how, networks)
+        choice = choice_on(parts.training, objective, how.method, how.seed, networks)
+        policy = choice.chosen.whole(parts.training)
     else:
         choice = unchosen(parts.training, taken, [taken], objective)
         policy = taken.whole(parts.training)
     learning = None if networks is None else networks.training_of(policy)
-    made = _cheaper(_Made(ready.attached(policy), choice), parts, guarantee, how)
+    made = _cheaper(_Made(policy, choice), parts, guarantee, how)
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(made.calibrated, repeated=parts.repeated)
-    said = (*notes(parts, objective, how.lambda_set, made.policy, how.init), *made.notes, *ready.notes)
-    said = (*said, *about_training(learning))
+    said = (*notes(parts, objective, made.policy), *made.notes, *about_training(learning))
     bare = Fitted(made.policy, calibrated.artifact, calibrated, made.choice, sizes, parts.training, said, learning)
     return replace(bare, refused=made.refused)
 
@@ -438,58 +390,16 @@ def _calibrated(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The inputs of a fit: divided questions, objective and embeddings.
-
-    With embeddings their directions are features of the questions.
-    """
-
-    parts: Divided
-    objective: Objective
-    embedding: Embedding | None = None
-    directions: Directions | None = None
-    notes: tuple[str, ...] = ()
-
-    def attached(self, policy: LearnedPolicy) -> LearnedPolicy:
-        """Return the policy; with the sentence model if the policy looks at the embeddings."""
-        if self.embedding is None or self.directions is None:
-            return policy
-        return self.embedding.attached(policy, self.directions)
-
-
-def prepared(parts: Divided, guarantee: Guarantee, how: How) -> Prepared:
-    """Check a divided log, and embed its questions if `how` has a sentence model.
-
-    An earlier policy's directions are used if it has any.
-    """
-    check_parts(parts, guarantee, how.config, how.lambda_set)
-    embedding = how.embedding
-    if embedding is None:
-        return Prepared(parts, objective_of(parts, guarantee, how.lambda_set))
-    found = embedding.directions(parts.training, None if how.init is None else how.init.policy)
-    if found is None:
-        few = f"embeddings are not offered: the log has the text of fewer than {ROWS_EACH} training questions"
-        return Prepared(parts, objective_of(parts, guarantee, how.lambda_set), notes=(few,))
-    parts = parts.of(lambda table: embedded(table, embedding.vectors, found))
-    return Prepared(parts, objective_of(parts, guarantee, how.lambda_set), embedding, found)
-
-
-def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
+def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None) -> None:
     """Raise UsageError for a fit that cannot work, before any time is spent on it.
 
     Raises:
         UsageError: lists every problem.
     """
     table = parts.training if parts.training.n else parts.calibration
-    problems = [] if lambda_set >= 0 else [f"lambda is the charge for an answer, 0 or more, not {lambda_set:g}"]
+    problems = list[str]()
     if guarantee.budget_nano_usd is not None and not (table.cost_known and parts.calibration.cost_known):
         problems.append(f"a budget needs the cost of every step, but in {table.dataset} some are unknown")
-    if not parts.calibration.n:
-        problems.append(
-            f"all {parts.questions} questions belong to groups that the policy to start from has seen, and none "
-            "is left to certify the new one; add others"
-        )
     if guarantee.by_segment and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
         problems.append(
             f"a promise for each segment was requested, but each of the {parts.questions:,} segments has one question: "
@@ -502,21 +412,17 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
     refuse(problems)
 
 
-def objective_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> Objective:
+def objective_of(parts: Divided, guarantee: Guarantee) -> Objective:
     """Return the objective: candidates are compared at the loss that the calibration questions will allow."""
     n, table = parts.calibration.n, parts.training if parts.training.n else parts.calibration
-    return Objective.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee), lambda_set)
+    return Objective.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee))
 
 
 @one_thread()
 def choice_on(
     training: EpisodeTable, objective: Objective, method: str = AUTO, seed: int = 0, networks: Networks | None = None
 ) -> Choice:
-    """Choose on training questions; if they are too few, take the fixed depth or the requested method.
-
-    No candidate starts from an earlier policy here. An earlier policy may have seen these questions, so its candidates
-    would be scored on questions that they know, and the others on questions that they do not know.
-    """
+    """Choose on training questions; if they are too few, take the fixed depth or the requested method."""
     candidates = portfolio(training, objective, method, seed=seed, networks=networks)
     if len(candidates) == 1 or training.n < LEAST_TRAINING or len(set(training.groups)) < 2:
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
@@ -542,23 +448,11 @@ def _on_fewer_steps(table: EpisodeTable, objective: Objective, method: str, seed
     return [one for one in on_steps(table, objective, steps, method, seed=seed) if one.method != "depth"]
 
 
-def _made(
-    training: EpisodeTable, objective: Objective, choice: Choice, how: How, networks: Networks | None
-) -> LearnedPolicy:
-    """Fit the chosen candidate on all training questions, starting from the earlier policy if there is one."""
-    chosen = choice.chosen
-    if how.init is not None:
-        init = how.init.policy
-        again = portfolio(training, objective, how.method, seed=how.seed, init=init, networks=networks)
-        chosen = next((one for one in again if one.name == chosen.name), chosen)
-    return chosen.whole(training)
-
-
 def _held(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> PolicyArtifact:
     """Return the policy with the questions that it has seen, before it is certified."""
     policy, choice = made
     numbers = model_file.dumps(policy)
-    training = tuple(sorted({*parts.training.questions, *how.seen}))
+    training = tuple(sorted(set(parts.training.questions)))
     told = choice.figures(parts.training.n, parts.calibration.n)
     settings = model_file.settings(policy, numbers, told)
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})

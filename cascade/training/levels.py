@@ -20,7 +20,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
 from cascade.text import percent
 from cascade.training.choosing import Candidate
-from cascade.training.dividing import SHARE, Divided, Embedding, Init, divided, in_logged, needed_of
+from cascade.training.dividing import SHARE, Divided, divided, in_logged, needed_of
 from cascade.training.estimators import one_thread
 from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
 from cascade.training.objective import Objective
@@ -45,9 +45,6 @@ def fit_levels(
     config: CascadeConfig | None = None,
     seed: int = 0,
     calibration_share: float = SHARE,
-    lambda_set: float = 0.0,
-    init: Init | None = None,
-    embedding: Embedding | None = None,
     expires_days: int | None = None,
     allow_everything: bool = False,
     today: date | None = None,
@@ -67,9 +64,6 @@ def fit_levels(
         config: the cascade that will serve; this and the following arguments are those of `fitting.fit_policy`.
         seed: the seed of the parts, the folds and the bootstrap, the same for all levels.
         calibration_share: the share of the questions set aside to certify; never fewer than the strictest level needs.
-        lambda_set: the charge for a further answer in the set, as a share of a step's mean cost.
-        init: an earlier policy that each level starts from; not with `make`.
-        embedding: offers features from sentence embeddings; not with `make`.
         expires_days: how long the certificates hold; by default they do not expire.
         allow_everything: if the questions are too few for a threshold, let a level keep everything.
         today: the day of the certificates, UTC.
@@ -88,12 +82,10 @@ def fit_levels(
 
     Reference: `design/levels.md`.
     """
-    if make is not None and (init is not None or embedding is not None):
-        raise UsageError("A policy for all levels at once cannot start from an earlier policy or use embeddings.")
     wanted = promised(guarantee, alphas)
     strictest = max(wanted.values(), key=needed_of)
-    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
-    parts = divided(tables, strictest, share=calibration_share, seed=seed, seen=how.seen)
+    how = How(method, config, seed, expires_days, allow_everything, today, networks)
+    parts = divided(tables, strictest, share=calibration_share, seed=seed)
     trained = {} if make is None else _trained(make, parts, wanted, how)
     found: dict[str, Fitted] = {}
     for name, asked in reversed(wanted.items()):  # the strictest first: it is the likeliest to fail
@@ -151,12 +143,12 @@ def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee],
     Raises:
         UsageError: the log cannot be fitted; `fit_parts` would raise this only after the training.
     """
-    check_parts(parts, next(iter(wanted.values())), how.config, how.lambda_set)  # the same at every alpha
+    check_parts(parts, next(iter(wanted.values())), how.config)  # the same at every alpha
     if not parts.training.n:
         return {}
     if not sees_something(parts.training):
         raise UsageError(f"{parts.training.dataset} has no signal that a policy for all levels can use. {LOG_SIGNALS}")
-    objective = {name: objective_of(parts, asked, how.lambda_set) for name, asked in wanted.items()}
+    objective = {name: objective_of(parts, asked) for name, asked in wanted.items()}
     return {name: _taken(policy) for name, policy in make(parts.training, objective).items()}
 
 

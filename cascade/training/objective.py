@@ -278,40 +278,29 @@ class _Run:
 # --- objective ---
 
 Unit = Literal["nano_usd", "steps", "missed"]
-_PARTS = 1_000_000
-"""Units of a step, if costs are counted in steps, so that an answer can be charged a fraction of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The price of a step, and the charge for each further answer in the set.
+    """The price of a step.
 
     Attributes:
         in_money: whether costs are nano-USD; otherwise they are numbers of steps, because the log lacks some costs.
-        answer: the charge for each further distinct answer in the set (lambda): nano-USD, or in units of a step.
     """
 
     in_money: bool
-    answer: int = 0
-
-    @property
-    def unit(self) -> int:
-        """How many summed units make one displayed unit."""
-        return 1 if self.in_money else _PARTS
 
     def of_steps(self, table: EpisodeTable) -> Ints:
         """Return the cost of each step, int64 (n, T); 0 beyond the record."""
         if self.in_money:
             return table.arrays.cost
         on_record = np.arange(table.arrays.horizon) < table.arrays.steps[:, None]
-        return np.where(on_record, _PARTS, 0)
+        return np.where(on_record, 1, 0)
 
 
-def prices_of(table: EpisodeTable, lambda_set: float = 0.0) -> Prices:
-    """Return the prices of a log's steps and answers; `lambda_set` is a share of the mean cost of a step."""
-    bare = Prices(table.cost_known)
-    mean = float(bare.of_steps(table).sum()) / max(1, int(table.arrays.steps.sum()))
-    return Prices(table.cost_known, round(lambda_set * mean))
+def prices_of(table: EpisodeTable) -> Prices:
+    """Return the prices of a log's steps."""
+    return Prices(table.cost_known)
 
 
 class Objective(NamedTuple):
@@ -320,20 +309,17 @@ class Objective(NamedTuple):
     Attributes:
         guarantee: the promise.
         alpha: the mean loss that the calibration will allow; None under a budget.
-        prices: the prices of steps and answers.
-        lambda_set: the charge for each further answer in the set, in mean steps.
+        prices: the prices of steps.
     """
 
     guarantee: Guarantee
     alpha: float | None
     prices: Prices
-    lambda_set: float = 0.0
 
     @classmethod
-    def of(cls, table: EpisodeTable, guarantee: Guarantee, alpha: float | None, lambda_set: float = 0.0) -> Objective:
-        """Return the objective on a log. If one answer is served, the size of the set costs nothing."""
-        charged = 0.0 if guarantee.single else lambda_set
-        return cls(guarantee, alpha, prices_of(table, charged), charged)
+    def of(cls, table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -> Objective:
+        """Return the objective on a log."""
+        return cls(guarantee, alpha, prices_of(table))
 
     @property
     def unit(self) -> Unit:
@@ -341,11 +327,6 @@ class Objective(NamedTuple):
         if self.guarantee.rules.on_cost:
             return "missed"
         return "nano_usd" if self.prices.in_money else "steps"
-
-    @property
-    def divisor(self) -> float:
-        """How many summed units make one of `unit`."""
-        return 1.0 if self.guarantee.rules.on_cost else float(self.prices.unit)
 
 
 def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCurve:
@@ -371,10 +352,5 @@ def allowed_of(table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -
 
 
 def _costs(sample: Sample, prices: Prices) -> StepFunctions:
-    levels, cost = sample.levels, prices.of_steps(sample.table)
     start = np.zeros(sample.table.n, dtype=np.int64)
-    if not prices.answer:
-        return StepFunctions(start, levels.reach, cost)
-    leaf = levels.leaf.reshape(start.size, -1)
-    charged = np.where(levels.first.reshape(leaf.shape), prices.answer, 0)
-    return StepFunctions(start, np.hstack([levels.reach, leaf]), np.hstack([cost, charged]))
+    return StepFunctions(start, sample.levels.reach, prices.of_steps(sample.table))

@@ -7,11 +7,7 @@
 | `threshold on …` | 1 | for each signal and confidence that is known and varies; the verdict also by its doubt |
 | `one threshold per rung` | 2 | a ladder of three steps or more has a signal of a known kind (`samples.KNOWN`) |
 | `net benefit` | 3 | a number is known and varies before the last step |
-| `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
-| `index2` | 5 | as `net benefit` |
 | `purchases` | 5 | single calls, of which the last is the reference (`purchases`) |
-| `boosted trees` | 6 | scikit-learn is installed, and there are 2,000 training questions (`_tried`) |
-| `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, if these are offered |
 | `cpo_batch`, `ccpo` | 11, 12 | policy networks, if asked for: training one takes seconds, in every fold |
 """
 
@@ -22,13 +18,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cascade.calibration.samples import PER_RUNG, only_unknown, rung_doubt
 from cascade.calibration.scores import history_of
 from cascade.checks import did_you_mean
 from cascade.conformal.arrays import Ints, Parents
-from cascade.episodes.table import EpisodeTable, without_embeddings
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.questions import has_reference
 from cascade.policies import learned
@@ -37,7 +33,7 @@ from cascade.policies.features import offered
 from cascade.policies.learned import BARE, CERTIFIABLE, LearnedPolicy
 from cascade.training.choosing import Candidate, cost_of, out_of_fold
 from cascade.training.objective import Objective
-from cascade.training.stages import FitTarget, multiplies
+from cascade.training.stages import FitTarget
 from cascade.training.stopping import Problem, SharedProblem, build, fit_net_benefit
 
 if TYPE_CHECKING:  # loaded only for networks
@@ -59,10 +55,8 @@ LOG_SIGNALS = (
 """What to do where a log has no signal."""
 _FEW = 100
 """The fewest training questions for trees: with fewer they rarely find a cut."""
-BOOSTED_ROWS = 2_000
-"""The fewest training questions with which trees are tried: with fewer they are worse than the linear rules."""
-_EMBEDDINGS = 4
-"""The complexity that a sentence model adds, since it has to be served too."""
+_MANY = 2_000
+"""The fewest training questions with which a policy with trees is compared with others."""
 _NETWORK = 11
 """The complexity of the simpler network: the highest, since a network has to be trained and served."""
 _CHOICE_ROWS = 20_000
@@ -114,13 +108,12 @@ def portfolio(
     method: str = AUTO,
     *,
     seed: int = 0,
-    init: LearnedPolicy | None = None,
     networks: Networks | None = None,
 ) -> list[Candidate]:
     """Return the candidates that a log has the numbers for, simple ones first.
 
     `method` is "auto" for all candidates, or one of `policies.learned.METHODS` for those of that method. The candidates
-    read only numbers that are known and vary in the table. They start from `init`, except networks, which start anew.
+    read only numbers that are known and vary in the table.
     """
     if method not in {AUTO, *learned.METHODS}:
         raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *learned.METHODS))}.")
@@ -138,7 +131,7 @@ def portfolio(
 
         networks = networks or Networks()
         require_torch(networks.config.device)
-    found = [one for one in _all(table, objective, seed, init, networks, tried) if one.method in tried]
+    found = [one for one in _all(table, objective, seed, networks, tried) if one.method in tried]
     if not found and method == "purchases" and sees_something(table) and not _buys(table, objective):
         raise UsageError(_cannot_buy(table))
     if not found:
@@ -155,17 +148,15 @@ def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[
     """
     trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
     if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):
-        alone = table.n < BOOSTED_ROWS and _buys(table, objective)
-        return {"purchases", *offered} | (set() if alone else {"depth", "reference", "boosted"})
-    left_out = {*CERTIFIABLE} - offered | (set() if trees and table.n >= BOOSTED_ROWS else {"boosted"})
-    return set(learned.METHODS) - left_out
+        alone = table.n < _MANY and _buys(table, objective)
+        return {"purchases", *offered} | (set() if alone else {"depth", "reference"})
+    return set(learned.METHODS) - ({*CERTIFIABLE} - offered)
 
 
 def _all(
     table: EpisodeTable,
     objective: Objective,
     seed: int,
-    init: LearnedPolicy | None,
     networks: Networks | None,
     tried: set[str],
 ) -> Iterator[Candidate]:
@@ -180,21 +171,9 @@ def _all(
     if table.n and table.arrays.horizon > 1:
         if "threshold" in tried:
             yield from _thresholds(table, objective)
-        bare = without_embeddings(table)
-        for one in _learned(bare, objective, seed, init, tried):
-            yield one if bare is table else _without_embeddings(one)
-        for one in _learned(table, objective, seed, init, tried) if bare is not table else ():
-            yield replace(one, name=f"{one.name}, embeddings", complexity=one.complexity + _EMBEDDINGS)
+        yield from _learned(table, objective, seed, tried)
         if networks is not None and tried & {*CERTIFIABLE}:
             yield from _trained(table, objective, seed, networks)
-
-
-def _without_embeddings(one: Candidate) -> Candidate:
-    """Return a candidate that reads all features except the questions' sentence embeddings."""
-    fit, finish = one.fit, one.finish or one.fit
-    return replace(
-        one, fit=lambda table: fit(without_embeddings(table)), finish=lambda table: finish(without_embeddings(table))
-    )
 
 
 def _thresholds(table: EpisodeTable, objective: Objective) -> Iterator[Candidate]:
@@ -211,9 +190,7 @@ def _thresholds(table: EpisodeTable, objective: Objective) -> Iterator[Candidate
         yield Candidate(PER_RUNG, "threshold", 2, lambda table: threshold_per_rung(table, doubt, asked))
 
 
-def _learned(
-    table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None, tried: set[str]
-) -> Iterator[Candidate]:
+def _learned(table: EpisodeTable, objective: Objective, seed: int, tried: set[str]) -> Iterator[Candidate]:
     """Yield the candidates fitted to features. The choice leaves out confidences if they do not affect it.
 
     If the log has no number of a known kind, `purchases` values a call with both trees and regressions.
@@ -222,29 +199,18 @@ def _learned(
         return
     asked, shared = asked_of(objective), SharedProblem()
 
-    def candidate(name: str, method: str, complexity: int, fit: Estimator, *, products: bool = False) -> Candidate:
-        how: dict[str, Any] = {"products": products, "init": init, "seed": seed}
+    def candidate(name: str, method: str, complexity: int, fit: Estimator) -> Candidate:
         return Candidate(
             name,
             method,
             complexity,
-            lambda table: fit(shared(table, asked, confidences=False, **how)),
+            lambda table: fit(shared(table, asked, confidences=False, seed=seed)),
             most_rows=_CHOICE_ROWS,
-            finish=lambda table: fit(build(table, asked, **how)),
+            finish=lambda table: fit(build(table, asked, seed=seed)),
         )
 
     if "net_benefit" in tried:
         yield candidate("net benefit", "net_benefit", 3, fit_net_benefit)
-        if multiplies(table):
-            yield candidate("net benefit, products", "net_benefit", 4, fit_net_benefit, products=True)
-    if "index2" in tried:
-        from cascade.training.lookahead import fit_lookahead
-
-        yield candidate("index2", "index2", 5, fit_lookahead)
-    if "boosted" in tried:
-        from cascade.training.trees import fit_boosted
-
-        yield candidate("boosted trees", "boosted", 6, fit_boosted)
     if "purchases" in tried and _buys(table, objective):
         from cascade.training.purchases import fit_purchases
 
@@ -273,7 +239,7 @@ def _cannot_buy(table: EpisodeTable) -> str:
 
 
 def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Networks) -> Iterator[Candidate]:
-    """Yield the policy networks; they read all features, including embeddings."""
+    """Yield the policy networks."""
     if not _most_features(table):
         return
     asked = asked_of(objective)
@@ -304,7 +270,7 @@ def _most_features(table: EpisodeTable) -> int:
 def asked_of(objective: Objective) -> FitTarget:
     """Return the target of a fit."""
     budget = objective.guarantee.budget_nano_usd if objective.guarantee.rules.on_cost else None
-    return FitTarget(objective.guarantee.kind, objective.alpha, budget, objective.lambda_set)
+    return FitTarget(objective.guarantee.kind, objective.alpha, budget)
 
 
 # --- Decide which models of a ladder to ask, and leave out those that cost more than they save ---

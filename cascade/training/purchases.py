@@ -175,7 +175,7 @@ def values_in(features: FeatureSet, history: History, state: State) -> Floats:
 def _stage(history: History, state: State, parents: Parents) -> _Stage:
     features = features_in(history, state)
     raw = values_in(features, history, state)
-    design = make_design(raw, products=False)
+    design = make_design(raw)
     columns = design.rows(raw)
     ridge = Ridge.prepare(columns, PENALTY * columns.shape[1]) if columns.shape[1] else None
     return _Stage(features, raw, design, columns, ridge, further(state, parents))

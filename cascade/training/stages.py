@@ -6,9 +6,8 @@ right. Guarantee: none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,21 +20,18 @@ from cascade.conformal.served import right_after, served_right
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Kind, get
-from cascade.guarantees.kept_answers import missing
 from cascade.policies.base import History
 from cascade.policies.design import Design
-from cascade.policies.estimators import Constant, Gain, Linear, Logistic, Scorer
+from cascade.policies.estimators import Constant, Linear, Logistic
 from cascade.policies.features import FeatureSet, offered
-from cascade.policies.learned import LearnedPolicy, StepRule, beside
+from cascade.policies.learned import beside
 from cascade.training.estimators import (
-    Ridge,
     Slope,
     Weights,
     logistic,
     make_design,
     platt,
     probabilities,
-    with_products,
 )
 
 # --- The inputs of optimal stopping: the target, and the cost of each step. The kind of guarantee defines the loss
@@ -57,20 +53,17 @@ class FitTarget:
         alpha: the mean loss that the calibration will allow, over the questions that the kind covers; None for
             "budget".
         budget_nano_usd: for "budget", the mean cost of a question that the calibration will allow, nano-USD.
-        lambda_set: the charge for one more answer in the set, in mean steps; 0 keeps every answer. It has no effect on
-            "error" and "regret", which are about the one answer served.
 
     Raises:
         UsageError: lists every problem.
 
-    >>> FitTarget("coverage", 0.1).lambda_set
-    0.0
+    >>> FitTarget("coverage", 0.1).single
+    False
     """
 
     kind: str
     alpha: float | None = None
     budget_nano_usd: float | None = None
-    lambda_set: float = 0.0
 
     def __post_init__(self) -> None:
         problems = [*self._problems()]
@@ -82,8 +75,6 @@ class FitTarget:
                 yield f"budget_nano_usd is {self.budget_nano_usd}; it is a number above 0"
         elif self.alpha is None or not 0 <= self.alpha <= 1:
             yield f"alpha is {self.alpha}; it must lie between 0 and 1"
-        if not 0 <= self.lambda_set < np.inf:
-            yield f"lambda_set is {self.lambda_set}; it must be 0 or more"
 
     @property
     def rules(self) -> Kind:
@@ -94,11 +85,6 @@ class FitTarget:
     def single(self) -> bool:
         """Whether the promise is about the one answer served, not about the set."""
         return self.rules.single
-
-    @property
-    def includes(self) -> bool:
-        """Whether answers may be left out of the set because of their charge."""
-        return self.lambda_set > 0 and not self.single
 
 
 class StepCost(NamedTuple):
@@ -154,14 +140,6 @@ def allowed(table: EpisodeTable, asked: FitTarget) -> float:
 
 # --- stages ---
 
-PRODUCTS_TIMES = 100.0
-"""The penalty of a product of two features, relative to that of a feature. 30 to 300 are as good, and 1 costs 2 to 5 %
-more with 1,000 questions."""
-MOST_MULTIPLIED = 20
-"""The most columns with products: 20 columns have 210 products, each with a weight to learn."""
-_LEAST_PRIOR = 20
-"""The fewest rows on which an earlier policy must have a finite score to be a starting point."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
@@ -185,34 +163,19 @@ class Stage:
     design: Design
     columns: Floats
 
-    def multiplied(self) -> Stage:
-        """Return the same step with squares and products of features, if there are not too many."""
-        if not self.rows.size or self.design.columns > MOST_MULTIPLIED:
-            return self
-        design = with_products(self.design, self.raw)
-        return replace(self, design=design, columns=design.rows(self.raw))
-
-    def penalty(self, each: float) -> Floats:
-        """Return the penalty of each column, float64 (D,): `each` times the features' columns, more for products.
+    def penalty(self, each: float) -> float:
+        """Return the penalty of a column: `each` times the number of columns.
 
         With k columns that explain a share R² in about equal parts, the best penalty of a ridge regression on
         standardised columns is k (1 − R²) / R²: it grows with the columns and not with the rows.
         """
-        plain = self.design.width + self.design.indicators.size
-        found = np.full(self.design.columns, float(each * max(plain, 1)))
-        found[plain:] *= PRODUCTS_TIMES
-        return found
+        return float(each * max(self.design.columns, 1))
 
 
 def staged(table: EpisodeTable) -> list[Stage]:
     """Return the T steps of a table. A step that no question reached has no rows and no features."""
     history, held, deciding = history_of(table), on_record(table), decides(table)
     return [_stage(history, t + 1, held[:, t], deciding[:, t]) for t in range(table.arrays.horizon)]
-
-
-def multiplies(table: EpisodeTable) -> bool:
-    """Whether products change anything: whether some step with a decision has few enough columns."""
-    return any(stage.rows.size and 0 < stage.design.columns <= MOST_MULTIPLIED for stage in staged(table)[:-1])
 
 
 def _stage(history: History, step: int, held: Bools, deciding: Bools) -> Stage:
@@ -224,37 +187,8 @@ def _stage(history: History, step: int, held: Bools, deciding: Bools) -> Stage:
         return Stage(step, FeatureSet((), history.sources), rows, deciding[rows], nothing, empty, nothing)
     features = FeatureSet(offered(history, step), history.sources)
     raw = features.table(history, step)[rows]
-    design = make_design(raw, products=False)
+    design = make_design(raw)
     return Stage(step, features, rows, deciding[rows], raw, design, design.rows(raw))
-
-
-def rule_before(init: LearnedPolicy | None, step: int, sources: tuple[str, ...]) -> StepRule | None:
-    """Return an earlier policy's rule of a step, if it has one and the same sources."""
-    if init is None or init.sources != sources or step > init.horizon:
-        return None
-    return init.rules[step - 1]
-
-
-def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: EpisodeTable) -> Weights | None:
-    """Return the projection of an earlier rule's score on a stage's columns, as their weights.
-
-    A linear form over features of the same names is represented exactly, apart from clipped values; other features are
-    approximated by these. For a probability the logit is projected. None if the score is finite on too few questions,
-    because the log lacks its signals.
-    """
-    if rule is None or not isinstance(scorer, Linear | Logistic) or not stage.design.columns:
-        return None
-    raw = rule.features.table(history_of(table), stage.step)[stage.rows]
-    linear = scorer if isinstance(scorer, Linear) else scorer.linear
-    values = linear.values(raw)
-    if isinstance(scorer, Logistic):
-        with np.errstate(invalid="ignore"):  # infinite values are left out below
-            values = scorer.slope * values + scorer.offset
-    finite = np.isfinite(values)
-    if np.count_nonzero(finite) < _LEAST_PRIOR:
-        return None
-    columns = stage.columns[finite]
-    return Ridge.prepare(columns, 1e-6 * len(columns)).solve(values[finite])
 
 
 # --- How likely each answer is right at each step: which one is served, and which are kept ---
@@ -314,13 +248,8 @@ def newest_answers(table: EpisodeTable) -> Answers:
     return Answers(confidence, (None,) * horizon, found, _share(table, found))
 
 
-def fit_answers(
-    table: EpisodeTable, stages: Sequence[Stage], *, seed: int = 0, init: LearnedPolicy | None = None
-) -> Answers:
-    """Fit the probabilities that answers are right, step by step: the incumbent depends on the steps before.
-
-    With `init`, the logits are shrunk towards those of the earlier policy instead of towards 0.
-    """
+def fit_answers(table: EpisodeTable, stages: Sequence[Stage], *, seed: int = 0) -> Answers:
+    """Fit the probabilities that answers are right, step by step: the incumbent depends on the steps before."""
     own = own_answers(table)
     try:
         fold = folds(table, FOLDS, seed)
@@ -330,8 +259,7 @@ def fit_answers(
     confidence: list[tuple[Logistic | None, ...]] = []
     incumbent: list[Logistic | None] = []
     for stage in stages:
-        rule = rule_before(init, stage.step, table.sources)
-        step = _of_step(table, stage, found, fold, rule)
+        step = _of_step(table, stage, found, fold)
         confidence.append(step.confidence)
         incumbent.append(step.incumbent)
         found[stage.rows, stage.step - 1] = step.out_of_fold
@@ -345,7 +273,7 @@ class _Step(NamedTuple):
     out_of_fold: Floats
 
 
-def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints, rule: StepRule | None) -> _Step:
+def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints) -> _Step:
     """Fit one step; `found` has the confidences of the steps before."""
     t, rows = stage.step - 1, stage.rows
     before = found[rows, :t].reshape(rows.size, t * found.shape[2])
@@ -354,28 +282,19 @@ def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints, rule:
     chances, models = np.full((rows.size, len(table.sources)), np.nan), list[Logistic | None]()
     for place in range(len(table.sources)):
         there = table.arrays.present[rows, t, place]
-        earlier = rule.confidence[place] if rule is not None else None
-        fit = chance(
-            stage, table.arrays.correct[rows, t, place], there, fold[rows], _prior(earlier, rule, stage, table)
-        )
+        fit = chance(stage, table.arrays.correct[rows, t, place], there, fold[rows])
         models.append(None if fit is None else fit.model)
         if fit is not None:
             chances[there, place] = fit.out_of_fold[there]
     incumbent, rival = None, np.full(rows.size, np.nan)
     if t and any(model is not None for model in models):
         right = right_after(table.arrays, found, t)[rows]
-        earlier = rule.incumbent if rule is not None else None
-        fit = chance(stage, right, known, fold[rows], _prior(earlier, rule, stage, table))
+        fit = chance(stage, right, known, fold[rows])
         if fit is not None:
             incumbent, rival = fit.model, np.where(known, fit.out_of_fold, np.nan)
     made = beside(chances, rival, best)
     kept = np.array([model is None for model in models], dtype=np.bool_)
     return _Step(tuple(models), incumbent, np.where(kept, found[rows, t], made))
-
-
-def _prior(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: EpisodeTable) -> Floats | None:
-    prior = prior_of(scorer, rule, stage, table)
-    return None if prior is None else prior.weights
 
 
 class Chance(NamedTuple):
@@ -388,10 +307,10 @@ class Chance(NamedTuple):
     out_of_fold: Floats
 
 
-def chance(stage: Stage, event: Bools, counted: Bools, fold: Ints, prior: Floats | None = None) -> Chance | None:
+def chance(stage: Stage, event: Bools, counted: Bools, fold: Ints) -> Chance | None:
     """Fit the probability of an event on the rows that count; None if they are too few, or all in one fold.
 
-    `counted`, bool (k,), marks the rows of the stage that count; the weights are shrunk towards `prior`, float64 (D,).
+    `counted`, bool (k,), marks the rows of the stage that count.
     """
     if np.count_nonzero(counted) < LEAST_ROWS or np.unique(fold[counted]).size < 2:
         return None
@@ -400,9 +319,9 @@ def chance(stage: Stage, event: Bools, counted: Bools, fold: Ints, prior: Floats
     for which in np.unique(fold):
         held_out = fold == which
         seen = counted & ~held_out
-        logit[held_out] = logistic(stage.columns[seen], y[seen], penalty, prior=prior).of(stage.columns[held_out])
+        logit[held_out] = logistic(stage.columns[seen], y[seen], penalty).of(stage.columns[held_out])
     slope = platt(logit[counted], y[counted])
-    whole = logistic(stage.columns[counted], y[counted], penalty, prior=prior)
+    whole = logistic(stage.columns[counted], y[counted], penalty)
     return Chance(logistic_of(stage.design, whole, slope), probabilities(slope.slope * logit + slope.offset))
 
 
@@ -415,118 +334,3 @@ def logistic_of(design: Design, weights: Weights, slope: Slope | None = None) ->
 def _share(table: EpisodeTable, confidence: Floats) -> float:
     """Return the share of logged steps after which the answer served is right."""
     return float(served_right(table.arrays, confidence)[on_record(table)].mean())
-
-
-# --- Which answers to keep in the set if each answer has a charge (lambda) ---
-# An answer is a *find* if it is right and no earlier answer is. Keeping it has the expected benefit μ · P(find) and
-# costs lambda. Its score is the log-odds of P(find) minus those of lambda / μ, times 1 − lambda / μ. The score is 0 if
-# benefit and cost are equal, and near 0 it is about μ · P(find) / lambda − 1: benefit per price, as in the score of
-# going on (`stopping`).
-
-_EDGE = 1e-6
-"""lambda / μ is kept at least this far from 0 and 1, so that log-odds are finite."""
-_CERTAIN = 700.0
-"""A logit at which a served probability is 1 to the bit."""
-
-
-class Inclusion(NamedTuple):
-    """The probability that each answer is a find.
-
-    Attributes:
-        models: for each step and candidate, the model of P(find); None if there is too little data: the answer is kept.
-        out_of_fold: float64 (n, T, m), the logits of P(find) out of fold; +inf if the answer is always kept, −inf if
-            there is none.
-        lambda_set: the charge for an answer, in mean steps.
-    """
-
-    models: tuple[tuple[Logistic | None, ...], ...]
-    out_of_fold: Floats
-    lambda_set: float
-
-    def kept(self, price: float) -> Bools:
-        """Return the answers whose expected benefit is at least their charge at a price of the loss: bool (n, T, m)."""
-        found: Bools = self.out_of_fold > self.lambda_set / price
-        return found
-
-
-def finds(table: EpisodeTable) -> Bools:
-    """Return which answers are finds, bool (n, T, m): those that are right if no earlier answer is."""
-    arrays = table.arrays
-    n, flat = arrays.n, arrays.answer.reshape(arrays.n, -1)
-    right = arrays.correct.reshape(n, -1)
-    first = np.where(right.any(axis=1), flat[np.arange(n), right.argmax(axis=1)], -1)
-    found: Bools = arrays.correct & (arrays.answer == first[:, None, None])
-    return found
-
-
-def fit_inclusion(table: EpisodeTable, stages: Sequence[Stage], asked: FitTarget, *, seed: int = 0) -> Inclusion:
-    """Fit the probability that each answer is a find, by logistic regressions (`chance`)."""
-    event, present = finds(table), table.arrays.present
-    out = np.where(present, np.inf, -np.inf)
-    try:
-        fold = folds(table, FOLDS, seed)
-    except UsageError:  # all questions are of one group: every answer is kept
-        return Inclusion(((None,) * len(table.sources),) * len(stages), out, asked.lambda_set)
-    models = []
-    for stage in stages:
-        t, rows = stage.step - 1, stage.rows
-        made = list[Logistic | None]()
-        for place in range(len(table.sources)):
-            there = present[rows, t, place]
-            fit = chance(stage, event[rows, t, place], there, fold[rows])
-            made.append(None if fit is None else fit.model)
-            if fit is not None:
-                out[rows[there], t, place] = fit.out_of_fold[there]
-        models.append(tuple(made))
-    return Inclusion(tuple(models), out, asked.lambda_set)
-
-
-def with_inclusion(table: EpisodeTable, inclusion: Inclusion, cost: Floats, price: float) -> tuple[Floats, Floats]:
-    """Return the loss of stopping after each step and the cost of each step, float64 (n, T), if answers are left out.
-
-    An answer is left out if its benefit is below its charge; a step's cost includes the charge for its new answers. The
-    likeliest find of the step at which the walk stops is always kept: no set is empty (`policies.base.actions`).
-    """
-    arrays, kept = table.arrays, inclusion.kept(price)
-    found = np.logical_or.accumulate((kept & arrays.correct).any(axis=2), axis=1)
-    best = inclusion.out_of_fold.argmax(axis=2)
-    found |= np.take_along_axis(arrays.correct, best[:, :, None], axis=2)[:, :, 0]
-    return missing(table, found), cost + inclusion.lambda_set * _new(arrays.answer, kept)
-
-
-def _new(answer: np.ndarray[tuple[int, ...], np.dtype[np.int64]], kept: Bools) -> Floats:
-    """Return how many answers each step adds to the set, repetitions not counted: float64 (n, T)."""
-    flat, held = answer.reshape(len(answer), -1), kept.reshape(len(answer), -1)
-    new = held.copy()
-    for place in range(1, flat.shape[1]):
-        new[:, place] &= ~((flat[:, :place] == flat[:, [place]]) & held[:, :place]).any(axis=1)
-    return np.asarray(new.reshape(answer.shape).sum(axis=2), dtype=np.float64)
-
-
-def at_price(inclusion: Inclusion, price: float) -> list[tuple[Linear | None, ...]]:
-    """Return the scores of the answers at a price of the loss: 0 if an answer's benefit equals its charge."""
-    share = min(max(inclusion.lambda_set / price, _EDGE), 1.0 - _EDGE)
-    shift = math.log(share) - math.log1p(-share)
-    return [
-        tuple([None if one is None else _log_odds(one, shift, 1.0 - share) for one in step])
-        for step in inclusion.models
-    ]
-
-
-def _log_odds(model: Logistic, shift: float, times: float) -> Linear:
-    linear = model.linear
-    steep = times * model.slope
-    return Linear(linear.design, steep * linear.weights, steep * linear.intercept + times * (model.offset - shift))
-
-
-def per_price(inclusion: Inclusion) -> list[tuple[Gain | None, ...]]:
-    """Return the scores of the answers as finds per price, P(find) / lambda: `index2` has gains per price too."""
-    return [
-        tuple([None if one is None else _gain(one, inclusion.lambda_set) for one in step]) for step in inclusion.models
-    ]
-
-
-def _gain(model: Logistic, lambda_set: float) -> Gain:
-    design = model.linear.design
-    certain = Logistic(Linear(design, np.zeros(design.columns), _CERTAIN))
-    return Gain(model, (certain,), (None,), np.array([lambda_set]))

@@ -6,8 +6,8 @@ bound on the mean loss. With a price μ on the loss the best rule goes on if
     Q_t(h) = E[ μ · (loss of stopping now − loss of stopping later) − cost of going on | h ] > 0,
 
 if later decisions are optimal too. The estimators differ in how they estimate Q: net benefit (`fit_net_benefit`) by
-backward induction with a ridge regression after each step, `boosted` (`trees`) by trees, `index2` (`lookahead`) by the
-probability that further steps avoid the loss, per cost.
+backward induction with a ridge regression after each step, `fit_purchases` (`purchases`) for each call that may be
+bought next.
 
 All scores are benefit per price: at each step, Q is divided by the mean cost of the next step. At kappa = 0 the
 division changes nothing. At other thresholds it makes the threshold act like another price of the loss: near Q = 0 a
@@ -37,20 +37,14 @@ from cascade.training.estimators import Ridge, Weights
 from cascade.training.stages import (
     Answers,
     FitTarget,
-    Inclusion,
     Stage,
     StepCost,
     allowed,
-    at_price,
     fit_answers,
-    fit_inclusion,
     newest_answers,
     own_answers,
-    prior_of,
-    rule_before,
     staged,
     step_cost,
-    with_inclusion,
 )
 
 _LEAST_PRICE = 0.01
@@ -77,8 +71,6 @@ class Problem(NamedTuple):
         loss: float64 (n, T), the loss of stopping after each step (`Kind.loss`).
         cost: the cost of each step, in mean steps.
         answers: the probabilities that answers are right.
-        inclusion: the probabilities that answers are finds; None if every answer is kept.
-        init: an earlier policy to start from.
         seed: the seed of the folds and of trees.
     """
 
@@ -88,8 +80,6 @@ class Problem(NamedTuple):
     loss: Floats
     cost: StepCost
     answers: Answers
-    inclusion: Inclusion | None
-    init: LearnedPolicy | None = None
     seed: int = 0
 
     @property
@@ -99,37 +89,22 @@ class Problem(NamedTuple):
         means = [float(some.mean()) if some.size else 1.0 for some in following]
         return np.maximum(np.array(means, dtype=np.float64), _LEAST_PRICE)
 
-    def multiplied(self) -> Problem:
-        """Return the problem whose designs for going on have products of features (`stages.Stage.multiplied`)."""
-        return self._replace(stages=tuple([stage.multiplied() for stage in self.stages]))
 
-
-def build(
-    table: EpisodeTable,
-    asked: FitTarget,
-    *,
-    products: bool = False,
-    confidences: bool = True,
-    init: LearnedPolicy | None = None,
-    seed: int = 0,
-) -> Problem:
+def build(table: EpisodeTable, asked: FitTarget, *, confidences: bool = True, seed: int = 0) -> Problem:
     """Return a table's stopping problem.
 
-    With `products` the designs for going on have products of features. Without `confidences` the probabilities that
-    answers are right are fitted only for the single answer, whose loss depends on which is served. Weights are shrunk
-    towards the probabilities and the score of `init`, scaled to fit the questions.
+    Without `confidences` the probabilities that answers are right are fitted only for the single answer, whose loss
+    depends on which is served.
     """
     cost, stages = step_cost(table), tuple(staged(table))
     if asked.rules.last_is_safe(table):
         answers = newest_answers(table)
     elif confidences or asked.single:
-        answers = fit_answers(table, stages, seed=seed, init=init)
+        answers = fit_answers(table, stages, seed=seed)
     else:
         answers = own_answers(table)
     loss = asked.rules.loss(table, answers.out_of_fold)
-    inclusion = fit_inclusion(table, stages, asked, seed=seed) if asked.includes else None
-    bare = Problem(table, asked, stages, loss, cost, answers, inclusion, init, seed)
-    return bare.multiplied() if products else bare
+    return Problem(table, asked, stages, loss, cost, answers, seed)
 
 
 ProblemBuilder: TypeAlias = Callable[..., Problem]
@@ -145,13 +120,12 @@ class SharedProblem:
     def __init__(self) -> None:
         self._last: tuple[EpisodeTable, tuple[object, ...], Problem] | None = None
 
-    def __call__(self, table: EpisodeTable, asked: FitTarget, *, products: bool = False, **more: Any) -> Problem:
+    def __call__(self, table: EpisodeTable, asked: FitTarget, **more: Any) -> Problem:
         """Return the same as `build`."""
         key = (asked, *sorted(more.items()))
         if self._last is None or self._last[0] is not table or self._last[1] != key:
             self._last = table, key, build(table, asked, **more)
-        bare = self._last[2]
-        return bare.multiplied() if products else bare
+        return self._last[2]
 
 
 def policy_of(
@@ -269,13 +243,11 @@ class Induced(NamedTuple):
     Attributes:
         price: μ, in mean steps.
         weights: for each step but the last, the weights of its rule; None if no question decides there.
-        targets: for each step but the last, the regression targets; None if no question decides there.
         outcome: the mean loss and cost of the rules.
     """
 
     price: float
     weights: tuple[Weights | None, ...]
-    targets: tuple[Floats | None, ...]
     outcome: Outcome
 
 
@@ -287,18 +259,17 @@ def fit_net_benefit(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy
     Guarantee: none; any scores are valid, and the threshold is certified on other questions. The order of the rows
     changes only rounding. A stricter alpha never gives a lower price.
     """
-    induced = induce(problem, penalty)
+    rules = induce(problem, penalty)
     scorers = [
-        None if found is None else Linear(stage.design, found.weights / price, found.intercept / price)
-        for stage, found, price in zip(problem.stages[:-1], induced.weights, problem.prices.tolist(), strict=True)
+        None if fitted is None else Linear(stage.design, fitted.weights / price, fitted.intercept / price)
+        for stage, fitted, price in zip(problem.stages[:-1], rules.weights, problem.prices.tolist(), strict=True)
     ]
-    include = None if problem.inclusion is None else at_price(problem.inclusion, induced.price)
-    return policy_of(problem, "net_benefit", scorers, include)
+    return policy_of(problem, "net_benefit", scorers)
 
 
 def induce(problem: Problem, penalty: float = PENALTY) -> Induced:
     """Find the price of a loss, and fit the rules at that price."""
-    steps = [_Regression.prepare(stage, penalty, problem) for stage in problem.stages[:-1]]
+    steps = [_Regression.prepare(stage, penalty) for stage in problem.stages[:-1]]
     price = price_of_loss(problem, lambda one: _at(problem, steps, one).outcome)
     return _at(problem, steps, price)
 
@@ -309,37 +280,20 @@ class _Regression(NamedTuple):
     stage: Stage
     columns: Floats
     ridge: Ridge | None
-    prior: Weights | None
 
     @classmethod
-    def prepare(cls, stage: Stage, penalty: float, problem: Problem) -> _Regression:
+    def prepare(cls, stage: Stage, penalty: float) -> _Regression:
         columns = stage.columns if stage.deciding.all() else stage.columns[stage.deciding]
-        rule = rule_before(problem.init, stage.step, problem.table.sources)
-        prior = prior_of(None if rule is None else rule.next, rule, stage, problem.table)
-        ridge = Ridge.prepare(columns, stage.penalty(penalty)) if len(columns) else None
-        return cls(stage, columns, ridge, prior)
+        return cls(stage, columns, Ridge.prepare(columns, stage.penalty(penalty)) if len(columns) else None)
 
     def solve(self, y: Floats) -> Weights | None:
-        """Return the regression of y; with an earlier policy, of the residual of its scaled score."""
-        if self.ridge is None:
-            return None
-        if self.prior is None:
-            return self.ridge.solve(y)
-        said = self.prior.of(self.columns)
-        about = said - said.mean()
-        spread = float(about @ about)
-        times = max(0.0, float(about @ y) / spread) if spread > 0 else 0.0
-        rest = self.ridge.solve(y - times * said)
-        return Weights(rest.intercept + times * self.prior.intercept, rest.weights + times * self.prior.weights)
+        return None if self.ridge is None else self.ridge.solve(y)
 
 
 def _at(problem: Problem, steps: Sequence[_Regression], price: float) -> Induced:
     """Fit the rules of one price, from the last step back."""
     loss, cost = problem.loss, problem.cost.values
-    if problem.inclusion is not None:
-        loss, cost = with_inclusion(problem.table, problem.inclusion, cost, price)
     weights: list[Weights | None] = [None] * len(steps)
-    targets: list[Floats | None] = [None] * len(steps)
 
     def decide(t: int, ahead: Walked) -> Bools:
         step, onward = steps[t], np.zeros(len(loss), dtype=np.bool_)
@@ -347,9 +301,9 @@ def _at(problem: Problem, steps: Sequence[_Regression], price: float) -> Induced
         if rows.size:
             y = price * (loss[rows, t] - ahead.loss[rows]) - ahead.cost[rows]
             found = step.solve(y)
-            weights[t], targets[t] = found, y
+            weights[t] = found
             onward[rows] = False if found is None else found.of(step.columns) > 0
         return onward
 
     outcome = backward(loss, cost, decide)
-    return Induced(price, tuple(weights), tuple(targets), outcome)
+    return Induced(price, tuple(weights), outcome)

@@ -1,11 +1,7 @@
-"""Gradient-boosted regression trees, fitted by scikit-learn and exported as plain arrays; and net benefit with them.
+"""Gradient-boosted regression trees, fitted by scikit-learn and exported as plain arrays.
 
 Serving needs numpy alone. scikit-learn is imported only where it is used. `design/fitting.md` says why its
 histogram-based trees were chosen, and not its older ones or LightGBM.
-
-`fit_boosted` fits trees to the targets of the ridge regressions, at their price. The later decisions behind the targets
-are those of the ridge rules. With targets from their own later decisions, trees would overfit the value of stopping
-later in sample; out of fold, they would learn from fewer questions than the served policy (`design/fitting.md`).
 """
 
 from __future__ import annotations
@@ -17,11 +13,8 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import CascadeError, MissingExtraError, UsageError
 from cascade.policies.estimators import Constant
-from cascade.policies.learned import LearnedPolicy
 from cascade.policies.trees import Trees
 from cascade.training.estimators import checked_column, one_thread
-from cascade.training.stages import at_price
-from cascade.training.stopping import Problem, induce, policy_of
 
 _CHECKED = 256
 """Rows on which the exported trees are compared with scikit-learn's own predictions."""
@@ -134,25 +127,8 @@ def _sklearn() -> Any:
     return HistGradientBoostingRegressor
 
 
-# --- net benefit with boosted trees ---
-
-
 _MANY = 10_000
 """The number of questions from which larger trees pay; with fewer, targets are mostly noise."""
-
-
-def fit_boosted(problem: Problem) -> LearnedPolicy:
-    """Fit optimal stopping by net benefit with boosted trees; the trees ignore an earlier policy.
-
-    Guarantee: none; any scores are valid, and the threshold is certified on other questions.
-    """
-    induced = induce(problem)
-    scorers = [
-        None if y is None else grown(stage.raw[stage.deciding], y / price, problem.seed)
-        for stage, y, price in zip(problem.stages[:-1], induced.targets, problem.prices.tolist(), strict=True)
-    ]
-    include = None if problem.inclusion is None else at_price(problem.inclusion, induced.price)
-    return policy_of(problem, "boosted", scorers, include)
 
 
 def grown(raw: Floats, y: Floats, seed: int) -> Trees | Constant:

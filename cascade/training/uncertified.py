@@ -21,9 +21,9 @@ from cascade.guarantees.base import Guarantee, Kind
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen, Threshold
 from cascade.policies.learned import BARE, LearnedPolicy
-from cascade.training.dividing import SHARE, Embedding, about_training, divided
+from cascade.training.dividing import SHARE, about_training, divided
 from cascade.training.estimators import one_thread
-from cascade.training.fitting import How, Sizes, prepared
+from cascade.training.fitting import Sizes, check_parts, objective_of
 from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import Networks
 from cascade.training.portfolio import asked_of, sees_something
@@ -86,8 +86,6 @@ def fit_uncertified(
     config: CascadeConfig | None = None,
     seed: int = 0,
     calibration_share: float = SHARE,
-    lambda_set: float = 0.0,
-    embedding: Embedding | None = None,
 ) -> Uncertified:
     """Train a policy network without a certificate, and evaluate it on questions that it has not seen.
 
@@ -104,16 +102,13 @@ def fit_uncertified(
     if method not in BARE:
         raise UsageError(f"Only {' and '.join(BARE)} are trained without a certificate, not {method}.")
     trains = networks or Networks()
-    how = How(method, config, seed, lambda_set, embedding=embedding)
     parts = divided(tables, guarantee, share=calibration_share, seed=seed)
-    ready = prepared(parts, guarantee, how)
-    parts = ready.parts
+    check_parts(parts, guarantee, config)
     if not parts.training.n or not sees_something(parts.training):
         raise UsageError(f"{parts.calibration.dataset} has no feature that a network could learn from.")
-    policy = trains.policy(parts.training, asked_of(ready.objective), method, seed=seed)
+    policy = trains.policy(parts.training, asked_of(objective_of(parts, guarantee)), method, seed=seed)
     learning = trains.training_of(policy)
     assert learning is not None  # noqa: S101 - it was made to be served
-    policy = ready.attached(policy)
     sample = sample_of(parts.calibration, policy)
     played = play(sample.table, sample.scores, Threshold(policy.kappa))
     done = realised(sample.table, played)
@@ -132,7 +127,7 @@ def fit_uncertified(
         done,
         reference_cost(sample.table),
         parts.training,
-        (*ready.notes, *about_training(learning)),
+        tuple(about_training(learning)),
     )
 
 

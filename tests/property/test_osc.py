@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +15,11 @@ from cascade.conformal.arrays import levels
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation.simulate import WORLDS, simulate
-from cascade.policies.learned import LearnedPolicy
-from cascade.training.lookahead import fit_lookahead
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit, induce
 from property.examples import times
 
 KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")
-FITS: tuple[Callable[..., LearnedPolicy], ...] = (fit_net_benefit, fit_lookahead)
 WORLD = WORLDS["hotpotqa/llama-3.2-3b"]
 
 
@@ -41,10 +37,10 @@ def ragged(seed: int, n: int, horizon: int, width: int) -> EpisodeTable:
     )
 
 
-def asked(kind: str, table: EpisodeTable, share: float, charge: float) -> FitTarget:
+def asked(kind: str, table: EpisodeTable, share: float) -> FitTarget:
     if kind != "budget":
-        return FitTarget(kind, share, lambda_set=charge)
-    return FitTarget(kind, budget_nano_usd=1.0 + share * float(table.arrays.cost.sum(axis=1).mean()), lambda_set=charge)
+        return FitTarget(kind, share)
+    return FitTarget(kind, budget_nano_usd=1.0 + share * float(table.arrays.cost.sum(axis=1).mean()))
 
 
 @times(0.5)
@@ -54,24 +50,15 @@ def asked(kind: str, table: EpisodeTable, share: float, charge: float) -> FitTar
     horizon=st.integers(1, 3),
     width=st.integers(1, 2),
     kind=st.sampled_from(KINDS),
-    fit=st.sampled_from(FITS),
     share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-    charge=st.sampled_from([0.0, 0.2]),
 )
 def test_any_log_can_be_fitted_on_and_scored(
-    seed: int,
-    n: int,
-    horizon: int,
-    width: int,
-    kind: str,
-    fit: Callable[..., LearnedPolicy],
-    share: float,
-    charge: float,
+    seed: int, n: int, horizon: int, width: int, kind: str, share: float
 ) -> None:
     table = ragged(seed, n, horizon, width)
     if kind == "regret" and not table.walks[GUIDE_ONLY].known.any():
         return
-    policy = fit(build(table, asked(kind, table, share, charge)))
+    policy = fit_net_benefit(build(table, asked(kind, table, share)))
     shown, scores = scored(policy, table)
     assert not np.isnan(scores.next).any()
     levels(shown.arrays, scores)
@@ -83,7 +70,7 @@ def test_any_log_can_be_fitted_on_and_scored(
 def test_the_order_of_the_rows_changes_nothing(seed: int, kind: str) -> None:
     table = simulate(WORLD, 120, seed % 50)
     order = np.random.default_rng(seed).permutation(table.n)
-    goal = asked(kind, table, 0.6 if kind == "budget" else 0.15, 0.0)
+    goal = asked(kind, table, 0.6 if kind == "budget" else 0.15)
     one, other = (fit_net_benefit(build(some, goal, confidences=False)) for some in (table, table.take(order)))
     mine, its = (scored(policy, table)[1].next[:, :-1] for policy in (one, other))
     assert np.allclose(mine, its, rtol=1e-7, atol=1e-9)
@@ -107,9 +94,7 @@ def test_a_stricter_alpha_never_has_a_lower_price(seed: int, alphas: list[float]
 @given(seed=st.integers(0, 10**6), shares=st.lists(st.floats(0.05, 1.5), min_size=2, max_size=4))
 def test_a_larger_budget_never_has_a_lower_price(seed: int, shares: list[float]) -> None:
     table = replace(ragged(seed, 60, 3, 2), cost_known=True)
-    prices = [
-        induce(build(table, asked("budget", table, share, 0.0), confidences=False)).price for share in sorted(shares)
-    ]
+    prices = [induce(build(table, asked("budget", table, share), confidences=False)).price for share in sorted(shares)]
     assert prices == sorted(prices)
 
 

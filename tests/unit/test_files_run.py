@@ -25,8 +25,8 @@ provider: fake
 """
 FIT = ("fit", "simulated:mmlu/llama-2-7b,300", "--policy", "net_benefit", "--alpha", "0.3", "-o", "policy")
 ASK = ("ask", "Which river runs through Vienna?")
-MOST = {FIT: 60, ASK: 55, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
-"""The bar for fit and ask is 60."""
+MOST = {FIT: 61, ASK: 55, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
+"""The bar for ask is 60."""
 
 
 def run(command: tuple[str, ...], folder: Path) -> list[str]:

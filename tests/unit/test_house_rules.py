@@ -35,7 +35,6 @@ ONLY_IN = {
     "yaml": {"config/yamlfile.py"},
     "math_verify": {"matching/maths_worker.py"},
     "matplotlib": {f"evaluation/{name}.py" for name in ("learning_plot", "plots")},
-    "onnxruntime": {"strategies/embedding.py"},
     "pyarrow": {"episodes/parquet.py"},
     "sklearn": {"training/trees.py"},
     "threadpoolctl": {"training/estimators.py"},

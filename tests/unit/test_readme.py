@@ -13,7 +13,7 @@ GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
 WORDS = (
     *("question", "base", "guide", "step", "candidate", "signal", "feature", "policy", "score", "threshold, κ (kappa)"),
     *("guarantee", "certificate", "calibration set", "coverage", "regret", "error", "reference", "audit", "alarm"),
-    *("fallback", "level", "trace", "log", "episode", "UALA", "LLM-exit", "index2", "lookahead", "net benefit"),
+    *("fallback", "level", "trace", "log", "episode", "UALA", "LLM-exit", "net benefit"),
     *("P(yes)", "horizon, T", "conformal", "depth mixture", "ladder", "clairvoyant bound", "segment", "group"),
 )
 

@@ -52,7 +52,7 @@ class CCPOConfig(BaseModel):
     """ξ in η_t. Paper: 0.1."""
 
     # --- what is optimised ---
-    lambda_set: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    lambda_set: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """λ, the charge for each answer kept, in mean steps; None: the charge of the fit."""
     aim: Positive = 1.0
     """The share of the allowed loss that training aims at."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -93,19 +93,18 @@ def fit_network(
 
     Raises:
         UsageError: there is no question, nothing to decide, the method does not exist, or the log lacks what the kind
-            needs; or the levels have several kinds of promise, or charge answers differently.
+            needs; or the levels have several kinds of promise.
     """
     targets = {"": asked} if isinstance(asked, FitTarget) else asked
     if method not in NETWORKS:
         raise UsageError(f"There is no policy network {method!r}; there are {', '.join(NETWORKS)}.")
-    if len({(one.kind, one.lambda_set) for one in targets.values()}) > 1:
-        raise UsageError("The levels of one network must have one kind of promise and the same charge for answers.")
+    if len({one.kind for one in targets.values()}) > 1:
+        raise UsageError("The levels of one network must have one kind of promise.")
     settings = config or CCPOConfig()
     if table.arrays.horizon < 2:
         raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
     first = next(iter(targets.values()))
-    # The network also learns which answers to keep, so no probabilities of finds are fitted.
-    problem = builder(table, replace(first, lambda_set=0.0), confidences=confidences, seed=seed)
+    problem = builder(table, first, confidences=confidences, seed=seed)
     encoding = encoding_of(problem.stages, len(targets))
     setting = TrainingProblem(
         walks_of(problem, encoding, settings.device),
@@ -122,9 +121,7 @@ def fit_network(
 def _goal(problem: Problem, asked: Sequence[FitTarget], config: CCPOConfig) -> Goal:
     """Return the goal of training, in its units: mean losses and mean steps."""
     limits = [_limit(problem, one) * config.aim for one in asked]
-    charged = asked[0].lambda_set if config.lambda_set is None else config.lambda_set
-    if asked[0].single:  # one answer is served whatever is kept (`FitTarget.lambda_set`)
-        charged = 0.0
+    charged = 0.0 if asked[0].single else config.lambda_set  # one answer is served whatever is kept
     return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged, asked[0].rules.on_cost)
 
 

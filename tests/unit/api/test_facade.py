@@ -69,8 +69,8 @@ def test_a_whole_guarantee_is_given_alone(log: Any) -> None:
 
 def test_everything_that_is_wrong_is_one_error() -> None:
     with pytest.raises(cascade.UsageError) as found:
-        cascade.fit("nowhere.jsonl", policy="thresold", lambda_set=-1, alpha=2)
-    for said in ("nowhere.jsonl", "thresold", "--lambda-set", "2"):
+        cascade.fit("nowhere.jsonl", policy="thresold", calibration_share=7, alpha=2)
+    for said in ("nowhere.jsonl", "thresold", "not 7", "2"):
         assert said in str(found.value)
 
 

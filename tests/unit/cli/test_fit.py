@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from cascade.evaluation.logs import open_log
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
 from cascade.policies.reading import read
-from cascade.strategies.embedding import SentenceModel
 from cascade.training.fitting import fit_policy
 from unit.cli.certified import POLICY, Row, hard_rows, ladder_rows
-from unit.embedder import Embedder, logged
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
@@ -167,7 +164,6 @@ def test_hostile_names_reach_neither_terminal_nor_card(plotted: None, cli: Cli, 
         (["--guarantee", "error", "--alpha", "0.3", "--delta", "0.2", "--abstain"], "error", 0.3, 0.2),
         (["--guarantee", "regret", "--alpha", "0.3"], "regret", 0.3, 0.1),
         (["--budget", "0.0025", "--most", "0.01"], "budget", None, None),
-        (["--lambda-set", "0.1"], "coverage", 0.1, None),
     ],
 )
 def test_every_kind_is_fitted_and_certified(
@@ -193,21 +189,6 @@ def test_a_method_alone(cli: Cli, log: str) -> None:
     assert (found["method"], [one["name"] for one in found["candidates"]]) == ("depth", ["fixed depth"])
     ran = cli("fit", log, "-o", "policy", "--policy", "tree")
     assert (ran.code, ran.out) == (2, "")
-
-
-def test_the_questions_of_a_policy_to_start_from_certify_nothing(cli: Cli, written: Write, tmp_path: Path) -> None:
-    rows, more = hard_rows(100, range(0, 40, 2)), hard_rows(100, range(0, 40, 2), about="newer")
-    for one in more:
-        one["episode_id"] = f"n{one['episode_id']}"
-    cli("fit", written(rows), "-o", "old")
-    ran = cli("fit", written([*rows, *more], "both.jsonl"), "--init", "old", "-o", "new", "--json")
-    found, old = document(ran), read(tmp_path / "old").seen.all
-    assert not set(read(tmp_path / "new").questions) & old
-    assert found["sizes"]["questions"] == 200
-    assert "| started from | old |" in (tmp_path / "new" / "README.md").read_text()
-    cli("calibrate", written(rows), "--policy", POLICY, "-o", "hand")
-    ran = cli("fit", written(rows), "--init", "hand", "-o", "new", "--force")
-    assert (ran.code, ran.err.count("was not fitted")) == (2, 1)
 
 
 # --- 3: not certified ---
@@ -251,7 +232,6 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
         (["--policy", "treshold"], "did you mean threshold"),
         (["--calibration-share", "1.5"], "must lie between 0 and 1"),
         (["--where", "step=1"], "cut episodes apart"),
-        (["--init", "nowhere"], "not a policy directory"),
     ],
 )
 def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: list[str], said: str) -> None:
@@ -323,49 +303,3 @@ def test_a_fitted_directory_is_calibrated_again(cli: Cli, log: str, written: Wri
     assert {name for name in FILES if after[name] != before[name]} == {"certificate.json"}
     assert read_policy(tmp_path / "policy").artifact.certificates[0].n == 60
     assert cli("calibrate", log, "--policy", "policy").code == 2  # it was fitted on these
-
-
-# --- sentence embeddings
-
-
-@pytest.fixture
-def sentences(monkeypatch: pytest.MonkeyPatch) -> list[Embedder]:
-    """Put a sentence model of the tests in the place of the real one, and return those that were made."""
-    made: list[Embedder] = []
-
-    def make() -> Embedder:
-        made.append(Embedder())
-        return made[-1]
-
-    monkeypatch.setattr("cascade.strategies.embedding.sentence_model", make)
-    return made
-
-
-def test_with_embed_what_questions_are_about_is_offered_and_played_by_every_command(
-    cli: Cli, written: Write, tmp_path: Path, sentences: list[Embedder]
-) -> None:
-    log, policy = written(logged(500)), str(tmp_path / "policy")
-    asked = ("--guarantee", "regret", "--alpha", "0.1", "--delta", "0.1")
-    assert cli("fit", log, *asked, "-o", str(tmp_path / "bare"), "--json").code == 0
-    assert not sentences
-    found = document(cli("fit", log, *asked, "--embed", "-o", policy, "--json"))
-    assert read(policy).policy["embedding"] == "fake:1"
-    assert "asked.embedding_0" in [one["name"] for one in read(policy).policy["features"]]
-    assert found
-    assert document(cli("verify", policy, log, "--json"))["ok"] is True
-    fresh = written(logged(300, 500), "fresh.jsonl")
-    assert document(cli("evaluate", fresh, "--policy", policy, "--json"))["datasets"][0]["rows"][0]["avg_length"] < 1.8
-    assert cli("calibrate", fresh, "--policy", policy, "-o", str(tmp_path / "again")).code == 0
-    assert read(tmp_path / "again").policy["embedding"] == "fake:1"
-    assert len(sentences) >= 4
-
-
-def test_embed_without_the_sentence_model_says_how_to_get_it(
-    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cascade.strategies.embedding.sentence_model", SentenceModel)
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    ran = cli("fit", log, "--embed", "-o", str(tmp_path / "policy"))
-    assert ran.code == 2
-    assert 'pip install "certified-cascade[embed]"' in words(ran.err)
-    assert not (tmp_path / "policy").exists()

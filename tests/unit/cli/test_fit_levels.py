@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from cascade.evaluation import plots
 from cascade.factory import read_levels
 from cascade.policies.reading import read
 from unit.cli.certified import hard_rows
-from unit.embedder import Embedder, logged
 
 Cli = Callable[..., Any]
 LEVELS = "low=0.3,medium=0.2,high=0.05"
-PROBLEMS = 3 if find_spec("torch") else 4
 COMPLETE = {"README.md", "certificate.json", "frontier.svg", "model.safetensors", "policy.json"}
 CONFIG = """\
 models:
@@ -133,14 +130,6 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
                 "no policy 'nothing'",
             ],
         ),
-        (
-            ("--levels", "low=2,high=0.1", "--policy", "ccpo", "--init", "earlier"),
-            [
-                f"{PROBLEMS} problems:",
-                "--init cannot be combined with one network for several levels",
-                "--init earlier is not a policy",
-            ],
-        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_at_once(
@@ -167,7 +156,7 @@ def test_levels_are_not_written_over_other_files(cli: Cli, log: str, tmp_path: P
     assert "project/levels/low holds files that do not belong to a level of project" in words(ran.err)
     (tmp_path / "project" / "levels" / "high").mkdir()
     (tmp_path / "project" / "levels" / "high" / "policy.json").write_text("{}")
-    ran = cli("fit", log, "--levels", LEVELS, "-o", "project", "--lambda-set", "-1")
+    ran = cli("fit", log, "--levels", LEVELS, "-o", "project", "--calibration-share", "7")
     assert "2 problems:" in words(ran.err)
     assert "project/levels/low, project/levels/high hold files that do not belong to a level" in words(ran.err)
 
@@ -219,7 +208,7 @@ def test_levels_that_are_numbers_are_named() -> None:
         ("--guarantee", "error", "--delta", "0.1", "--abstain", "--budget", "1", "--most", "1"),
         ("--guarantee", "solvable", "--delta", "0.1", "--calibration-share", "0.5"),
         ("--by-segment", "--calibration-share", "0.5"),
-        ("--lambda-set", "0.1", "--expires-days", "30"),
+        ("--calibration-share", "0.4", "--expires-days", "30"),
     ],
     ids=lambda options: " ".join(options[:2]),
 )
@@ -242,18 +231,6 @@ def test_levels_of_any_promise_with_an_alpha_are_fitted_and_verified(
     assert again.code == 0, again.err
     assert again.err.count("promised as before") == 2
     assert cli("verify", "policy", "letter.jsonl").code == 0
-
-
-def test_levels_look_at_what_questions_are_about(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cascade.strategies.embedding.sentence_model", Embedder)
-    write_rows(tmp_path / "log.jsonl", logged(400))
-    asked = ("--levels", "0.2,0.1", "--guarantee", "regret", "--delta", "0.1", "--embed", "--policy", "net_benefit")
-    ran = cli("fit", "log.jsonl", *asked, "-o", "policy")
-    assert ran.code == 0, ran.err
-    held = read_levels("policy")
-    assert held is not None
-    assert [one.artifact.policy["embedding"] for one in held.policies.values()] == ["fake:1"] * 2
-    assert cli("verify", "policy", "log.jsonl").code == 0
 
 
 # --- the other commands ---

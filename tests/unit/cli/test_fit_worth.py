@@ -34,16 +34,3 @@ def test_the_document_has_it_too(cli: Cli, written: Write) -> None:
         "within_budget": False,
         "is_reference": False,
     }
-
-
-def test_a_charge_for_answers_has_a_column_and_is_no_money(cli: Cli, written: Write) -> None:
-    log = written(hard_rows(200, range(0, 80, 2)))
-    ran = cli("fit", log, "-o", "policy", "--lambda-set", "1000000000")
-    assert ran.code == 0, ran.err
-    assert [line for line in ran.out.splitlines() if line.split()[:2] == ["cost/1k", "charge"]]
-    assert "but not money" in ran.out
-    assert "| charge |" in (Path("policy") / "README.md").read_text()
-    judged = json.loads(cli("fit", log, "-o", "other", "--lambda-set", "1e9", "--json").out)["candidates"]
-    assert all(one["matched"] <= 0.003 for one in judged)
-    assert max(one["charge"] for one in judged) > 1
-    assert cli("fit", log, "-o", "third").out.count("charge") == 0

@@ -210,7 +210,7 @@ def test_hostile_names_reach_neither_terminal_nor_report(cli: Cli, written: Writ
         (["--policy", "treshold"], "did you mean threshold"),
         (["--policy", "cpo"], "--policy cpo has no certificate; cpo-batch calibrates the same network"),
         (["--policy", "cpo_online", "--alpha", "2"], "--policy cpo-online has no certificate"),
-        (["--policy", "cp0"], "did you mean cpo? Known: auto, boosted, ccpo, cpo, cpo-batch, cpo-online"),
+        (["--policy", "cp0"], "did you mean cpo? Known: auto, ccpo, cpo, cpo-batch, cpo-online"),
         (["--where", "step=1"], "cut episodes apart"),
     ],
 )

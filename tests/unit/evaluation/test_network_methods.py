@@ -49,10 +49,10 @@ def methods() -> dict[str, Any]:
 
 
 @cache
-def fitted(method: str, lambda_set: float = 0.0) -> LearnedPolicy:
+def fitted(method: str) -> LearnedPolicy:
     """Return what a method trains by itself, as the methods ask for it."""
     loss = allowed_loss(Guarantee("coverage", ALPHA), CALIBRATION.n)
-    asked = FitTarget("coverage", loss, lambda_set=lambda_set)
+    asked = FitTarget("coverage", loss)
     return fitting.fit_network(TRAIN, asked, method=method, config=QUICK, confidences=False, seed=SEED).policy
 
 
@@ -115,8 +115,8 @@ def test_three_of_the_four_share_one_training(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_charge_for_answers_keeps_fewer_of_them() -> None:
-    config = CCPOConfig(steps=300, layers=(16,))
-    free, charged = (PolicyNetwork("CCPO", Networks(config), lambda_set=charge) for charge in (0.0, 1.0))
+    configs = [CCPOConfig(steps=300, layers=(16,), lambda_set=charge) for charge in (0.0, 1.0)]
+    free, charged = (PolicyNetwork("CCPO", Networks(config)) for config in configs)
     each = [played(one) for one in (charged, free)]
     kept = [float(one.leaves.sum() / one.length.sum()) for one in each]  # of a step's two answers
     assert kept[0] < kept[1] - 0.03

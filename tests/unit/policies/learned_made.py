@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.engine import decide
+from cascade.errors import ConfigError
 from cascade.policies.base import History, Observation
-from cascade.policies.design import Design
-from cascade.policies.estimators import Constant, Gain, Linear, Logistic, Mean, Piecewise, Scorer, Signal
+from cascade.policies.design import Array, Design, Reading
+from cascade.policies.estimators import Constant, Linear, Logistic, Mean, Piecewise, Scorer, Signal, form_of
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.trees import Trees
@@ -21,7 +23,7 @@ from cascade.types import Call, Candidate, Question, Step, Usage
 from unit.made import completion, request
 
 PAIR, LADDER = ("base", "guide"), ("answer",)
-KINDS = ("linear", "logistic", "trees", "gain", "signal", "piecewise", "constant", "mean")
+KINDS = ("linear", "logistic", "trees", "signal", "piecewise", "constant", "mean")
 SIGNALS = ("p_yes", "reply_mean_logprob", "reply_tokens")
 NAMES = ("p_yes", "p_yes.first", "p_yes.change", "reply_mean_logprob", "reply_tokens.most", "votes", "distinct")
 NAMES += ("answers_here", "tokens_so_far", "cost_so_far", "asked.words", "asked.digits")
@@ -109,13 +111,7 @@ def scorer(rng: np.random.Generator, kind: str, d: int, shared: Design | None = 
         many = int(rng.integers(1, 9))
         knots = np.sort(rng.normal(size=many))
         return Piecewise(int(rng.integers(d)), knots, np.sort(rng.normal(size=many).round(1)))
-    if kind == "constant":
-        return Constant(float(rng.choice([math.inf, -math.inf, 0.5])))
-    ahead = int(rng.integers(1, 4))
-    lost = tuple([logistic(rng, held) if rng.random() < 0.5 else None for _ in range(ahead)])
-    gained = tuple([logistic(rng, design(rng, d) if rng.random() < 0.2 else held) for _ in range(ahead)])
-    price = tuple([linear(rng, held) if rng.random() < 0.5 else None for _ in range(ahead)])
-    return Gain(logistic(rng, held), gained, lost, rng.random(ahead) + 0.1, price)
+    return Constant(float(rng.choice([math.inf, -math.inf, 0.5])))
 
 
 def raw_rows(rng: np.random.Generator, n: int, d: int) -> Floats:
@@ -294,9 +290,15 @@ def _centred(rng: np.random.Generator, kind: str, shared: Design, raw: Floats) -
         return Trees(**forest.arrays() | {"intercept": forest.intercept - float(np.median(forest.values(raw)))})
     if kind == "signal":
         return Signal(0, -1.0)  # less than 1 everywhere: kappa is set by who plays it
-    if kind == "gain":
-        lost = (None, _chance(rng, shared))
-        loss, gained = _chance(rng, shared), (_chance(rng, shared), _chance(rng, shared))
-        return Gain(loss, gained, lost, np.array([1.0, 2.5]), (None, _line(rng, shared)))
     line = _line(rng, shared)
     return Linear(shared, line.weights, -float(np.median(line.values(raw))))
+
+
+def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer:
+    """Return a scorer of d features from its arrays; raise ConfigError with every problem."""
+    reading = Reading(arrays)
+    read = form_of(kind).read(reading, features)
+    problems = [*reading.problems, *(f"{name}: it has no such array" for name in reading.left())]
+    if read is None or problems:
+        raise ConfigError(problems)
+    return read

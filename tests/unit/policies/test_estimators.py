@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,12 @@ from cascade.errors import ConfigError, UsageError
 from cascade.policies.design import Design
 from cascade.policies.estimators import (
     Constant,
-    Gain,
     Linear,
     Logistic,
     Piecewise,
     Scorer,
     Signal,
     form_of,
-    from_arrays,
 )
 from cascade.policies.trees import Trees
 from unit.policies import learned_made as made
@@ -71,41 +69,9 @@ def test_what_is_missing_for_the_first_time_goes_on() -> None:
     assert LINEAR.values(raw).tolist() == [0.5 + 1.0 + 0.0 + 100.0 + 1000.0 + 10_000.0, INF]
     assert LINEAR.value([NAN, 0.5]) == INF
     assert STUMPS.values(raw).tolist() == [100.0 + 2.0 + 10.0, INF]
-    for one in (Logistic(LINEAR), gain(), Signal(0)):
+    for one in (Logistic(LINEAR), Signal(0)):
         assert one.value([NAN, 0.5]) == INF
         assert one.value([3.0, NAN]) < INF
-
-
-def gain(lost: bool = True) -> Gain:
-    def chance(intercept: float) -> Logistic:
-        return Logistic(Linear(DESIGN, np.zeros(5), intercept))
-
-    return Gain(chance(1.0), (chance(-1.0), chance(0.5)), (None, chance(-2.0) if lost else None), np.array([2.0, 3.0]))
-
-
-def test_a_gain_is_what_is_newly_found_for_its_price() -> None:
-    def chance(logit: float) -> float:
-        return 1 / (1 + math.exp(-logit))
-
-    p = chance(1.0)
-    each = [p * chance(-1.0) / 2.0, (p * chance(0.5) - (1 - p) * chance(-2.0)) / 3.0]
-    assert gain().value([3.0, 0.5]) == max(each)
-    assert gain(lost=False).value([3.0, 0.5]) == max(each[0], p * chance(0.5) / 3.0)
-    assert max(each) != each[0]
-    with pytest.raises(ConfigError, match="must each have an entry"):
-        Gain(gain().loss, gain().gained, (None,), np.array([2.0, 3.0]))
-
-
-def test_a_gain_is_divided_by_what_this_question_is_expected_to_cost_and_by_no_less_than_the_least() -> None:
-    def priced(*price: Linear | None) -> Gain:
-        return Gain(gain().loss, gain().gained[:1], (None,), np.array([2.0]), price)
-
-    without = priced(None).value([3.0, 0.5])
-    assert priced(LINEAR).value([3.0, 0.5]) == pytest.approx(without * 2.0 / 1006.5)
-    assert priced(Linear(DESIGN, np.zeros(5), -9.0)).value([3.0, 0.5]) == without
-    assert priced(LINEAR).value([NAN, 0.5]) == INF
-    with pytest.raises(ConfigError, match="must each have an entry"):
-        priced(LINEAR, None)
 
 
 def test_a_signal_is_a_doubt_and_a_constant_is_none() -> None:
@@ -237,7 +203,7 @@ def test_a_scorer_comes_back_as_it_was(kind: str) -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         one = made.scorer(rng, kind, 5)
-        again = from_arrays(one.kind, one.arrays(), 5)
+        again = made.from_arrays(one.kind, one.arrays(), 5)
         rows = made.raw_rows(rng, 20, 5)
         assert type(again) is type(one) is form_of(kind)
         assert again.values(rows).tolist() == one.values(rows).tolist()
@@ -286,12 +252,6 @@ PIECES = Piecewise(1, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
         (STUMPS, {"leaf": np.zeros(3)}, "leaf: its shape must be"),
         (STUMPS, {"missing_left": np.full(6, 2, np.uint8).view(np.bool_)}, "its bytes must be 0 or 1"),
         (STUMPS, {"foreseen": np.array([True])}, "foreseen: its shape must be"),
-        (gain(), {"cost": np.array([1.0, 0.0])}, "cost: it must have a number above 0"),
-        (gain(), {"cost": np.array([1.0, 1e-320])}, "too small to divide by"),
-        (gain(), {"cost": np.ones(3)}, "gained.2.linear.weights: is missing"),
-        (gain(), {"lost__1__slope": None}, "lost.1.slope: is missing"),
-        (gain(), {"lost__7__slope": np.array(1.0)}, "lost.7.slope: it has no such array"),
-        (gain(), {"price__0__intercept": np.array(1.0)}, "price.0.weights: is missing"),
         (Signal(1), {"feature": np.array(2)}, "feature must be one of 2"),
         (Signal(1), {"sign": np.array(0.5)}, "sign 1 or −1"),
         (PIECES, {"feature": np.array(2)}, "feature must be one of 2"),
@@ -307,7 +267,7 @@ PIECES = Piecewise(1, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
 )
 def test_arrays_that_make_no_scorer_are_refused(one: Scorer, change: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        from_arrays(one.kind, changed(one, **change), 2)
+        made.from_arrays(one.kind, changed(one, **change), 2)
 
 
 def test_everything_that_is_wrong_is_reported_at_once() -> None:
@@ -315,22 +275,9 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
         LOGISTIC, slope=None, linear__weights=np.zeros(1), linear__design__scale=-np.ones(2), odd=np.zeros(1)
     )
     with pytest.raises(ConfigError) as caught:
-        from_arrays("logistic", arrays, 2)
+        made.from_arrays("logistic", arrays, 2)
     said = "\n".join(caught.value.problems)
     assert all(part in said for part in ("slope: is missing", "scale must be above 0", "odd: it has no such array"))
-
-
-def test_a_scorer_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is no scorer 'forest'; there are linear, logistic"):
-        from_arrays("forest", {}, 2)
-
-
-def test_equal_designs_in_a_file_are_one() -> None:
-    one = gain()
-    again = from_arrays("gain", one.arrays(), 2)
-    assert isinstance(again, Gain)
-    designs: Callable[[Gain], set[int]] = lambda it: {id(part.linear.design) for part in (it.loss, *it.gained)}  # noqa: E731
-    assert len(designs(again)) == 1
 
 
 def test_what_is_served_cannot_be_changed() -> None:

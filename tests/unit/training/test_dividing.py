@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.samples import clusters, rows_a_group
+from cascade.calibration.samples import rows_a_group
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
@@ -72,16 +72,6 @@ def test_there_are_enough_to_certify_if_the_log_has_them(alpha: float, delta: fl
     assert divided([log(needed - 1)], asked, share=0.1).calibration.n == needed - 1
 
 
-def test_what_an_earlier_policy_has_seen_certifies_nothing() -> None:
-    table = log(100, groups=[f"g{row // 2}" for row in range(100)])
-    seen = frozenset(table.questions[row] for row in range(0, 60, 2))
-    parts = divided([table], COVERAGE, share=0.3, seen=seen)
-    partners = {table.questions[row] for row in range(60)}
-    assert not partners & set(parts.calibration.questions)
-    assert (parts.calibration.n, parts.beside) == (15, 15)  # one question of each of 15 groups
-    assert divided([table], COVERAGE, seen=frozenset(table.questions)).calibration.n == 0
-
-
 def test_a_promise_for_each_group_divides_every_group() -> None:
     segments = [f"g{row % 4}" for row in range(399)]
     parts = divided([log(399, segments=segments)], Guarantee("coverage", 0.1, by_segment=True), share=0.3)
@@ -133,21 +123,16 @@ def test_there_are_never_too_few_to_certify_where_the_log_has_enough(kind: str) 
     for trial in range(120):
         table = clumped(rng, int(rng.integers(10, 90)))
         share, asked = float(rng.uniform(0.05, 0.6)), Guarantee(kind, float(rng.choice([0.05, 0.1, 0.2])))
-        seen = frozenset(rng.choice(table.questions, size=int(rng.integers(0, 5))).tolist())
-        names = clusters(table)
-        barred = {name for name, question in zip(names, table.questions, strict=True) if question in seen}
-        parts = divided([table], asked, share=share, seed=trial, seen=seen)
+        parts = divided([table], asked, share=share, seed=trial)
         whole = questions_of([table], asked).table
-        free = np.array([name not in barred for name in whole.groups])
         certain, needed = int(asked.rules.counted(parts.calibration).sum()), needed_of(asked)
-        mine = whole.take(free)
-        has = int(asked.rules.counted(mine.take(rows_a_group(mine, seed=trial))).sum())  # one of each group
+        has = int(asked.rules.counted(whole.take(rows_a_group(whole, seed=trial))).sum())  # one of each group
         assert certain >= min(needed, has)
-        left = set(whole.groups) - barred - set(parts.calibration.groups)
+        left = set(whole.groups) - set(parts.calibration.groups)
         assert parts.calibration.n + parts.beside >= round(share * whole.n) or len(left) <= 1
         assert len(set(parts.calibration.groups)) == parts.calibration.n
-        assert left or certain < needed or len(set(whole.groups) - barred) < 2 or has - certain == 0
-        assert not set(parts.calibration.groups) & (set(parts.training.groups) | barred)
+        assert left or certain < needed or len(set(whole.groups)) < 2 or has - certain == 0
+        assert not set(parts.calibration.groups) & set(parts.training.groups)
         short, tight = short + (has < needed), tight + (needed <= certain < needed + 3)
     assert min(short, tight) > 5
 
@@ -158,9 +143,7 @@ def test_the_order_of_a_log_in_groups_changes_nothing() -> None:
         table = clumped(rng, 60)
         shuffled = table.take(rng.permutation(table.n))
         for asked in (COVERAGE, Guarantee("solvable", 0.1), Guarantee("coverage", 0.1, by_segment=True)):
-            one, other = (
-                divided([each], asked, seed=trial, seen=frozenset(table.questions[:2])) for each in (table, shuffled)
-            )
+            one, other = (divided([each], asked, seed=trial) for each in (table, shuffled))
             for mine, yours in ((one.training, other.training), (one.calibration, other.calibration)):
                 assert (mine.ids, mine.groups) == (yours.ids, yours.groups)
 
@@ -194,18 +177,6 @@ def test_groups_are_tied_by_an_episode_that_is_left_out() -> None:
         where = {question: part for part in parts[:2] for question in part.questions}
         # of a group that certifies all questions but one are in no part
         assert len({id(where.get(table.questions[row])) for row in (0, 1, 18, 19)} - {id(None)}) == 1
-
-
-def test_what_was_seen_bars_what_it_is_tied_to_by_episodes_that_are_left_out() -> None:
-    table = tied()
-    parts = divided([table], COVERAGE, share=0.9, seen=frozenset([table.questions[19]]))
-    assert not {table.questions[row] for row in (0, 1, 18, 19)} & set(parts.calibration.questions)
-    # Nor need a promise speak of the question that was seen: of it the reference is not known.
-    walk = table.walks["guide only"]
-    known = replace(table, walks={**table.walks, "guide only": replace(walk, known=np.arange(41) != 19)})
-    parts = divided([known], Guarantee("regret", 0.2, 0.1), share=0.9, seen=frozenset([table.questions[19]]))
-    assert not {table.questions[row] for row in (0, 1, 18)} & set(parts.calibration.questions)
-    assert parts.questions == 39
 
 
 def test_regret_looks_at_the_questions_of_which_the_reference_is_known() -> None:

@@ -18,10 +18,10 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import MODEL_FILE, Seen, write
+from cascade.policies.artifact import MODEL_FILE, write
 from cascade.policies.learned import METHODS
 from cascade.policies.reading import read
-from cascade.training.dividing import LEAST_TRAINING, Init
+from cascade.training.dividing import LEAST_TRAINING
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import config, log
 
@@ -147,38 +147,6 @@ def test_the_configuration_is_what_it_is_made_for() -> None:
     other = {"base": {"model": "tiny", "price": {"input": 1, "output": 1}}, "guide": config().models["guide"]}
     with pytest.raises(UsageError, match="made by another cascade"):
         fit(log(200), config=config(models=other))
-
-
-def test_what_an_earlier_policy_has_seen_is_remembered() -> None:
-    table = log(400)
-    first = fit(table)
-    more = replace(log(400, 7), questions=tuple([f"more{row}" for row in range(400)]))
-    both = replace(
-        table.take(np.concatenate([np.arange(400), np.arange(400)])),
-        questions=table.questions + more.questions,
-        ids=tuple([f"e{row}" for row in range(800)]),
-        groups=tuple([f"e{row}" for row in range(800)]),
-    )
-    again = fit(both, init=Init(first.policy, first.artifact.seen))
-    assert set(first.artifact.seen.training) <= set(again.artifact.seen.training)
-    assert not set(first.artifact.seen.training) & set(again.artifact.questions)
-    with pytest.raises(UsageError, match="belong to groups that the policy"):
-        fit(table, init=Init(first.policy, Seen(table.questions)))
-    gone = Init(first.policy, Seen(("an old question",)))
-    assert "an old question" in fit(table, init=gone).artifact.seen.training
-
-
-def test_the_choice_knows_nothing_of_the_policy_that_the_chosen_one_starts_from() -> None:
-    """It may have been made from these very questions: its candidates would be scored on what they know."""
-    table, fresh = log(300), log(300, 7)
-    asked = replace(fresh, questions=tuple([f"new{row}" for row in range(300)]))
-    first = fit(asked, method="net_benefit")
-    seen = fit(table, method="net_benefit")
-    plain, started = seen, fit(table, method="net_benefit", init=Init(first.policy, first.artifact.seen))
-    bare = [replace(one, fit_seconds=0.0) for one in plain.choice.judged]
-    assert [replace(one, fit_seconds=0.0) for one in started.choice.judged] == bare
-    assert started.choice.chosen.name == plain.choice.chosen.name
-    assert started.artifact.files != plain.artifact.files
 
 
 # --- odd logs
@@ -337,9 +305,6 @@ def test_records_that_end_early_count_on_the_safe_side() -> None:
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     table = log(100)
-    with pytest.raises(UsageError, match=r"lambda.*belong to groups") as caught:
-        fit(table, lambda_set=-1.0, init=Init(fit(table).policy, Seen(table.questions)))
-    assert "0 or more" in str(caught.value)
     with pytest.raises(UsageError, match="There is no episode"):
         fit_policy([], COVERAGE)
     with pytest.raises(UsageError, match="between 0 and 1"):

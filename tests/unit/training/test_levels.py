@@ -14,15 +14,12 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
-from cascade.policies.artifact import Seen
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.dividing import Embedding, Init
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.levels import fit_levels, level_notes, middle
 from cascade.training.objective import Objective
 from cascade.training.simple import fixed_depth
 from unit.calibration.logs import config, log
-from unit.embedder import Embedder
 
 ALPHAS = {"medium": 0.1, "high": 0.05, "low": 0.2}
 COVERAGE = Guarantee("coverage")
@@ -101,15 +98,6 @@ def test_what_are_no_levels_is_refused(alphas: dict[str, float], guarantee: Guar
     assert said in str(refused.value)
 
 
-def test_levels_start_from_an_earlier_policy() -> None:
-    earlier = fit_policy([log(300)], Guarantee("coverage", 0.1), method="net_benefit", today=DAY)
-    init = Init(earlier.policy, earlier.artifact.seen)
-    found = fit(log(600), method="net_benefit", init=init)
-    for one in found.values():
-        assert not set(one.artifact.questions) & earlier.artifact.seen.all
-        assert any("start from those of the earlier policy" in said for said in one.notes)
-
-
 # --- one policy for all levels ---
 
 
@@ -169,11 +157,8 @@ def one_step(table: EpisodeTable) -> EpisodeTable:
     [
         (one_step(log(60)), {}, "no signal that a policy for all levels can use"),
         (log(60), {"config": config(strategy={"kind": "base_guide", "rounds": 2})}, "another cascade than the config"),
-        (log(60), {"lambda_set": -1.0}, "lambda is the charge for an answer"),
-        (log(60), {"embedding": Embedding(Embedder(), {})}, "or use embeddings"),
-        (log(60), {"init": Init(fixed_depth(log(60)), Seen())}, "cannot start from an earlier policy"),
     ],
-    ids=["nothing to see", "another cascade", "lambda", "embedding", "init"],
+    ids=["nothing to see", "another cascade"],
 )
 def test_what_cannot_be_fitted_is_refused_before_anything_is_trained(
     table: EpisodeTable, more: dict[str, Any], said: str

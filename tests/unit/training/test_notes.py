@@ -11,7 +11,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
-from cascade.training.dividing import Init, logged_for
+from cascade.training.dividing import logged_for
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
 
@@ -87,45 +87,6 @@ def test_segments_of_one_question_each_are_refused_with_what_to_do() -> None:
     assert fit(two, Guarantee("coverage", 0.1, by_segment=True)).sizes.training > 0
 
 
-# --- an earlier policy
-
-
-def started(table: EpisodeTable, first: Fitted, **more: Any) -> str:
-    newer = replace(table, questions=tuple([f"new{row}" for row in range(table.n)]))
-    return "; ".join(fit(newer, init=Init(first.policy, first.artifact.seen), **more).notes)
-
-
-def test_that_an_earlier_policy_was_started_from_is_said() -> None:
-    first = fit(log(200), method="net_benefit")
-    many = len(first.artifact.seen.all)
-    said = started(log(200, 5), first, method="net_benefit")
-    assert "the weights start from those of the earlier policy (net_benefit)" in said
-    assert f"none of the {many} questions that made the earlier policy certifies this one" in said
-    assert "of another cascade" not in said
-    assert "has no weights to start from" in started(log(200, 5), first, method="threshold")
-
-
-def test_an_earlier_policy_of_other_signals_is_warned_of() -> None:
-    table = log(200)
-    first = fit(table, method="net_benefit")
-    renamed = log(200, 5)
-    renamed = replace(renamed, signals={f"other_{name}": values for name, values in renamed.signals.items()})
-    said = started(renamed, first, method="net_benefit")
-    assert "the earlier policy reads features that this log lacks" in said
-
-
 def test_one_training_question_is_one() -> None:
     found = fit(log(20), Guarantee("coverage", 0.05), method="auto")
     assert "1 training question is too few to choose by: the policy reads nothing but the step" in found.notes
-
-
-def test_a_charge_without_effect_is_said() -> None:
-    found = fit(log(200), Guarantee("error", 0.6, 0.1), lambda_set=0.5)
-    assert any("--lambda-set has no effect" in note for note in found.notes)
-
-
-def test_a_policy_that_says_nothing_of_these_questions_starts_without_a_warning() -> None:
-    """Warnings are errors here: what it says of missing signals is infinite, and left out."""
-    first = fit(log(300), method="index2")
-    bare = replace(log(300, 5), signals={})
-    assert "it may be of another cascade" in started(bare, first, method="index2")

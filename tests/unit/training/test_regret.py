@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,10 +29,9 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.base import Takes
 from cascade.providers.fake import FakeProvider, reply
-from cascade.training import choosing, fitting
-from cascade.training.choosing import Candidate, Choice
+from cascade.training.dividing import REGRET_SHARE
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.shares import SHARES, named_score
+from cascade.training.named import named_score
 from cascade.training.simple import plain_threshold
 from cascade.types import Request
 
@@ -215,9 +214,9 @@ def test_a_pair_without_a_signal_is_judged_by_the_length_of_its_answers() -> Non
     assert named_score(replace(bare, tokens=np.full((300, 2), np.nan)), REGRET) is None
 
 
-def test_the_first_part_never_certifies_and_the_share_is_one_of_those_listed() -> None:
+def test_seven_tenths_certify_and_the_others_never_do() -> None:
     found = fitted(four)
-    assert round(found.sizes.calibration / four().n, 2) in SHARES
+    assert round(found.sizes.calibration / four().n, 2) == REGRET_SHARE
     assert not set(found.artifact.questions) & set(found.artifact.seen.all)
     same = fit(four().take(np.random.default_rng(1).permutation(four().n)))
     assert same.artifact.policy_sha256 == found.artifact.policy_sha256
@@ -231,27 +230,6 @@ def test_a_share_that_allows_no_loss_is_not_taken_for_one_that_allows_alpha(seed
     found = fit(unknown)
     assert most_losses(found.sizes.calibration, 0.05, 0.1)
     assert (found.calibrated.realised.cost_nano_usd or 1_000) < 0.8 * 1_000
-
-
-def test_the_choice_that_finds_the_share_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The candidates were compared, and the chosen one fitted on five folds, twice on the same questions."""
-    table, compared, folds = ladder(200, (0.5, 0.7, 0.9), (10, 100, 1_000)), list[int](), list[int]()
-    choose, cross_fitted = fitting.choose, choosing.cross_fitted
-
-    def counted(table: EpisodeTable, *args: Any, **more: Any) -> Choice:
-        compared.append(table.n)
-        return choose(table, *args, **more)
-
-    def counted_folds(table: EpisodeTable, candidates: Sequence[Candidate], fold: Any) -> Any:
-        folds.append(int(fold.max()) + 1)
-        return cross_fitted(table, candidates, fold)
-
-    monkeypatch.setattr(fitting, "choose", counted)
-    monkeypatch.setattr(choosing, "cross_fitted", counted_folds)
-    found = fit(table, Guarantee("regret", 0.1, 0.1), method="net_benefit")
-    assert found.sizes.calibration / table.n == SHARES[-1]
-    assert compared == [found.sizes.training]
-    assert folds.count(5) == 1
 
 
 def test_what_the_certifying_questions_hold_changes_no_policy() -> None:

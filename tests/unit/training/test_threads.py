@@ -15,7 +15,7 @@ from unit.calibration.logs import log
 
 
 def wide(n: int) -> EpisodeTable:
-    """Return a log with so few numbers at a step that their products are tried, and worth it."""
+    """Return a log with many numbers at a step."""
     table, rng = log(n), np.random.default_rng(0)
     shape, right = table.arrays.cost.shape, table.arrays.correct[:, :, 0]
     numbers = {f"s{k}": rng.normal(size=shape) + right for k in range(4)}
@@ -33,12 +33,12 @@ def fitted() -> Fitted:
 
 
 def test_one_thread_and_two_give_the_same_bytes() -> None:
-    """Without `one_thread` the products' sums differ in their last bits, and the files with them."""
+    """Without `one_thread` sums differ in their last bits, and the files with them."""
     seen = []
     for threads in (1, 2):
         with threadpool_limits(threads):
             assert {one["num_threads"] for one in threadpool_info()} == {threads}
             found = fitted()
-        assert (found.choice.chosen.name, found.sizes.training) == ("net benefit, products", 2100)
+        assert (found.choice.chosen.name, found.sizes.training) == ("net benefit", 2100)
         seen.append((found.artifact.files, found.artifact.policy))
     assert seen[0] == seen[1]

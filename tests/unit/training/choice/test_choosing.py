@@ -123,7 +123,7 @@ def test_what_cannot_be_fitted_is_told_and_left_out() -> None:
     def fails(table: EpisodeTable) -> Policy:
         raise UsageError("it needs what is not there")
 
-    broken = Candidate("broken", "boosted", 5, fails)
+    broken = Candidate("broken", "purchases", 5, fails)
     found = chosen(DEPTH, broken)
     assert found.chosen is DEPTH
     assert found.of("broken").why == "not fitted: it needs what is not there"
@@ -135,7 +135,7 @@ def test_what_cannot_be_fitted_is_told_and_left_out() -> None:
         raise UsageError("it is too slow")
 
     with pytest.raises(UsageError, match="fitted: broken: it needs what is not there; slow: it is too slow"):
-        chosen(broken, Candidate("slow", "boosted", 5, fails_too))
+        chosen(broken, Candidate("slow", "purchases", 5, fails_too))
 
 
 def test_what_keeps_the_promise_at_no_threshold_is_not_chosen() -> None:

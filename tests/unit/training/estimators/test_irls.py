@@ -39,15 +39,15 @@ def test_it_is_scikit_learns(shape: tuple[int, int], penalty: float) -> None:
         assert found.intercept == pytest.approx(known.intercept_[0], rel=1e-6, abs=1e-8)
 
 
-def test_with_a_prior_weights_and_a_penalty_each_it_is_scipys_minimum() -> None:
+def test_with_weights_and_a_penalty_each_it_is_scipys_minimum() -> None:
     rows, y = simulated(300, 4, seed=2)
     rng = np.random.default_rng(3)
     y = np.clip(y + rng.uniform(-0.2, 0.2, 300), 0.0, 1.0)  # shares are allowed
-    penalty, prior, weights = np.array([0.0, 1.0, 10.0, 50.0]), rng.normal(size=4), rng.uniform(0.0, 2.0, 300)
+    penalty, weights = np.array([0.0, 1.0, 10.0, 50.0]), rng.uniform(0.0, 2.0, 300)
     known = scipy.optimize.minimize(
-        objective, np.zeros(5), (rows, y, penalty, prior, weights), jac=True, options={"gtol": 1e-9}
+        objective, np.zeros(5), (rows, y, penalty, np.zeros(4), weights), jac=True, options={"gtol": 1e-9}
     )
-    found = logistic(rows, y, penalty, prior=prior, weights=weights)
+    found = logistic(rows, y, penalty, weights=weights)
     np.testing.assert_allclose([found.intercept, *found.weights], known.x, rtol=1e-6, atol=1e-7)
 
 
@@ -71,25 +71,12 @@ def test_separable_data_without_a_penalty_still_end() -> None:
     assert ((found.of(x[:, None]) > 0) == (x > 0)).all()
 
 
-def test_steps_that_overshoot_are_halved() -> None:
-    # A start far off, where the curvature is nearly 0 and Newton's step is many times too long.
-    rows, y = simulated(200, 3, seed=5)
-    far = logistic(rows, y, 1e-3, prior=np.array([50.0, -80.0, 60.0]))
-    point = np.array([far.intercept, *far.weights])
-    slope = objective(point, rows, y, np.full(3, 1e-3), np.array([50.0, -80.0, 60.0]), np.ones(200))[1]
-    assert np.abs(slope).max() < 1e-6
-
-
 @pytest.mark.parametrize(("right", "logit"), [(0, math.log(0.5 / 10.5)), (10, math.log(10.5 / 0.5))])
 def test_where_all_are_of_one_class_the_intercept_is_finite(right: int, logit: float) -> None:
     rows = np.random.default_rng(0).normal(size=(10, 2))
     found = logistic(rows, np.full(10, right / 10), 1.0)
     assert found.intercept == pytest.approx(logit)
     assert found.weights.tolist() == [0.0, 0.0]
-    # With a prior, its weights stay, and the mean row has that chance.
-    kept = logistic(rows, np.full(10, right / 10), 1.0, prior=np.array([1.0, 2.0]))
-    assert kept.weights.tolist() == [1.0, 2.0]
-    assert kept.of(rows).mean() == pytest.approx(logit)
 
 
 def test_a_class_of_weight_zero_is_no_class() -> None:
@@ -130,7 +117,6 @@ def test_without_columns_there_is_the_share() -> None:
         ({"rows": np.array([[np.inf]] * 3)}, "not finite"),
         ({"penalty": np.nan}, "penalty"),
         ({"weights": np.zeros(3)}, "weights: they are all 0"),
-        ({"prior": np.ones(2)}, "prior: 1 numbers"),
     ],
 )
 def test_what_cannot_be_fitted_on_is_refused(change: dict[str, np.ndarray], said: str) -> None:

@@ -99,7 +99,7 @@ def test_what_cannot_be_calibrated_on_is_refused(logit: list[float], y: list[flo
 def cross_fitted(n: int, seed: int, penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return in-sample, cross-fitted and Platt-calibrated cross-fitted chances, each with fresh questions' true ones."""
     rng = np.random.default_rng(seed)
-    raw = rng.normal(size=(n + 20_000, 8))
+    raw = rng.normal(size=(n + 20_000, 40))
     raw[rng.random(raw.shape) < 0.05] = np.nan
     known = np.nan_to_num(raw)
     chance = probabilities(1.2 * known[:, 0] - 0.8 * known[:, 1] + 0.6 * known[:, 0] * known[:, 2] + 0.3)
@@ -108,10 +108,10 @@ def cross_fitted(n: int, seed: int, penalty: float) -> tuple[np.ndarray, np.ndar
     logit = np.empty(n)
     for k in range(5):
         held = fold == k
-        design = make_design(raw[:n][~held], products=True)
+        design = make_design(raw[:n][~held])
         logit[held] = logistic(design.rows(raw[:n][~held]), y[:n][~held], penalty).of(design.rows(raw[:n][held]))
     slope, offset = platt(logit, y[:n])
-    design = make_design(raw[:n], products=True)
+    design = make_design(raw[:n])
     fresh = logistic(design.rows(raw[:n]), y[:n], penalty).of(design.rows(raw[n:]))
     return probabilities(fresh), probabilities(slope * fresh + offset), y[n:]
 

@@ -12,10 +12,10 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from cascade.errors import CascadeError, MissingExtraError, UsageError
-from cascade.policies.estimators import from_arrays
 from cascade.policies.trees import Trees
 from cascade.training.estimators import Ridge, logistic, make_design, one_thread
 from cascade.training.trees import boosted, exported
+from unit.policies.learned_made import from_arrays
 
 
 def simulated(n: int, d: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +81,7 @@ def test_they_learn_what_no_line_could() -> None:
     raw, y = simulated(4_000)
     fresh, truth = simulated(4_000, seed=9)
     residual = boosted(raw, y, seed=0).values(fresh) - truth
-    design = make_design(raw, products=False)
+    design = make_design(raw)
     line = Ridge.prepare(design.rows(raw), 1.0).solve(y).of(design.rows(fresh)) - truth
     assert residual.var() < 0.4 * line.var()
 

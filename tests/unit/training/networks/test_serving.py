@@ -190,9 +190,8 @@ def test_what_cannot_be_fitted_is_said() -> None:
 
 
 def test_an_answers_charge_is_without_effect_on_promises_on_the_answer_served() -> None:
-    """As `FitTarget` says."""
     table = TABLES["base and guide"]
-    free, charged = (fitted(table, FitTarget("error", 0.3, lambda_set=charge)) for charge in (0.0, 2.0))
+    free, charged = (fitted(table, FitTarget("error", 0.3), config={"lambda_set": charge}) for charge in (0.0, 2.0))
     assert torch.equal(free.trained.state.weights, charged.trained.state.weights)
-    costly = fitted(table, FitTarget("coverage", 0.2, lambda_set=2.0))
+    costly = fitted(table, config={"lambda_set": 2.0})
     assert not torch.equal(costly.trained.state.weights, fitted(table).trained.state.weights)

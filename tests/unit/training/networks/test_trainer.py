@@ -94,20 +94,6 @@ def test_every_kind_of_promise_can_be_asked_of_a_network(method: str, guarantee:
     assert len(told) == 5
 
 
-def test_the_share_that_certifies_a_regret_is_found_with_the_settings_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Networks that were only to find the share had 1,000 steps, whatever was asked for."""
-    trained: list[int] = []
-    train = training.train
-    monkeypatch.setattr(
-        training, "train", lambda setting, **more: trained.append(setting.config.steps) or train(setting, **more)
-    )
-    fit(log(150), Guarantee("regret", 0.4, 0.2), networks=Networks(SMALL.model_copy(update={"steps": 5})))
-    assert len(trained) > 7  # those of two and of five folds, and the one that is served
-    assert set(trained) == {5}
-
-
 def promised(guarantee: Guarantee) -> EpisodeTable:
     """Return a log that has what a kind of promise needs."""
     table = log(400)

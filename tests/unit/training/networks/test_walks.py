@@ -162,10 +162,10 @@ def test_a_budget_is_in_mean_steps() -> None:
     assert (goal.limits.tolist(), goal.budget) == ([1.25], True)  # a mean step costs 200
 
 
-def test_answers_are_charged_with_what_the_fit_or_its_settings_say() -> None:
-    assert asked_of(TABLE, FitTarget("coverage", 0.2, lambda_set=0.3)).goal.lambda_set == 0.3
-    assert asked_of(TABLE, FitTarget("coverage", 0.2, lambda_set=0.3), lambda_set=0.1).goal.lambda_set == 0.1
-    assert asked_of(TABLE, FitTarget("error", 0.2, lambda_set=0.3), lambda_set=0.1).goal.lambda_set == 0.0
+def test_answers_are_charged_with_what_the_settings_say() -> None:
+    assert asked_of(TABLE, FitTarget("coverage", 0.2)).goal.lambda_set == 0.0
+    assert asked_of(TABLE, FitTarget("coverage", 0.2), lambda_set=0.1).goal.lambda_set == 0.1
+    assert asked_of(TABLE, FitTarget("error", 0.2), lambda_set=0.1).goal.lambda_set == 0.0
 
 
 def test_a_step_that_no_question_reached_has_no_columns() -> None:

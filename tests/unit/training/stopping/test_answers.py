@@ -112,15 +112,6 @@ def test_questions_of_one_group_leave_the_strategys_own() -> None:
     assert not fit_answers(table, staged(table)).fitted
 
 
-def test_an_earlier_policy_is_started_from() -> None:
-    old, test = policy_with(rivals(3_000, seed=10)), rivals(5_000, seed=11)
-    few = [rivals(60, seed=seed) for seed in range(6)]
-    alone = np.mean([served(test, policy_with(some))[1] for some in few])
-    warm = np.mean([served(test, policy_with(some, init=old))[1] for some in few])
-    assert warm > alone
-    assert warm > served(test, old)[1] - 0.01
-
-
 def test_the_single_answers_loss_is_that_of_the_answer_the_policy_will_serve() -> None:
     train, test = rivals(1_500, seed=6), rivals(5_000, seed=7)
     policy = fit_net_benefit(build(train, FitTarget("error", 0.3), confidences=False))

@@ -13,7 +13,6 @@ from cascade.conformal.arrays import Floats, levels
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import WORLDS, simulate
-from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit, induce
@@ -50,12 +49,6 @@ def test_more_questions_bring_it_to_the_enumerated_optimum() -> None:
         # 60,000 test questions know the cost at a coverage to about 0.7 %.
         assert best * 0.99 < many < best * 1.015
         assert many < few
-
-
-def test_with_products_it_comes_there_too() -> None:
-    policy = fit_net_benefit(build(COINS.draw(10_000, seed=1), _coverage(0.1), products=True))
-    assert any(len(rule.next.design.pairs) for rule in policy.rules if isinstance(rule.next, Linear))
-    assert cost_at(policy, COINS.draw(60_000, seed=9), 0.1) < lowest(COINS, 0.1) * 1.015
 
 
 def test_a_signal_that_knows_what_comes_reaches_the_clairvoyant_bound() -> None:
@@ -176,28 +169,6 @@ def test_one_step_has_nothing_to_decide() -> None:
     policy = fit_net_benefit(build(single, _coverage(0.1)))
     assert policy.horizon == 1
     assert policy.rules[0].next is None
-
-
-def test_an_earlier_policy_makes_up_for_questions_that_are_few() -> None:
-    test, alpha = simulate(WORLD, 10_000, seed=9), 0.08
-    old = fit_net_benefit(build(simulate(WORLD, 3_000, seed=100), _coverage(alpha), confidences=False))
-    best, alone, warm = cost_at(old, test, alpha), [], []
-    for seed in range(6):
-        few = simulate(WORLD, 80, seed=seed)
-        alone.append(cost_at(fit_net_benefit(build(few, _coverage(alpha), confidences=False)), test, alpha))
-        warm.append(cost_at(fit_net_benefit(build(few, _coverage(alpha), confidences=False, init=old)), test, alpha))
-    assert np.mean(warm) - best < 0.7 * (np.mean(alone) - best)
-
-
-def test_an_earlier_policy_of_other_sources_is_not_used() -> None:
-    table = COINS.draw(200, seed=1)
-    correct = np.repeat(table.arrays.correct, 2, axis=2)
-    old = fit_net_benefit(
-        build(log(correct, table.arrays.cost, dict(table.signals)), _coverage(0.1), confidences=False)
-    )
-    anew = fit_net_benefit(build(table, _coverage(0.1), confidences=False, init=old))
-    plain = fit_net_benefit(build(table, _coverage(0.1), confidences=False))
-    assert np.array_equal(onward(anew, table), onward(plain, table))
 
 
 def test_the_same_questions_and_seed_give_the_same_numbers() -> None:

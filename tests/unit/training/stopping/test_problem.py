@@ -8,7 +8,6 @@ import pytest
 from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies import model_file
 from cascade.training import stopping
-from cascade.training.lookahead import fit_lookahead
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import Problem, SharedProblem, build, fit_net_benefit
 
@@ -26,15 +25,13 @@ def test_estimators_that_share_a_problem_give_the_same_bytes(monkeypatch: pytest
 
     alone = [
         fit_net_benefit(build(TABLE, ASKED)),
-        fit_net_benefit(build(TABLE, ASKED, products=True)),
-        fit_lookahead(build(TABLE, ASKED)),
+        fit_net_benefit(build(TABLE, ASKED), 30.0),
     ]
     monkeypatch.setattr(stopping, "build", counted)
     shared = SharedProblem()
     together = [
         fit_net_benefit(shared(TABLE, ASKED)),
-        fit_net_benefit(shared(TABLE, ASKED, products=True)),
-        fit_lookahead(shared(TABLE, ASKED)),
+        fit_net_benefit(shared(TABLE, ASKED), 30.0),
     ]
     assert [model_file.dumps(one) for one in together] == [model_file.dumps(one) for one in alone]
     assert made == 1
@@ -48,5 +45,3 @@ def test_another_table_or_demand_is_another_problem() -> None:
     first = shared(TABLE, FitTarget("coverage", 0.1), confidences=False)
     assert shared(TABLE, FitTarget("coverage", 0.1), confidences=False) is first
     assert shared(TABLE, FitTarget("coverage", 0.1), confidences=True) is not first
-    assert shared(TABLE, FitTarget("coverage", 0.1), confidences=True, products=True).stages[0].design.pairs.size
-    assert not shared(TABLE, FitTarget("coverage", 0.1), confidences=True).stages[0].design.pairs.size

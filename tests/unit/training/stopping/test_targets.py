@@ -158,16 +158,8 @@ def test_allowed_is_of_all_questions_where_alpha_is_of_some() -> None:
         ({"kind": "coverage"}, "alpha is None"),
         ({"kind": "coverage", "alpha": 1.5}, "between 0 and 1"),
         ({"kind": "budget", "alpha": 0.1}, "budget_nano_usd is None"),
-        ({"kind": "coverage", "alpha": 2, "lambda_set": -1}, "alpha is 2.*; lambda_set is -1"),
-        ({"kind": "coverage", "alpha": 0.1, "lambda_set": float("nan")}, "lambda_set"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_all_that_is_wrong(given: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         FitTarget(**given)  # type: ignore[arg-type]  # the wrong things on purpose
-
-
-def test_lambda_leaves_answers_out_of_sets_alone() -> None:
-    assert FitTarget("coverage", 0.1, lambda_set=0.1).includes
-    assert not FitTarget("error", 0.1, lambda_set=0.1).includes
-    assert not FitTarget("coverage", 0.1).includes
