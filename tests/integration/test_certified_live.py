@@ -64,7 +64,6 @@ def settings(**changes: Any) -> dict[str, Any]:
     return {**made, "provider": "replay:the log", **changes}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", sorted(GUARANTEES))
 def test_a_certified_policy_does_live_what_it_does_on_the_log(demo: Demo, kind: str, tmp_path: Path) -> None:
     guarantee = GUARANTEES[kind]

@@ -140,7 +140,6 @@ CLIMBING = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "strategy", "policies"),
     [("rounds", ROUNDS, POLICIES), ("ladder", LADDER, CLIMBING)],

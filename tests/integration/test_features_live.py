@@ -78,7 +78,6 @@ def compare(demo: Demo, settings: Mapping[str, Any]) -> set[str]:
     return known
 
 
-@pytest.mark.timeout(120)
 def test_the_pair_sees_live_what_its_log_says(log: list[dict[str, Any]]) -> None:
     demo = read(row for row in log if row["walk"] is None)
     made = demo_config(*PAIR).model_dump(mode="json", exclude_none=True)
@@ -88,7 +87,6 @@ def test_the_pair_sees_live_what_its_log_says(log: list[dict[str, Any]]) -> None
     assert not {"no_such_signal", "asked.nothing", "equals.at4"} & known
 
 
-@pytest.mark.timeout(120)
 def test_a_ladder_sees_live_what_its_log_says(log: list[dict[str, Any]]) -> None:
     demo = read(as_ladder(log))
     made = demo_config(*PAIR).model_dump(mode="json", exclude_none=True)

@@ -62,7 +62,6 @@ PROMISES = {
 CASES = [(name, promise, method) for name, promises in PROMISES.items() for promise in promises for method in METHODS]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "promise", "method"), CASES, ids=lambda one: getattr(one, "kind", one))
 def test_a_fitted_policy_decides_live_as_on_the_log(name: str, promise: Guarantee, method: str, tmp_path: Path) -> None:
     held = logged(name)

@@ -118,7 +118,6 @@ def ranked_offline(demo: Demo, table: EpisodeTable, scores: ScoreArrays, kappa: 
     return sorted(kept, key=worth, reverse=True)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_episode_is_answered_as_it_is_played(demo: Demo, kind: str, tmp_path: Path) -> None:
     policy = policy_on(demo, kind)
@@ -179,7 +178,6 @@ def _nan(values: Any) -> list[str]:
 # --- certified
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "guarantee",
     [
@@ -279,7 +277,6 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", ["linear", "network"])
 def test_every_command_takes_a_learned_directory(demo: Demo, kind: str, tmp_path: Path) -> None:
     policy, fitted, other = policy_on(demo, kind), tmp_path / "fitted", tmp_path / "other"

@@ -31,7 +31,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.timeout(300)
 def test_every_level_decides_live_as_on_the_log(written: Path) -> None:
     log = logged(DEMO)
     table = log.table

@@ -110,6 +110,14 @@ def test_nothing_dangerous_is_called() -> None:
     assert wrong == []
 
 
+def test_no_test_measures_time() -> None:
+    """What a slow or busy machine takes is no mistake: steps are counted (`tests/steps.py`), and clocks are a test's own."""
+    here = Path(__file__).parents[1]
+    looked = re.compile(r"(?:perf_counter|process_time|thread_time|monotonic|\btime)(?:_ns)?\(\) - ")
+    files = [one for one in here.rglob("test_*.py") if here / "long" not in one.parents]
+    assert [one.name for one in files if looked.search(one.read_text("utf-8"))] == []
+
+
 def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
     from cascade.config.yamlfile import _Loader, yaml
 
