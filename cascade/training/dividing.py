@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,10 +58,6 @@ class Divided(NamedTuple):
     beside: int = 0
     unknown: int = 0
     unpriced: int = 0
-
-    def of(self, change: Callable[[EpisodeTable], EpisodeTable]) -> Divided:
-        """Return both parts with a change applied to each; the change must treat each question by itself."""
-        return self._replace(training=change(self.training), calibration=change(self.calibration))
 
     @property
     def questions(self) -> int:

@@ -158,7 +158,7 @@ def _lost(table: EpisodeTable, asked: FitTarget, state: State, sure: Floats) -> 
     return np.asarray(asked.rules.loss(part, ranked)[:, -1])
 
 
-def features_in(history: History, state: State) -> FeatureSet:
+def _features_in(history: History, state: State) -> FeatureSet:
     """Return the features worth fitting on in a state; before any call they are numbers of the request."""
     bare = replace(history, signals={name: one for name, one in history.signals.items() if name not in _COMPARING})
     if state:
@@ -167,14 +167,14 @@ def features_in(history: History, state: State) -> FeatureSet:
     return FeatureSet(tuple([name for name in every if name.startswith(ASKED)])[:MOST_OFFERED], history.sources)
 
 
-def values_in(features: FeatureSet, history: History, state: State) -> Floats:
+def _values_in(features: FeatureSet, history: History, state: State) -> Floats:
     """Return the values of features in a state, float64 (n, d), NaN = missing."""
     return features.table(history.only(state) if state else history, max(1, len(state)))
 
 
 def _stage(history: History, state: State, parents: Parents) -> _Stage:
-    features = features_in(history, state)
-    raw = values_in(features, history, state)
+    features = _features_in(history, state)
+    raw = _values_in(features, history, state)
     design = make_design(raw)
     columns = design.rows(raw)
     ridge = Ridge.prepare(columns, PENALTY * columns.shape[1]) if columns.shape[1] else None
