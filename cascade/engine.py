@@ -24,6 +24,7 @@ from cascade.providers.fields import Fields
 from cascade.resilience.retry import Deadline
 from cascade.strategies.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.types import (
+    NO_CERTIFICATE,
     SKIP,
     Answer,
     Call,
@@ -121,13 +122,13 @@ class _Walk:
         return (*self.steps, step._replace(calls=tuple(self.calls)))
 
     def _within(self, observation: Observation) -> Observation:
-        """Record why the latest step is outside the certificate's scope, and go on if a certificate is required."""
+        """Record why the latest step is outside the certificate's scope; go on to the last one if the scope insists."""
         step, scope = observation.step, self.scope
         outside = scope.outside(step) if scope is not None and step.number else ()
         self.outside += outside
-        if scope is None or not outside or not scope.insists or step.forced is not None or observation.last:
+        if scope is None or not self.outside or not scope.insists or step.forced is not None or observation.last:
             return observation
-        reason = f"{outside[0]}: no certificate covers that, and one is required, so the walk goes on"
+        reason = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
         return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
 
     def _finish(self, step: Step) -> Step:
@@ -340,7 +341,7 @@ def run(
         if stopped in UNCERTIFIED:
             reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
         certificate = None if reasons else certificate
-        walk.warnings += [f"no certificate: {said}" for said in reasons]
+        walk.warnings += [f"{NO_CERTIFICATE}{said}" for said in reasons]
     return Answer(
         question=question,
         text=answers[0] if answers else None,

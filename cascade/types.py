@@ -38,6 +38,8 @@ class Message(NamedTuple):
     content: str
 
 
+NO_CERTIFICATE = "no certificate: "
+"""The beginning of a warning that says why no certificate covers an answer."""
 SKIP = "skip"
 """The purpose of a call that is not made; it is recorded as an empty reply at no cost."""
 ACT = "act"
@@ -387,6 +389,15 @@ class Answer:
                 if found.text == self.text and made:
                     return found._replace(model=made[-1].request.model), made[-1]
         return None
+
+    @property
+    def uncovered(self) -> str | None:
+        """Why no certificate covers the answer, where the policy has one for other questions; None if one does.
+
+        By default the guide answers such a question (`guarantee.uncovered`).
+        """
+        reasons = [said.removeprefix(NO_CERTIFICATE) for said in self.warnings if said.startswith(NO_CERTIFICATE)]
+        return "; ".join(reasons) or None
 
     @property
     def message(self) -> Mapping[str, Any] | None:

@@ -29,6 +29,7 @@ from cascade.api.logs import (
 )
 from cascade.api.output import Tell, warn
 from cascade.api.promises import GuaranteeOptions, wanted_guarantee
+from cascade.calibration.outside import describe_outside
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.logs import Log
@@ -190,6 +191,10 @@ def fit(
     log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
     ready = checked(given, promise, log_asked, reviewed, told)
     found = _fitted(_Call(given, ready, working, told), seed)
+    if isinstance(found, PolicyFit):
+        for table in ready.tables:
+            if (said := describe_outside(table, found.certificates)) is not None:
+                told(said)
     found = replace(found, notices=tuple(notices))
     if output is None:
         return found

@@ -41,7 +41,9 @@ def serve(
         address = f"http://{plain(shown)}:{at}/v1"
         notes().print(f"serving {plain(server.name)} at {address}, pages at /ui (Ctrl-C ends)", soft_wrap=True)
 
-    running.serve(settings, listening)
+    status = running.serve(settings, listening)
+    if status is not None and status.answered:
+        notes().print(plain(status.describe()), soft_wrap=True)
 
 
 def _print_key(name: str) -> None:

@@ -159,13 +159,17 @@ class MonitorConfig(Section):
 
 
 class GuaranteeConfig(Section):
-    """The promise that a certificate must make, and how it is monitored. A setting that is left out is not required."""
+    """The promise that a certificate must make, and how it is monitored. A setting that is left out is not required.
+
+    `uncovered` says who answers a question that no certificate covers: the guide, or the policy without a promise.
+    """
 
     kind: str | None = None
     alpha: float | None = None
     delta: float | None = None
     budget: _Positive | None = None
     required: bool = False
+    uncovered: Literal["guide", "policy"] = "guide"
     audit: AuditConfig | None = None
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
 

@@ -42,8 +42,8 @@ class Scope:
         needs: the signals that the policy cannot do without; only these are checked where `shown` is None.
         shown: what the calibration questions showed at each step; None where the certificate does not say.
         echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
-        insists: whether a walk goes on instead of ending at a step that is not covered, because a certificate is
-            required and the policy's decision at such a step proves nothing.
+        insists: whether a walk goes on to the last step instead of ending at or after a step that is not covered, where
+            the policy's decision proves nothing.
         strict: whether odd steps are not covered either, because they have become more frequent than the calibration
             allows.
     """

@@ -20,7 +20,8 @@ from cascade.server.edge import Exchange, Scope, Send
 from cascade.server.metrics import Metrics
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refused
-from cascade.types import Answer, TextDelta
+from cascade.serving import at_level
+from cascade.types import Answer, Question, TextDelta
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes, Turn
@@ -101,7 +102,8 @@ class ChatEndpoint:
                     continue
                 if exchange.status is None:
                     begun = Receipt(exchange.trace_id, event.model or event.role, mode=exchange.mode)
-                    await self._begin(exchange, begun._replace(unsent=exchange.unsent))
+                    uncovered = self._uncovered(asked)
+                    await self._begin(exchange, begun._replace(unsent=exchange.unsent, uncovered=uncovered))
                 await exchange.more(writer.text(event.text, event.model or event.role))
         await exchange.end()
 
@@ -138,6 +140,14 @@ class ChatEndpoint:
                 if turn is not None and self.modes is not None and isinstance(event, Answer):
                     await self.modes.answered(turn, event)
                 yield event
+
+    def _uncovered(self, asked: Asked) -> str | None:
+        """Return why no certificate covers a request, as far as it is known before it is answered."""
+        service = self.orchestrator.service
+        if service is None or asked.route.model is not None:
+            return None
+        serving = service.default if asked.route.level is None else at_level(service, asked.route.level, None)
+        return "; ".join(serving.uncovered(Question.of_chat(asked.request))) or None
 
     def _left_s(self, asked: Asked, exchange: Exchange) -> float:
         """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""

@@ -30,6 +30,7 @@ class Receipt(NamedTuple):
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
         silent: the models whose replies lacked the requested log-probs, one for each such reply.
         mode: the cascade's mode, if it has modes: "observe", "enforce", "fallback", or "killed".
+        uncovered: why no certificate covers the answer, where the policy has one for other requests.
         unsent: the fields of the request that at least one model was not sent, since its provider does not know them.
     """
 
@@ -44,6 +45,7 @@ class Receipt(NamedTuple):
     mode: str | None = None
     silent: tuple[str, ...] = ()
     unsent: tuple[str, ...] = ()
+    uncovered: str | None = None
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -68,6 +70,7 @@ class Receipt(NamedTuple):
             tuple([call.request.model for call in answer.calls if call.completion and call.completion.faults]),
             tuple([one.request.instead_of for one in answer.calls if one.completion and one.request.instead_of]),
             answer.stopped if answer.stopped in BROKEN_OFF else None,
+            uncovered=answer.uncovered,
             silent=tuple([call.request.model for call in answer.calls if call.lacks_logprobs]),
         )
 
@@ -78,6 +81,7 @@ class Receipt(NamedTuple):
             "cost-usd": _dollars(self.cost_nano_usd),
             "saved-usd": _dollars(self.saved_nano_usd),
             "certificate": self.certificate,
+            "uncovered": self.uncovered,
             "broken-off": self.broken_off,
             "trace-id": self.trace_id,
             "mode": self.mode,

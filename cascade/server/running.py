@@ -23,6 +23,8 @@ from cascade.server.access import listening_problems
 if TYPE_CHECKING:
     from uvicorn import Config, Server
 
+    from cascade.serving.monitors import ServiceStatus
+
 _PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "jinja2")
 
 
@@ -35,10 +37,11 @@ def refuse_missing() -> None:
             raise MissingExtraError(package, "cascade serve")
 
 
-def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: None) -> None:
+def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: None) -> ServiceStatus | None:
     """Serve a configuration until SIGINT, SIGTERM or SIGHUP comes. The configuration is read only at the start.
 
-    `listening` is called with the port once the server takes requests.
+    `listening` is called with the port once the server takes requests. Returns the counts of what was answered; None if
+    nothing is promised.
 
     The first signal stops listening; requests under way have `server.drain_s` to end, and the rest are cancelled. If
     the process manager listens (systemd's socket units), new requests wait for the next process.
@@ -74,6 +77,7 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return orchestrator.status
 
 
 def load_providers(orchestrator: Orchestrator) -> None:

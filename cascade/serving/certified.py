@@ -28,7 +28,7 @@ from cascade.serving.audits import Outcome
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk, unpromised
 from cascade.strategies.base import Strategy
-from cascade.types import Answer, Certificate, Question, Step
+from cascade.types import NO_CERTIFICATE, Answer, Certificate, Question, Step
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
@@ -40,10 +40,6 @@ CALIBRATE = "make one with: cascade calibrate EPISODES --policy … -o DIR, and 
 def today_utc() -> date:
     """Return today's date, UTC."""
     return datetime.now(UTC).date()
-
-
-NO_CERTIFICATE = "no certificate: "
-"""The start of the warning that says why an answer has no certificate."""
 
 
 class CertifiedPolicy:
@@ -82,6 +78,7 @@ class CertifiedPolicy:
         self._today, self._level = today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
+        self._to_guide = self._wanted.uncovered == "guide"
         certificates = () if artifact is None else artifact.certificates
         self._silent = config.guarantee is None and artifact is None  # without a promise, no certificate is missing
         self._each: Mapping[str | None, Certificate] = {one.segment: one for one in certificates}
@@ -109,7 +106,7 @@ class CertifiedPolicy:
 
     def _scope(self, certificate: Certificate) -> Scope:
         """Return the subject of a certificate. Going on costs money, so a promise on money never asks for it."""
-        insists = self._wanted.required and not get(certificate.kind).on_cost
+        insists = (self._wanted.required or self._to_guide) and not get(certificate.kind).on_cost
         return Scope.of(certificate, self.policy, insists=insists and certificate.budget_nano_usd is None)
 
     @property
@@ -124,8 +121,20 @@ class CertifiedPolicy:
 
     # --- serving ---
 
+    def uncovered(self, question: Question) -> tuple[str, ...]:
+        """Return why no certificate covers a question, as far as it is known before a call; empty where one does."""
+        certificate = of_segment(self._each, question.segment)
+        reasons = self._reasons(certificate, question.segment)
+        if certificate is None:
+            return reasons
+        if (alarm := self._monitors.of(certificate).alarm) is not None:
+            reasons = (*reasons, alarm)
+        return (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")))
+
     def plan(self, question: Question, stays: bool = False) -> RunPlan:
-        """Return the run plan of a question.
+        """Return the run plan of a question. One that no certificate covers is answered by the guide, if one is set.
+
+        The setting is `guarantee.uncovered`. A policy without any certificate promises nothing, so it answers itself.
 
         Args:
             question: the question.
@@ -136,13 +145,8 @@ class CertifiedPolicy:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
         audit = self._monitors.drawn()
-        certificate = of_segment(self._each, question.segment)
+        certificate, reasons = of_segment(self._each, question.segment), self.uncovered(question)
         known = UNAUDITED if certificate is None else self._monitors.of(certificate)
-        reasons = self._reasons(certificate, question.segment)
-        if known.alarm is not None:
-            reasons = (*reasons, known.alarm)
-        if certificate is not None:
-            reasons = (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")))
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
         warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])
@@ -153,6 +157,11 @@ class CertifiedPolicy:
                     strategy, fallback, warnings=warnings, walk=reference_walk(self._strategy), level=self._level
                 )
             return RunPlan(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
+        if reasons and self._to_guide and self._each:
+            kind = next(iter(self._each.values())).kind
+            strategy, fallback = fallback_of("guide", kind, self._strategy)
+            alone = None if strategy is self._strategy else reference_walk(self._strategy)
+            return RunPlan(strategy, fallback, warnings=warnings, walk=alone, level=self._level)
         if stays and not audit and (certificate is None or get(certificate.kind).reference_keeps_it):
             held = None if reasons else certificate
             plan = unpromised(self._strategy, self.policy, stays)
@@ -170,7 +179,7 @@ class CertifiedPolicy:
         answer = yield from walk
         if not self._silent:
             said = [one.removeprefix(NO_CERTIFICATE) for one in answer.warnings if one.startswith(NO_CERTIFICATE)]
-            self._monitors.answered(answer.certificate is not None, said)
+            self._monitors.answered(answer.certificate is not None, said, answer.cost_nano_usd)
         if answer.certificate is not None and odd:
             scope = self._scopes[answer.certificate.calibration_id]
             if scope.calibrated[0]:  # otherwise any odd step is outside the scope

@@ -20,6 +20,7 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.forks import after_fork
 from cascade.guarantees.certificate import UNWATCHED
+from cascade.money import exact_dollars
 from cascade.serving.audits import Outcome
 from cascade.types import Certificate
 
@@ -87,6 +88,7 @@ class ServiceStatus:
         answered: how many were answered.
         certified: how many of these answers have a certificate.
         uncertified: how many have none, by the reason; an answer counts at each of its reasons.
+        uncertified_nano_usd: the cost of the answers without a certificate; None if the cost of one is unknown.
         audits: audited answers whose truth was recorded and counted.
         missed: how many of these were missed.
         missing: audited answers whose truth was recorded but shows nothing, since a call failed or a step was of a
@@ -97,10 +99,25 @@ class ServiceStatus:
     answered: int = 0
     certified: int = 0
     uncertified: Mapping[str, int] = field(default_factory=dict)
+    uncertified_nano_usd: int | None = 0
     audits: int = 0
     missed: int = 0
     missing: int = 0
     alarm: str | None = None
+
+    def describe(self) -> str:
+        """Return the share of answers outside the certificate and their cost, as a sentence.
+
+        >>> ServiceStatus(answered=200, certified=190, uncertified_nano_usd=1_500_000).describe()
+        '10 of 200 requests (5.0 %) were outside the certificate; answering them cost $0.0015'
+        """
+        outside = self.answered - self.certified
+        spent = self.uncertified_nano_usd
+        cost = "at an unknown cost" if spent is None else f"answering them cost {exact_dollars(spent)}"
+        share = outside / max(self.answered, 1)
+        return f"{outside:,} of {self.answered:,} requests ({share:.1%}) were outside the certificate; {cost}".replace(
+            "%)", " %)"
+        )
 
 
 class CertificateMonitors:
@@ -121,6 +138,7 @@ class CertificateMonitors:
         self._known: dict[str, CertificateMonitor] = {}
         self._counts: Counter[str] = Counter()  # by the names of `ServiceStatus`
         self._uncertified: Counter[str] = Counter()
+        self._uncertified_nano_usd: int | None = 0
         self._heard: dict[str, set[str]] = {}
         self._level = asked.monitor.level
         audit, self._numbers = asked.audit, itertools.count()
@@ -144,14 +162,25 @@ class CertificateMonitors:
         """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
         with self._lock:
             told, uncertified = self._counts.copy(), MappingProxyType(dict(self._uncertified))
-        counted = (told["answered"], told["certified"], uncertified, told["audits"], told["missed"], told["missing"])
-        return ServiceStatus(*counted)
+            spent = self._uncertified_nano_usd
+        return ServiceStatus(
+            told["answered"],
+            told["certified"],
+            uncertified,
+            spent,
+            told["audits"],
+            told["missed"],
+            told["missing"],
+        )
 
-    def answered(self, certified: bool, reasons: Iterable[str]) -> None:
+    def answered(self, certified: bool, reasons: Iterable[str], cost_nano_usd: int | None) -> None:
         """Count an answer, and the reasons why it has no certificate."""
         with self._lock:
             self._counts["answered"] += 1
             self._counts["certified"] += certified
+            if not certified:
+                spent = self._uncertified_nano_usd
+                self._uncertified_nano_usd = None if spent is None or cost_nano_usd is None else spent + cost_nano_usd
             for said in dict.fromkeys(reasons):
                 known = said in self._uncertified or len(self._uncertified) < _MOST_REASONS
                 self._uncertified[said if known else _OTHER_REASONS] += 1

@@ -380,6 +380,22 @@ async def test_a_certificate_made_from_questions_covers_no_chat_request(
     said = "no certificate: the request is a chat request, and the calibration asked questions in cascade's own prompt"
     assert ("x-cascade-certificate" in response.headers) is covers
     assert (said in response.json()["cascade"]["warnings"]) is not covers
+    assert ("x-cascade-uncovered" in response.headers) is not covers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_why(tmp_path: Path, stream: bool) -> None:
+    write(tmp_path / "policy", level(2.5, 0.1, seen([kind_of(ChatRequest(ASK))] * 99)))
+    served = orchestrator({"small": [SURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
+    tools = {"tools": TOOLS}
+    async with served, asgi(served) as client:
+        for extra, model in (({}, "small"), (tools, "large")):
+            body = {"model": "cascade", "messages": ASK, "stream": stream, **extra}
+            response = await client.post("/v1/chat/completions", json=body)
+            assert response.headers["x-cascade-served-by"] == model
+            assert ("x-cascade-uncovered" in response.headers) is bool(extra)
+    assert served.status is not None
+    assert (served.status.answered, served.status.certified) == (2, 1)
 
 
 async def test_each_key_has_a_budget_of_its_own() -> None:

@@ -229,7 +229,10 @@ def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
         None,
         ("no certificate: it expired on 2026-12-01; calibrate again",),
     )
-    assert plan.policy == policy
+    assert plan.policy == FixedPolicy("guide", 1)  # the guide answers what no certificate covers
+    config = load(settings(folder, guarantee={"uncovered": "policy"}))
+    serving = CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+    assert serving.plan(RIVER).policy == policy
 
 
 def test_one_that_is_required_and_expires_in_service_is_refused_at_the_next_question(tmp_path: Path) -> None:
@@ -314,10 +317,15 @@ def test_a_segment_has_its_own_certificate_and_threshold(tmp_path: Path) -> None
     assert art.steps[0].decision.scores == (math.inf, math.inf)
 
 
-def test_a_question_without_an_applicable_certificate_keeps_every_answer_and_gets_none(tmp_path: Path) -> None:
+def test_the_guide_answers_a_question_without_an_applicable_certificate(tmp_path: Path) -> None:
     with made(directory(tmp_path, certificate(made_for=fingerprint(), segment="law"))) as orchestrator:
         answer = orchestrator.ask(Question(EASY, segment="art"))
-    assert (answer.certificate, len(answer.steps)) == (None, 3)
+    assert (answer.certificate, len(answer.steps)) == (None, 1)
+    assert answer.served is not None
+    assert answer.served[0].model == "large"
+    assert answer.uncovered is not None
+    assert orchestrator.status is not None
+    assert orchestrator.status.uncertified_nano_usd == answer.cost_nano_usd
     assert answer.warnings[0].startswith("no certificate: the policy has none for the segment 'art'")
 
 
@@ -385,7 +393,7 @@ def test_truths_of_audited_answers_are_counted(certified: str) -> None:
 def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
     with made(certified, guarantee={"kind": "coverage"}) as orchestrator:
         assert orchestrator.record_outcome(orchestrator.ask(HARD), "Danube").reason == "it was not drawn for an audit"
-    with made(certified, guarantee=dict(ALWAYS) | {"alpha": 0.01}) as orchestrator:
+    with made(certified, guarantee=dict(ALWAYS) | {"alpha": 0.01, "uncovered": "policy"}) as orchestrator:
         assert miss(orchestrator, 1)[0].reason == "it was given without a certificate"
     with made(certified, guarantee=ALWAYS) as orchestrator:
         other = replace(orchestrator.ask(HARD), certificate=certificate(kind="f1", k=None))
