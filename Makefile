@@ -32,7 +32,6 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/needed_questions.py
 	$(BIN)/python benchmarks/certificates.py
 	$(BIN)/python benchmarks/served.py --quick
-	$(BIN)/python benchmarks/risk.py --quick
 	$(BIN)/python benchmarks/drift.py --quick
 	$(BIN)/python benchmarks/validity.py --quick
 	$(BIN)/python benchmarks/parquet.py

@@ -194,7 +194,7 @@ def judged(
     """Make policies and play them."""
     started = time.perf_counter()
     loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
-    made = way(train, alpha if loss is None else loss, seed)
+    made = way(train, loss, seed)
     seconds = time.perf_counter() - started
     played = {name: judge(one, calibration, fresh, alpha) for name, one in made.items()}
     return {name: one._replace(seconds=seconds, diverged=made[name].diverged) for name, one in played.items()}

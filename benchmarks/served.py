@@ -99,17 +99,11 @@ def times(questions: int) -> dict[str, float]:
     kappas, bars = np.linspace(0, 1, POINTS // 2), np.linspace(1, 0, POINTS // 2)
     path = [PathPoint(0.0, bar) for bar in bars.tolist()] + [PathPoint(kappa) for kappa in kappas.tolist()]
     along = everything.along(path)
-    budget = 10 * int(steps.cost.sum(axis=1).max())  # far above: every cost on the path is tested
-    most = 2 * budget
     return {
         "served": seconds(lambda: served(steps, found, confidence)),
         f"along {POINTS} points": seconds(lambda: everything.along(path)),
         "order a path": seconds(lambda: order_path(everything, alpha=ALPHA, abstain=True)),
-        "order a path, with a budget": seconds(lambda: order_path(everything, alpha=ALPHA, budget_nano_usd=budget), 1),
         "test a path": seconds(lambda: learn_then_test(along, alpha=0.999, delta=DELTA)),
-        "test a path, with a budget": seconds(
-            lambda: learn_then_test(along, alpha=0.999, delta=DELTA, budget_nano_usd=budget, most_nano_usd=most), 1
-        ),
     }
 
 

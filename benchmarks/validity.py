@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeAlias
 
-from known_risk import coverage, means, single
+from known_risk import coverage, single
 from known_risk.cells import SIMULATIONS, SIZES, Cell
 from known_risk.populations import Population, cut_short, population
 
@@ -30,14 +30,10 @@ QUICK = 1_000
 Guarantee: TypeAlias = Callable[[Population, int, int], list[Cell]]
 GUARANTEES: Mapping[str, Guarantee] = {
     "coverage": coverage.coverage,
-    "solvable": coverage.solvable,
     "groups": coverage.groups,
-    "loss": means.graded_loss,
-    "budget": means.budget,
     "error": single.error,
     "abstain": single.error_or_abstain,
     "regret": single.regret,
-    "joint": single.joint,
     "hardest": single.hardest,
 }
 _COLUMNS = ("guarantee", "population", "n", "level", "promised", "law", "measured", "se", "z", "certified", "")

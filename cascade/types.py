@@ -296,8 +296,8 @@ class Certificate:
     """A promise about the answers, with the data and the cascade that it was made for (`guarantees.certificate`).
 
     Attributes:
-        kind: the kind of guarantee: "coverage", "solvable", "f1", "budget", "regret", "error", or an installed one.
-        alpha: the share of questions that may be missed; None if only a budget is promised.
+        kind: the kind of guarantee: "coverage", "agreement", "regret", "error", "preference", or an installed one.
+        alpha: the share of questions that may be missed.
         n: the number of calibration questions that set the threshold, each of another group.
         calibration_id: the start of the SHA-256 of all other fields.
         delta: the probability that the calibration gives a threshold that breaks the promise; None for a promise on
@@ -305,7 +305,6 @@ class Certificate:
         k: the rank of the threshold among the critical values; None if it was set by tests on a path.
         kappa: the threshold.
         abstain_below: nothing is served below this confidence; None without abstention.
-        budget_nano_usd: the promised bound on the mean cost of a question.
         pool: whether it covers, taken together, all segments without a certificate of their own.
         keeps_everything: whether the promise is kept by keeping every answer of every step.
         data_sha256, policy_sha256: the hashes of the data and the policy that it was made from.
@@ -315,8 +314,6 @@ class Certificate:
         segment: the segment of questions that it covers; None for all.
         unit: the unit of the promise: a random "question", or a random question of a random "group" if the log had
             groups of several.
-        together: the number of segments whose promises hold at once, except with probability together × delta; None if
-            the promise is separate.
         reference: the model whose output the served answer is compared with; None if labels decided what is right.
         comparator: the comparator of the two outputs.
 
@@ -324,14 +321,13 @@ class Certificate:
     """
 
     kind: str
-    alpha: float | None
+    alpha: float
     n: int
     calibration_id: str
     delta: float | None = None
     k: int | None = None
     kappa: float = 0.0
     abstain_below: float | None = None
-    budget_nano_usd: int | None = None
     pool: bool = False
     keeps_everything: bool = False
     data_sha256: str = ""
@@ -342,7 +338,6 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     segment: str | None = None
     unit: Literal["question", "group"] = "question"
-    together: int | None = None
     reference: str | None = None
     comparator: str | None = None
 

@@ -78,24 +78,6 @@ def _coverage_cells(source: Population, n: int, alpha: float, kappas: Floats) ->
     ]
 
 
-def solvable(source: Population, n: int, count: int) -> list[Cell]:
-    """Coverage of the questions that have a right answer, calibrated on those among n."""
-    kappas, promised = np.empty((len(ALPHAS), count)), np.empty((len(ALPHAS), count))
-    has_answer = source.steps.solvable
-    for row, chosen in enumerate(samples(source, n, count, seed=2)):
-        values = source.critical[chosen[has_answer[chosen]]]
-        for at, alpha in enumerate(ALPHAS):
-            found = calibrate(values, alpha)
-            kappas[at, row], promised[at, row] = found.kappa, found.k / (found.n + 1)
-    risks = missed(source.critical[has_answer], kappas)
-    cells = []
-    for at, alpha in enumerate(ALPHAS):
-        due = float(promised[at].mean())
-        law = None if source.ties else due
-        cells.append(mean_cell("given solvable", source, n, alpha, due, risks[at], law))
-    return cells
-
-
 def groups(source: Population, n: int, count: int) -> list[Cell]:
     """Coverage of each group by its own questions, of small groups by their pool, and by one threshold for all."""
     names = np.array([f"tenant {number}" for number in range(GROUPS)])

@@ -1,4 +1,4 @@
-"""The one answer that is served: error, regret, with abstention, and together with a budget."""
+"""The one answer that is served: error, regret, and with abstention."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, Levels, StepArrays
 from cascade.conformal.binomial import lower_tail, most_losses
-from cascade.conformal.ltt import PathResult, learn_then_test, order_path
+from cascade.conformal.ltt import learn_then_test, order_path
 from cascade.conformal.served import PathPoint, Served, ServedPath, served
 from cascade.conformal.split import allowed_misses
 from known_risk.cells import ALPHAS, DELTA, Cell, samples, violation_cell
-from known_risk.populations import DEAREST_NANO_USD, Population
+from known_risk.populations import Population
 
 HARDEST = "error, every point just above α"
 PATHS = 4
 """Paths a cell, each from selection questions of its own; the calibrations are shared out among them."""
 SELECTION = 300
 LONGEST = 40
-JOINT_LONGEST = 6
-"""A path with a budget is short here: each of its points takes a p-value of 0.1 ms."""
-BUDGETS_NANO_USD = {0.05: 14_500_000, 0.1: 13_000_000, 0.2: 11_000_000}
-"""By alpha: a tenth to a third more than such an error costs."""
 
 
 class Path(NamedTuple):
@@ -49,54 +45,20 @@ def regret(source: Population, n: int, count: int) -> list[Cell]:
     return _certified("regret", _whole(source, regret=True), source, n, count, seed=8)
 
 
-def joint(source: Population, n: int, count: int) -> list[Cell]:
-    """Error and mean cost together: broken where either is."""
-    whole, asked = _whole(source), list(BUDGETS_NANO_USD.items())
-    paths = [[_path(whole, alpha, number, budget=most) for alpha, most in asked] for number in range(PATHS)]
-    broken, naive, certified = np.zeros((3, len(asked), count))
-    for row, chosen in enumerate(samples(source, n, count, seed=9)):
-        taken = whole.take(chosen)
-        for at, (path, (alpha, budget)) in enumerate(zip(paths[row % PATHS], asked, strict=True)):
-            seen = taken.along(path.points)
-            front = learn_then_test(
-                seen, alpha=alpha, delta=DELTA, budget_nano_usd=budget, most_nano_usd=DEAREST_NANO_USD
-            ).certified
-            bad = (path.risk > alpha) | (path.cost_nano_usd > budget)
-            broken[at, row], certified[at, row] = bad[:front].any(), front > 0
-            good = (seen.losses <= allowed_misses(n, alpha)) & (seen.cost_nano_usd <= budget * n)
-            naive[at, row] = good.any() and bad[np.flatnonzero(good)[-1]]
-    cells = []
-    for at, (alpha, _) in enumerate(asked):
-        cells.append(violation_cell("error and budget", source, n, alpha, broken[at], certified=certified[at].mean()))
-        cells.append(violation_cell("naive: error and budget as seen", source, n, alpha, naive[at]))
-    return cells
-
-
-def _within(seen: ServedPath, budget: int) -> PathResult:
-    """Test the mean cost alone, where nothing is ever wrong: any number of questions proves an error below 0.9."""
-    return learn_then_test(seen, alpha=0.9, delta=DELTA, budget_nano_usd=budget, most_nano_usd=DEAREST_NANO_USD)
-
-
 def hardest(source: Population, n: int, count: int) -> list[Cell]:
-    """An error, and a mean cost, that no point of the path changes and that are barely above what is promised.
+    """An error that no point of the path changes and that is barely above what is promised.
 
-    One question in N is wrong beyond alpha·N, so that the law is exact. For the cost none is wrong, and those cost all
-    that one may cost, so that the mean is barely above the share alpha of it.
+    One question in N is wrong beyond alpha·N, so that the law is exact.
     """
     cells, path = [], [PathPoint(kappa) for kappa in (0.1, 0.2, 0.3)]
     for alpha in ALPHAS:
         bad = np.random.default_rng(14).permutation(source.size) <= round(alpha * source.size)
-        wrong, dear = _constant(wrong=bad, cost=bad * 0), _constant(wrong=bad & False, cost=bad * DEAREST_NANO_USD)
-        budget = round(alpha * DEAREST_NANO_USD)
-        broken, spent = np.zeros((2, count))
+        wrong, broken = _constant(wrong=bad, cost=bad * 0), np.zeros(count)
         for row, chosen in enumerate(samples(source, n, count, seed=10)):
             broken[row] = learn_then_test(wrong.take(chosen).along(path), alpha=alpha, delta=DELTA).certified > 0
-            spent[row] = _within(dear.take(chosen).along(path), budget).certified > 0
         most = most_losses(n, alpha, DELTA)
         law = 0.0 if most is None else lower_tail(most, n, float(bad.mean()))
         cells.append(violation_cell(HARDEST, source, n, alpha, broken, law, float(broken.mean())))
-        share = float(spent.mean())
-        cells.append(violation_cell("cost, every point just above", source, n, alpha, spent, certified=share))
     return cells
 
 
@@ -134,11 +96,10 @@ def _whole(source: Population, *, regret: bool = False) -> Served:
     return served(source.steps, source.levels, source.confidence, reference_right=reference)
 
 
-def _path(whole: Served, alpha: float, number: int, *, abstain: bool = False, budget: int | None = None) -> Path:
+def _path(whole: Served, alpha: float, number: int, *, abstain: bool = False) -> Path:
     """Return a path from selection questions of the population, with what is true of it."""
     chosen = np.random.default_rng([13, number]).integers(whole.n, size=SELECTION)
-    longest = LONGEST if budget is None else JOINT_LONGEST
-    points = order_path(whole.take(chosen), alpha=alpha, abstain=abstain, budget_nano_usd=budget, most_points=longest)
+    points = order_path(whole.take(chosen), alpha=alpha, abstain=abstain, most_points=LONGEST)
     found = whole.along(points)
     return Path(points, found.losses / whole.n, found.cost_nano_usd / whole.n)
 

@@ -31,13 +31,12 @@ from cascade.api.policies import GivenPolicy, PolicyAsked, given_policy
 from cascade.api.promises import GuaranteeOptions, calibrated_document, calibrated_report, wanted_guarantee
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import unknown
-from cascade.checks import nano_of
 from cascade.config import CascadeConfig, load
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.evaluation.logs import Log
 from cascade.factory import HeldLevels, read_levels
-from cascade.guarantees.base import Guarantee, get
-from cascade.money import Price, dollars
+from cascade.guarantees.base import Guarantee
+from cascade.money import Price
 from cascade.policies import levels as level_files
 from cascade.policies.artifact import LEVELS_FOLDER, PolicyArtifact, check_target, write
 from cascade.policies.reading import read
@@ -86,10 +85,7 @@ def calibrate(
     guarantee: str | Guarantee | None = None,
     alpha: float | None = None,
     delta: float | None = None,
-    budget_usd: float | None = None,
-    most_usd: float | None = None,
     by_segment: bool = False,
-    together: bool = False,
     abstain: bool = False,
     config: str | Path | None = None,
     expires_days: int | None = None,
@@ -115,10 +111,7 @@ def calibrate(
             unchanged.
         alpha: the share of questions that may be missed. By default 0.1.
         delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
-        budget_usd: the mean cost of a question, in USD, as in 0.01.
-        most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
-        together: with --by-segment and --delta: delta holds for all segments together, not for each.
         abstain: abstain if the confidence in the best answer is too low.
         config: the configuration that will serve: models, prices, prompts, strategy.
         expires_days: the number of days after which the certificate expires. By default it never does.
@@ -226,31 +219,24 @@ def _promise(
     asked: GuaranteeOptions, days: int | None, before: PolicyArtifact | None, how: _How, level: str
 ) -> Promise:
     """Return the promise to make: the earlier one with the given parts replaced; report the changes to `tell`."""
-    config, tell = how.settings, how.tell
+    tell = how.tell
     if before is None or before.asked is None:
-        return Promise(wanted_guarantee(asked, config, tell), days)
+        return Promise(wanted_guarantee(asked, tell), days)
     was = Promise(before.asked, days_held(before))
     if asked.kind is not None:
-        now = Promise(wanted_guarantee(asked, config, tell), days)
+        now = Promise(wanted_guarantee(asked, tell), days)
     else:
-        now = Promise(_taken_over(asked, before.asked, config), was.days if days is None else days)
+        now = Promise(_taken_over(asked, before.asked), was.days if days is None else days)
     tell(f"{level and f'{level}: '}{changes(was, now)}")
     return now
 
 
-def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig | None) -> Guarantee:
+def _taken_over(asked: GuaranteeOptions, held: Guarantee) -> Guarantee:
     """Return a promise in which the given parts replace the old ones."""
-    if held.rules.on_cost and asked.alpha is not None:
-        raise UsageError("--alpha is a share of questions, and a budget guarantee is about cost; leave --alpha out.")
-    bounded = held.budget_nano_usd is not None or asked.budget_usd is not None
-    cap = config.budget.per_question if config is not None and bounded else None
     given: dict[str, Any] = {
         "alpha": asked.alpha,
         "delta": asked.delta,
-        "budget_nano_usd": nano_of("--budget", asked.budget_usd),
-        "most_nano_usd": nano_of("--most", cap if asked.most_usd is None else asked.most_usd),
         "by_segment": asked.by_segment or None,
-        "together": asked.together or None,
         "abstain": asked.abstain or None,
     }
     try:
@@ -335,13 +321,10 @@ def _parts(promise: Promise) -> dict[str, str]:
     """Return each part of a promise in words; "" for a part that is not set."""
     asked = promise.asked
     shares = {name: "" if one is None else f"{one:g}" for name, one in (("alpha", asked.alpha), ("delta", asked.delta))}
-    money = {"budget": asked.budget_nano_usd, "most": asked.most_nano_usd}
     return {
         "guarantee": asked.kind,
         **shares,
-        **{name: "" if amount is None else dollars(amount) for name, amount in money.items()},
         "by segment": "yes" if asked.by_segment else "",
-        "together": "yes" if asked.together else "",
         "abstaining": "yes" if asked.abstain else "",
         "days": "" if promise.days is None else str(promise.days),
     }
@@ -403,10 +386,6 @@ def levels_given(given: GivenPolicy, asked: GuaranteeOptions, target: Path, *, f
         raise UsageError(
             f"{given.directory} has levels, each with an alpha of its own: {held.levels.told}. Leave --alpha out, or "
             f"calibrate one by itself: --policy {given.directory / LEVELS_FOLDER}/NAME -o OTHER"
-        )
-    if asked.kind is not None and get(asked.kind).on_cost:
-        raise UsageError(
-            f"{given.directory} has levels, and levels differ in alpha, which a promise of {asked.kind} does not have."
         )
     if not force:
         refuse_foreign(target, held.levels.by_name, held.levels.default)

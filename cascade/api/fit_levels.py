@@ -17,7 +17,6 @@ from cascade.api.promises import GuaranteeOptions
 from cascade.calibration.calibrating import Calibrated
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import worth_of
-from cascade.guarantees.base import default_kind, get, is_known
 from cascade.guarantees.certificate import statement
 from cascade.policies.levels import foreign, in_order, write
 from cascade.text import capital, counted
@@ -65,12 +64,6 @@ def levels_asked(
 def _conflicts(promise: GuaranteeOptions) -> Iterator[str]:
     if promise.alpha is not None:
         yield "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
-    kind = promise.kind or default_kind(budget=promise.budget_usd is not None)
-    if is_known(kind) and get(kind).on_cost:
-        yield (
-            "--levels are shares of questions that may be missed, and a budget is not a promise about "
-            "questions; leave one of them out."
-        )
 
 
 def parsed(given: str) -> dict[str, float]:

@@ -152,7 +152,7 @@ def path_of(output: str) -> str:
 class _Line(NamedTuple):
     """One line of the table: a candidate or a baseline.
 
-    `cost` is in the unit of the table: USD a question, steps a question, or the share missed at the budget.
+    `cost` is in the unit of the table: USD a question, steps a question.
     """
 
     name: str
@@ -240,11 +240,9 @@ def _divided(fitted: Fitted) -> str:
 def _lines(found: PolicyFit) -> Iterator[_Line]:
     choice = found.fitted.choice
     for one in found.baselines:
-        cost = one.cost_usd if choice.unit == "nano_usd" else one.length if choice.unit == "steps" else None
-        if choice.unit == "missed" and one.kept is not None:
-            cost = 1 - one.kept
+        cost = one.cost_usd if choice.unit == "nano_usd" else one.length
         yield _Line(label(one.name), cost, one.kept, one.right)
-    kept = None if choice.alpha is None else 1 - choice.alpha
+    kept = 1 - choice.alpha
     for judged in choice.judged:
         shown = judged.matched
         if shown is not None and choice.unit == "nano_usd":
@@ -255,7 +253,7 @@ def _lines(found: PolicyFit) -> Iterator[_Line]:
 def _columns(found: PolicyFit) -> Sequence[Column[_Line]]:
     unit = found.fitted.choice.unit
     reference = next((line.cost for line in _lines(found) if line.judged is None), None)
-    cost = {"nano_usd": "cost/1k", "steps": "len", "missed": "missed"}[unit]
+    cost = {"nano_usd": "cost/1k", "steps": "len"}[unit]
 
     def shown(line: _Line) -> str:
         if line.cost is None:
@@ -265,10 +263,10 @@ def _columns(found: PolicyFit) -> Sequence[Column[_Line]]:
     def times(line: _Line) -> str:
         return "-" if line.cost is None or not reference else f"{line.cost / reference:.2f}"
 
-    kept: list[Column[_Line]] = [Column("× ref", 0, times), Column("kept", 0, lambda line: _share(line.kept))]
     return (
         Column(cost, 0, shown),
-        *([] if unit == "missed" else kept),
+        Column("× ref", 0, times),
+        Column("kept", 0, lambda line: _share(line.kept)),
         Column("Δ to the best", 0, lambda line: _difference(line, unit)),
         Column("right", _MIDDLE, lambda line: _share(line.right)),
         Column("fit s", 0, lambda line: "" if line.judged is None else f"{line.judged.fit_seconds:.2f}"),
@@ -338,7 +336,7 @@ def _is_chosen(line: _Line) -> bool:
 def _legend(found: PolicyFit, width: int) -> str:
     choice = found.fitted.choice
     costs = {"nano_usd": "cost/1k: USD per 1,000 questions", "steps": "len: steps a question"}
-    said = [costs.get(choice.unit, "missed: the share of questions missed at the budget")]
+    said = [costs[choice.unit]]
     if choice.alpha is not None:
         certify = f"{found.fitted.sizes.calibration:,} calibration questions"
         said += [
@@ -380,18 +378,17 @@ def _reason(found: PolicyFit, winner: Judged) -> str:
         return "no candidate keeps the promise at any threshold on the training questions, and it is the simplest"
     if winner.method == "reference":  # `why` is already a complete sentence
         return winner.why
-    what = {"nano_usd": "it costs", "steps": "it takes", "missed": "it misses"}[found.fitted.choice.unit]
+    what = {"nano_usd": "it costs", "steps": "it takes"}[found.fitted.choice.unit]
     return f"{what} {winner.why}" if winner.why == "the least" else f"it is {winner.why}"
 
 
 def _ahead(found: PolicyFit, winner: Judged) -> str:
     """Return the chosen candidate's cost relative to the simplest baselines, in words."""
-    choice = found.fitted.choice
     lines = list(_lines(found))
     own = next(line.cost for line in lines if line.judged is winner)
     said = []
     reference = lines[0]
-    if own is not None and reference.cost and choice.unit != "missed":
+    if own is not None and reference.cost:
         said.append(f"{own / reference.cost:.2f} × {_called(found.baselines[0])}")
     thresholds = [line.cost for line in lines if _is_threshold(line) and line.cost]
     if thresholds and own is not None and winner.method != "threshold":

@@ -107,10 +107,7 @@ def fit(
     guarantee: str | Guarantee | None = None,
     alpha: float | None = None,
     delta: float | None = None,
-    budget_usd: float | None = None,
-    most_usd: float | None = None,
     by_segment: bool = False,
-    together: bool = False,
     abstain: bool = False,
     policy: str = AUTO,
     calibration_share: float | None = None,
@@ -141,10 +138,7 @@ def fit(
         guarantee: the kind of guarantee, or a whole `Guarantee`, and then none of its parts beside it.
         alpha: the share of questions that may be missed. By default 0.1.
         delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
-        budget_usd: the mean cost of a question, in USD, as in 0.01.
-        most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
         by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
-        together: with --by-segment and --delta: delta holds for all segments together, not for each.
         abstain: abstain if the confidence in the best answer is too low.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
         calibration_share: the share of questions set aside for certification. By default 0.3; for regret 0.7,
@@ -328,10 +322,10 @@ def checked(
     settings = None if (config := given.config) is None else problems.of(lambda: _settings(config))
     log = checked_log(problems, compared(log_asked) if reviews.files else log_asked, tell)
     if log is not None and promise.kind is None and any(table.truth is not None for table in log.tables):
-        promise = promise._replace(kind=default_kind(budget=False, compared=True))
+        promise = promise._replace(kind=default_kind(compared=True))
     levels = _levels(problems, given, promise)
     at_default = promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
-    wanted = problems.of(lambda: wanted_guarantee(at_default, settings, tell))
+    wanted = problems.of(lambda: wanted_guarantee(at_default, tell))
     if reviews.files and log is not None and wanted is not None:
         kind = wanted.kind
         log = problems.of(lambda: read_reviewed(log_asked, reviews, kind, tell))

@@ -92,7 +92,7 @@ class Judging(NamedTuple):
         return plans(_certify(found), len(found.pairs()), along, wanted)
 
     def _wanted(self, tell: Tell) -> Guarantee:
-        return wanted_guarantee(GuaranteeOptions(self.ask, self.alpha, self.delta), None, tell)
+        return wanted_guarantee(GuaranteeOptions(self.ask, self.alpha, self.delta), tell)
 
     def _along(self, found: Compared, wanted: Guarantee, terms: Terms) -> Along | None:
         if self.policy is None:

@@ -131,22 +131,17 @@ def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
 def tables_for(log: Log, kind: str | None, held: PolicyArtifact | None = None) -> tuple[EpisodeTable, ...]:
     """Return a log's tables with the extra columns that a kind of guarantee reads.
 
-    These are the quality of each answer, and whether it equals the reference's. The comparator is that of the
+    It says whether each answer equals the reference's. The comparator is that of the
     directory's certificates.
 
     Raises:
-        UsageError: the log does not say how good any answer is, or its "right" is not what the kind is about.
+        UsageError: the log's "right" is not what the kind is about.
     """
     if kind is not None and get(kind).compares:
         log = log.compared(held.certificates[0].comparator if held is not None and held.certificates else None)
     tables = log.tables
     for table in tables if kind is not None else ():
         get(kind).check_truth(table)
-    if kind is not None and get(kind).needs_quality:
-        from cascade.episodes.quality import qualities
-
-        graded = zip(tables, qualities(log.rows(), tables), strict=True)
-        tables = tuple([replace(table, quality=quality) for table, quality in graded])
     return tables
 
 

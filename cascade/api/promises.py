@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,15 +13,11 @@ from cascade.api.output import Column, Tell, listed, per_thousand, plain_text, t
 from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
 from cascade.calibration.scores import Realised
-from cascade.checks import did_you_mean, nano_of
+from cascade.checks import did_you_mean
 from cascade.errors import UsageError
-from cascade.guarantees.base import DEFAULT, KINDS, Guarantee, default_kind, get, is_known
+from cascade.guarantees.base import DEFAULT, KINDS, Guarantee, get, is_known
 from cascade.guarantees.certificate import number, statement, to_document
 from cascade.text import capital, counted
-
-if TYPE_CHECKING:
-    from cascade.config import CascadeConfig
-
 
 _SHARE = 0.1
 """The default alpha, and the default delta of the kinds that require one."""
@@ -30,16 +26,13 @@ KIND = f"The kind of guarantee: {', '.join(KINDS.built_in)}, or an installed one
 
 
 class GuaranteeOptions(NamedTuple):
-    """The options of a promise, as given. None and False mean not given. Money in USD a question."""
+    """The options of a promise, as given. None and False mean not given."""
 
     kind: str | None = None
     alpha: float | None = None
     delta: float | None = None
-    budget_usd: float | None = None
-    most_usd: float | None = None
     abstain: bool = False
     by_segment: bool = False
-    together: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> GuaranteeOptions:
@@ -53,72 +46,33 @@ class GuaranteeOptions(NamedTuple):
             return cls(asked, **parts)
         if any(parts.values()):
             raise UsageError("The guarantee is given as a whole: give alpha, delta and the like in it, not beside it.")
-        budget, most = (None if one is None else one / 1e9 for one in (asked.budget_nano_usd, asked.most_nano_usd))
-        alpha = None if asked.rules.on_cost else asked.alpha
-        flags = (asked.abstain, asked.by_segment, asked.together)
-        return cls(asked.kind, alpha, asked.delta, budget, most, *flags)
+        return cls(asked.kind, asked.alpha, asked.delta, asked.abstain, asked.by_segment)
 
 
-def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell: Tell) -> Guarantee:
+def wanted_guarantee(asked: GuaranteeOptions, tell: Tell) -> Guarantee:
     """Return the promise to make; report to `tell` which parts differ from the options.
 
     Raises:
         UsageError: lists every problem.
     """
-    kind, problems = asked.kind or default_kind(budget=asked.budget_usd is not None), list[str]()
-    if is_known(kind) and get(kind).on_cost and asked.alpha is not None:
-        problems.append("--alpha is a share of questions, and a budget guarantee is about cost; leave --alpha out.")
+    kind = asked.kind or DEFAULT
     needs_delta = is_known(kind) and get(kind).needs_delta and asked.delta is None
-    cap = config.budget.per_question if config is not None and asked.budget_usd is not None else None
-    alpha = _SHARE if asked.alpha is None else asked.alpha
-    parts = GuaranteeOptions(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget_usd,
-                  cap if asked.most_usd is None else asked.most_usd, *asked[5:])  # fmt: skip
-    wanted = _guarantee(parts, problems)
-    if wanted is None or problems:
+    problems = [] if is_known(kind) else [f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS.names)}."]
+    parts = asked._replace(
+        kind=DEFAULT if problems else kind,
+        alpha=_SHARE if asked.alpha is None else asked.alpha,
+        delta=_SHARE if needs_delta else asked.delta,
+        abstain=asked.abstain and not problems,
+    )
+    try:
+        wanted = Guarantee(**parts._asdict())
+    except UsageError as error:
+        problems.append(str(error))
+    if problems:
         raise UsageError(" ".join(problems))
     if needs_delta:
         tell(f"a guarantee of {kind} has a delta; without --delta it is {_SHARE:g}")
     return wanted
-
-
-def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None:
-    """Return the promise. If it is not valid, note every problem and return None."""
-    kind = parts.kind or ""
-    if not is_known(kind):
-        problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS.names)}.")
-        # the other kinds
-        parts = GuaranteeOptions(DEFAULT, parts.alpha, parts.delta, None, None, abstain=False)
-    amounts = []
-    for option, amount in (("--budget", parts.budget_usd), ("--most", parts.most_usd)):
-        try:
-            amounts.append(nano_of(option, amount))
-        except UsageError as error:
-            problems.append(str(error))
-            amounts.append(1)  # checked only if it was given
-    budget, most = amounts
-    try:
-        return Guarantee(
-            parts.kind or "",
-            parts.alpha,
-            parts.delta,
-            budget_nano_usd=budget,
-            most_nano_usd=most,
-            **dict(zip(parts._fields[5:], parts[5:], strict=True)),
-        )
-    except UsageError as error:
-        problems += [str(error), *_options_for_money(parts)]
-    return None
-
-
-def _options_for_money(asked: GuaranteeOptions) -> list[str]:
-    """Return advice for the options that a promise about money lacks."""
-    said = []
-    on_cost = asked.kind is not None and is_known(asked.kind) and get(asked.kind).on_cost
-    if on_cost and asked.budget_usd is None:
-        said.append("Give the bound in USD a question, as in --budget 0.01.")
-    if on_cost or asked.budget_usd is not None:
-        said += ["Give --most USD, or --config with budget.per_question."] if asked.most_usd is None else []
-    return said
 
 
 # --- what is printed of a certified policy ---

@@ -110,7 +110,7 @@ def prove(
 
     Args:
         logs: logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
-        guarantee: the kind of guarantee: coverage, solvable, regret, error, agreement, … By default the
+        guarantee: the kind of guarantee: coverage, regret, error, agreement, … By default the
             kind that the reviews asked about. Without reviews: regret if the log has the guide's own answers (and the
             answers' texts where votes decide), else coverage.
         alpha: the share of questions that may break the promise. By default 0.05 for regret and error, else 0.1.

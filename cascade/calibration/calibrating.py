@@ -35,7 +35,6 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import expiry, make
 from cascade.guarantees.questions import Found, Truth, check_told, untold
-from cascade.money import dollars
 from cascade.policies.artifact import PolicyArtifact, Seen
 from cascade.policies.base import Policy
 from cascade.text import counted
@@ -58,8 +57,7 @@ class SegmentResult(NamedTuple):
 
     Attributes:
         segment: its name; None for all questions, or for all segments without a threshold of their own.
-        rows: the number of calibration questions of the segment; n of the certificate may be less (`solvable` counts
-            only solvable questions).
+        rows: the number of calibration questions of the segment.
         found: the threshold and the details of its calibration.
         certificate: the promise.
         realised: the policy's figures on those questions at the threshold; None without questions.
@@ -156,7 +154,7 @@ def calibrate_policy(
     _demand(found, chosen, guarantee, groups, allow_everything=allow_everything)
     day = today or datetime.now(UTC).date()
     dates = day.isoformat(), expiry(day, expires_days)
-    made = holds_for(chosen.table, config, guarantee, before, walked=taken(policy, chosen.table))
+    made = holds_for(chosen.table, config, before, walked=taken(policy, chosen.table))
     unknown = unknown or rows.unknown
     said = (left_out_said(unknown, guarantee),) if unknown else ()
     artifact = certified(found, chosen, settings, guarantee, made, dates, (*_APART, *said))
@@ -224,9 +222,7 @@ def certified(
     bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
     data = data_sha256(table, separate=guarantee.by_segment)
     how = (*how, *unjudged_said(table))
-    frame = _Frame(
-        guarantee, data, bare.policy_sha256, made, *dates, _drawn(table), len(set(table.segments)), how, table.truth
-    )
+    frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _drawn(table), how, table.truth)
     signed = tuple([_certificate(one, frame) for one in found])
     return replace(bare, certificates=signed, unanswered=int(np.count_nonzero(hopeless(table.arrays))))
 
@@ -401,7 +397,6 @@ class _Frame(NamedTuple):
     created: str
     expires: str | None
     drawn: str
-    segments: int
     how: tuple[str, ...]
     truth: Truth | None
 
@@ -420,11 +415,10 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
             alpha=asked.alpha,
             n=found.n,
             calibration_id="",
-            delta=asked.each_delta(frame.segments),
+            delta=asked.delta,
             k=found.k,
             kappa=found.kappa,
             abstain_below=found.abstain_below,
-            budget_nano_usd=asked.budget_nano_usd,
             pool=asked.by_segment and found.segment is None,
             keeps_everything=found.keeps_everything,
             data_sha256=frame.data_sha256,
@@ -435,7 +429,6 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
             assumptions=tuple(_assumptions(found, frame)),
             segment=found.segment if asked.by_segment else None,
             unit="group" if frame.drawn else "question",
-            together=frame.segments if asked.together else None,
             reference=None if frame.truth is None else frame.truth.reference,
             comparator=None if frame.truth is None else frame.truth.comparator,
         )
@@ -464,8 +457,6 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
     yield from asked.rules.assumptions
     if asked.abstain:
         yield "Serving nothing is no error."
-    if asked.most_nano_usd is not None:
-        yield f"No question costs more than {dollars(asked.most_nano_usd)}: the cap per question sees to it."
     if asked.by_segment and found.segment is None:
         yield "It speaks of all segments that have no certificate of their own, taken together."
     if _form_unsaid(frame.made_for.get("requests")):
@@ -527,7 +518,7 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     """Set aside the questions that order a path; return the path with the remaining questions.
 
     Every path is valid whose order does not depend on the remaining questions. A path ordered for this promise usually
-    certifies the most. A path for another budget may begin with points that this budget forbids, and a path without
+    certifies the most. A path without
     abstention has no point that abstains.
     """
     rules = guarantee.rules
@@ -549,7 +540,7 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
         note = f"the {picked.n} questions that ordered the thresholds before now order them again for this promise"
         path = rules.order(sample_of(picked, policy), guarantee)
         return kept._replace(path=path, ordered_for=again, notes=(note,) if before.path is not None else ())
-    if before.path is not None and _is_order(before.ordered_for, guarantee, ("abstain", "budget_nano_usd")):
+    if before.path is not None and _is_order(before.ordered_for, guarantee, ("abstain",)):
         note = "the thresholds were ordered for another promise, and may certify less than a new order would"
         return kept._replace(notes=(f"{note}: the questions that ordered them are not all in this log",))
     chosen = selected(table, draw.share or 0.0, draw.seed or 0)
@@ -558,8 +549,8 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     return Chosen(table, seen, rules.order(sample_of(picked, policy), guarantee), order_terms(guarantee, draw))
 
 
-_ORDERS = ("kind", "alpha", "abstain", "budget_nano_usd")
-"""The fields of a guarantee on which the order of a path depends; delta and the cap have no influence."""
+_ORDERS = ("kind", "alpha", "abstain")
+"""The fields of a guarantee on which the order of a path depends; delta has no influence."""
 
 
 def _is_order(ordered_for: Mapping[str, Any] | None, guarantee: Guarantee, names: Sequence[str] = _ORDERS) -> bool:
@@ -574,5 +565,4 @@ def order_terms(guarantee: Guarantee, draw: Draw) -> dict[str, Any]:
 
 def ordering(ordered_for: Mapping[str, Any]) -> Guarantee:
     """Return a guarantee that leads to the same order of a path."""
-    budget = ordered_for["budget_nano_usd"]
-    return Guarantee(ordered_for["kind"], ordered_for["alpha"], 0.1, budget, budget, abstain=ordered_for["abstain"])
+    return Guarantee(ordered_for["kind"], ordered_for["alpha"], 0.1, abstain=ordered_for["abstain"])

@@ -18,9 +18,9 @@ import numpy as np
 from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee, get
+from cascade.guarantees.base import get
 from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
-from cascade.money import Price, dollars, nano_usd
+from cascade.money import Price
 from cascade.policies.artifact import PolicyArtifact
 from cascade.safety import read_bounded, redact
 from cascade.types import Certificate
@@ -120,7 +120,7 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: Prompts | None = N
     `prompts_sha256`, `own_files` (the SHA-256 of each of the user's files that decides an answer: the module of an
     agent, a verifier or a strategy, a schema; left out if there is none), `served_by` (by model: the provider's kind,
     and the address without user, query and anything that looks like a key), `echoes` (by model, the model names in its
-    replies), and `most_nano_usd` (the cap on a question's cost).
+    replies).
 
     Args:
         source: the configuration, or a log.
@@ -131,7 +131,7 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: Prompts | None = N
 
 
 def _of_config(config: CascadeConfig, templates: Prompts | None) -> MadeFor:
-    strategy, prices, cap = config.strategy, config.prices(), config.budget.per_question
+    strategy, prices = config.strategy, config.prices()
     roles = [strategy.role(place, config.models[place].model) for place in strategy.places]
     used = {role: config.models[place] for place, role in zip(strategy.places, roles, strict=True)}
     return {
@@ -150,7 +150,6 @@ def _of_config(config: CascadeConfig, templates: Prompts | None) -> MadeFor:
         **_own_files(config, list(used.values())),
         "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},
         "echoes": None,
-        "most_nano_usd": None if cap is None else nano_usd(cap),
     }
 
 
@@ -223,7 +222,6 @@ def _of_table(table: EpisodeTable) -> MadeFor:
         "prompts_sha256": None,
         "served_by": None,
         "echoes": {model: list(names) for model, names in table.echoes.items()} or None,
-        "most_nano_usd": None,
     }
 
 
@@ -265,7 +263,6 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
         if other := sorted(set(here) - set(was)):
             before = " or ".join(was)
             yield f"{model} answered as {' and '.join(other)}; the certificate was made when it answered as {before}"
-    yield from _cap_missing(then.get("most_nano_usd"), now)
 
 
 def _files_changed(then: MadeFor, now: MadeFor) -> Iterator[str]:
@@ -403,16 +400,6 @@ def _rates(price: Mapping[str, Any] | None) -> str:
     return f"{price['input'] / 1e6:g} in, {price['output'] / 1e6:g} out, USD per million tokens"
 
 
-def _cap_missing(most: int | None, now: MadeFor) -> Iterator[str]:
-    if most is None or now.get("strategy") is None:  # a log has no cap
-        return
-    cap = now.get("most_nano_usd")
-    if cap is None or cap > most:
-        amount = dollars(most)
-        setting = f"set budget.per_question: {amount.removesuffix(' USD')}"
-        yield f"the certificate assumes that no question costs more than {amount}; {setting}"
-
-
 def unknown(then: MadeFor) -> list[str]:
     """Return the parts of a cascade that were not recorded; a change in them would not be noticed.
 
@@ -461,12 +448,11 @@ def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> N
 def holds_for(
     table: EpisodeTable,
     config: CascadeConfig | None,
-    guarantee: Guarantee,
     before: PolicyArtifact,
     *,
     walked: EpisodeTable | None = None,
 ) -> MadeFor:
-    """Return the cascade that the certificates hold for. The cost cap is part of it only if the promise assumes it.
+    """Return the cascade that the certificates hold for.
 
     A log records less than a configuration, so facts of the earlier directory stay unless the log is of another
     cascade. `shown` has the counts of the calibration questions at each step that the policy takes (`walked`; all by
@@ -477,7 +463,7 @@ def holds_for(
     then = before.certificates[0].made_for if config is None and before.certificates else known
     told = {} if differences(then, known) else {name: value for name, value in then.items() if value is not None}
     told |= {"shown": shown(walked or table), "echoes": made_for(table)["echoes"], "requests": seen(table.kinds)}
-    return {**known, **told, "most_nano_usd": guarantee.most_nano_usd}
+    return {**known, **told}
 
 
 # --- Whether a certificate holds with a configuration, and whether the configured audits can monitor it ---
@@ -493,13 +479,11 @@ def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Pro
     if asked is None:
         return
     try:
-        wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta, certificate.budget_nano_usd)
+        wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta)
     except UsageError:  # the requested values and the certificate's values do not form a valid guarantee
-        yield f"it promises {certificate.kind}, but {asked.kind or 'a budget'} is requested"
+        yield f"it promises {certificate.kind}, but {asked.kind} is requested"
         return
     yield from shortfalls(certificate, wanted)
-    if asked.kind is None and asked.alpha is not None and certificate.alpha is None:
-        yield f"it promises no alpha, but {asked.alpha:g} is requested"
 
 
 def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:

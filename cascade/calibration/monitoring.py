@@ -62,8 +62,7 @@ class Watch(NamedTuple):
         undated: audits without a date; they come first, in the order of the log.
         calibrated: audits of questions that the certificates were made from.
         trained: audits of other questions that the policy was made with.
-        unanswered: audits that no step answers rightly. For a promise about solvable questions they do not count as
-            misses, even if the models have become worse.
+        unanswered: audits that no step answers rightly.
         unanswered_before: the same for the calibration questions, and their number; None if not recorded.
         uncounted: audits of questions that the promise does not cover (`guarantees.base.Kind.counted`).
         again: audits of a group that has already been counted.

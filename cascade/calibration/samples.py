@@ -47,7 +47,6 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
     signals = sorted({name for table in tables for name in table.signals})
     walks = sorted({name for table in tables for name in table.walks})
     asked = sorted({name for table in tables for name in table.asked})
-    quality = [table.quality for table in tables]
     rows: dict[str, Any] = {
         name: tuple([one for table in tables for one in getattr(table, name)]) for name in LISTED[1:]
     }
@@ -61,7 +60,6 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         walks={name: Walk(*_stacked(Walk.__slots__, [_walk(table, name) for table in tables])) for name in walks},
         cost_known=all(table.cost_known for table in tables),
         models=first.models,
-        quality=None if any(one is None for one in quality) else _filled(tables, quality, np.nan),
         asked={name: _filled(tables, [table.asked.get(name) for table in tables], np.nan, 1) for name in asked},
         step_models=tuple([next(iter(names), None) for names in answering]),
         calls=first.calls if all(table.calls == first.calls for table in tables) else (),
@@ -289,8 +287,6 @@ def _columns(table: EpisodeTable, horizon: int, places: int) -> Iterator[tuple[s
     yield "steps", arrays.steps
     yield "complete", arrays.complete
     yield "confidence", table.confidence[:, :horizon, :places]
-    if table.quality is not None:
-        yield "quality", table.quality[:, :horizon, :places]
     for name, values in _shown(table):
         if not np.isnan(values).all():
             yield name, values[:, :horizon] if values.ndim > 1 else values

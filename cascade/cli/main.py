@@ -185,8 +185,6 @@ FLAGS: Mapping[str, Flag] = {
     "seed": flag(min=0),
     "splits": flag(min=1),
     "steps": flag(min=1),
-    "budget_usd": flag("--budget"),
-    "most_usd": flag("--most"),
     "expires_days": flag(min=0),
     "concurrency": flag(min=1, max=1_000),
 }

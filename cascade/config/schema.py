@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from cascade.checks import checked_base, did_you_mean, shown_name
 from cascade.errors import UsageError
-from cascade.money import Price, nano_usd, price_from_entry
+from cascade.money import Price, price_from_entry
 from cascade.policies import config as policies
 from cascade.policies.config import PolicyConfig
 from cascade.providers.fields import is_closed
@@ -167,15 +167,12 @@ class GuaranteeConfig(Section):
     kind: str | None = None
     alpha: float | None = None
     delta: float | None = None
-    budget: _Positive | None = None
     required: bool = False
     uncovered: Literal["guide", "policy"] = "guide"
     audit: AuditConfig | None = None
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
 
-    def wanted(
-        self, kind: str, alpha: float | None, delta: float | None, budget_nano_usd: int | None = None
-    ) -> Guarantee:
+    def wanted(self, kind: str, alpha: float, delta: float | None) -> Guarantee:
         """Return the requested guarantee; the arguments fill in what the configuration leaves out.
 
         A kind or alpha without delta means a promise on average over calibrations, for the kinds that have one.
@@ -185,17 +182,12 @@ class GuaranteeConfig(Section):
         """
         from cascade.guarantees.base import Guarantee, get
 
-        limit = None if self.budget is None else nano_usd(self.budget)
         asked = self.kind or kind
-        if limit is None and get(asked).on_cost:
-            limit = budget_nano_usd
         on_average = (self.kind is not None or self.alpha is not None) and not get(asked).needs_delta
         return Guarantee(
             asked,
             alpha if self.alpha is None else self.alpha,
             self.delta if self.delta is not None or on_average else delta,
-            budget_nano_usd=limit,
-            most_nano_usd=limit,  # the hard cap on one question is in the section budget
         )
 
     @model_validator(mode="after")
@@ -208,11 +200,11 @@ class GuaranteeConfig(Section):
     def _problems(self) -> Iterator[str]:
         if not self.model_fields_set:
             return
-        from cascade.guarantees.base import default_kind, get
+        from cascade.guarantees.base import DEFAULT, get
 
-        kind = self.kind or default_kind(budget=self.budget is not None)
+        kind = self.kind or DEFAULT
         try:
-            self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None, 1)  # the certificate has the rest
+            self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None)  # the certificate has the rest
         except UsageError as error:
             yield str(error)
         if self.audit is None and "monitor" in self.model_fields_set:

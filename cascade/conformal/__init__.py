@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from cascade.conformal.audits import AuditPlan
     from cascade.conformal.ltt import PathResult, learn_then_test
     from cascade.conformal.monitor import Monitor
-    from cascade.conformal.risk import (
-        BudgetCalibration,
-        RiskCalibration,
-        calibrate_budget,
-        calibrate_risk,
-        cost_levels,
-        loss_levels,
-    )
     from cascade.conformal.served import PathPoint, served_losses
     from cascade.conformal.split import (
         Calibration,
@@ -45,7 +37,6 @@ _HOMES = {
     "audits": "AuditPlan",
     "ltt": "PathResult learn_then_test",
     "monitor": "Monitor",
-    "risk": "BudgetCalibration RiskCalibration calibrate_budget calibrate_risk cost_levels loss_levels",
     "served": "PathPoint served_losses",
     "split": "Calibration SegmentCalibration calibrate calibrate_segments "
     "covered_at critical_kappa critical_values needed_n",
@@ -53,27 +44,21 @@ _HOMES = {
 
 __all__ = [
     "AuditPlan",
-    "BudgetCalibration",
     "Calibration",
     "Levels",
     "Monitor",
     "PathPoint",
     "PathResult",
-    "RiskCalibration",
     "ScoreArrays",
     "SegmentCalibration",
     "StepArrays",
     "calibrate",
-    "calibrate_budget",
-    "calibrate_risk",
     "calibrate_segments",
-    "cost_levels",
     "covered_at",
     "critical_kappa",
     "critical_values",
     "learn_then_test",
     "levels",
-    "loss_levels",
     "needed_n",
     "served_losses",
 ]

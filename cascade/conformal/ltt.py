@@ -25,11 +25,9 @@ import numpy as np
 from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Floats, Ints
 from cascade.conformal.binomial import miss_log_pmf, most_losses
-from cascade.conformal.monitor import mean_below_p_value
 from cascade.conformal.served import PathPoint, Served, ServedPath
 from cascade.conformal.split import needed_n
 from cascade.errors import UsageError
-from cascade.money import exact_dollars
 
 # --- Which points to test, in which order: the path of Learn-then-Test, computed from selection questions ---
 # Testing stops at the first point that fails, so the safest points come first and the cheapest last. Any path that was
@@ -40,9 +38,7 @@ from cascade.money import exact_dollars
 
 # The most selection thresholds that are considered: more are thinned evenly. A hundred thousand take 0.1 s.
 _MOST_KAPPAS = 100_000
-# The most thresholds that are tried as a start if there is a budget: 5 ms each for 100,000 questions.
-_MOST_STARTS = 200
-# In standard errors. A point 3 above alpha is not worth a test; a point 3 below the budget nearly always passes.
+# In standard errors. A point 3 above alpha is not worth a test.
 _FAR = 3.0
 # The most points up to the one with the fewest losses: with 200 rows they raise the share of runs that certify a point
 # from about a half to four fifths (`design/single-answer.md`).
@@ -54,15 +50,12 @@ def order_path(
     *,
     alpha: float,
     abstain: bool = False,
-    budget_nano_usd: int | None = None,
     most_points: int = 100,
 ) -> tuple[PathPoint, ...]:
     """Return a path to test, from safe to cheap; its cost falls from point to point.
 
     1. The path begins with more expensive thresholds whose losses are within one standard error of the fewest, because
-       the fewest losses are partly luck, and reaches the threshold with the fewest losses. With a budget it begins
-       instead where both bounds are kept by the widest margin in standard errors: no point above the budget can be
-       certified.
+       the fewest losses are partly luck, and reaches the threshold with the fewest losses.
     2. With `abstain` it begins in the middle of those thresholds. It answers nothing at first, then more and more,
        until it answers everything.
     3. It continues along the Pareto-efficient thresholds (no cheaper threshold loses as little), by rising loss and
@@ -73,17 +66,15 @@ def order_path(
             them, or the guarantee is void.
         alpha: the bound on the risk that will be tested.
         abstain: whether the path may withhold answers.
-        budget_nano_usd: the bound on the mean cost that will be tested.
         most_points: the longest that the path may be, at least 3.
 
     Raises:
         UsageError: there is no question, or an argument is out of range.
     """
-    _check(selection, alpha, budget_nano_usd, most_points)
+    _check(selection, alpha, most_points)
     curve = _curve(selection)
     front = _pareto(curve)
-    front = front.take(np.arange(_start(selection, front, alpha, budget_nano_usd, abstain), front.kappas.size))
-    lead = front.kappas[:1] if budget_nano_usd is not None else _lead(curve, front, min(_LEAD, most_points // 4))
+    lead = _lead(curve, front, min(_LEAD, most_points // 4))
     opening: list[PathPoint] = []
     if abstain:
         lead = lead[lead.size // 2 :]
@@ -121,27 +112,6 @@ def _pareto(curve: _Curve) -> _Curve:
     return curve.take(order[np.concatenate([[True], fewest[1:] < fewest[:-1]])][::-1])
 
 
-def _start(selection: Served, front: _Curve, alpha: float, budget: int | None, abstain: bool) -> int:
-    """Return the index on the front at which the path starts; the cheapest of equals."""
-    n = selection.n
-    if budget is None:
-        return 0
-    tried = _evenly(front.losses, _MOST_STARTS)
-    risk = (n * alpha - front.losses[tried]) / math.sqrt(n * alpha * (1 - alpha))
-    price = np.array([_price_margin(selection, kappa, budget) for kappa in front.kappas[tried].tolist()])
-    margin = np.minimum(risk, price)
-    if abstain:  # abstaining lowers the risk but not the cost
-        margin[price < min(_FAR, float(price.max()))] = -np.inf
-    return int(tried[margin.size - 1 - np.argmax(margin[::-1])])
-
-
-def _price_margin(selection: Served, kappa: float, budget: int) -> float:
-    """Return by how many standard errors the mean cost lies below the budget."""
-    cost = selection.at(PathPoint(kappa)).cost
-    gap, error = budget - float(cost.mean()), float(cost.std()) / math.sqrt(cost.size)
-    return gap / error if error else math.copysign(math.inf, gap)
-
-
 def _lead(curve: _Curve, front: _Curve, most: int) -> Floats:
     """Return at most `most` thresholds, the most expensive first; the last of them is the first of the front."""
     fewest, cost, kappa = int(front.losses[0]), int(front.cost_nano_usd[0]), float(front.kappas[0])
@@ -173,12 +143,10 @@ def _evenly(losses: Ints, most: int) -> Ints:
     return np.unique(np.searchsorted(losses, wanted + 0.5, side="right") - 1)
 
 
-def _check(selection: Served, alpha: float, budget: int | None, most_points: int) -> None:
+def _check(selection: Served, alpha: float, most_points: int) -> None:
     problems = share_problems(alpha=alpha)
     if not selection.n:
         problems.append("a path needs selection questions")
-    if budget is not None and budget <= 0:
-        problems.append(f"the budget must be above 0 USD, not {exact_dollars(budget)}")
     if most_points < 3:
         problems.append(f"most_points must be at least 3, not {most_points}")
     refuse(problems)
@@ -304,21 +272,6 @@ def least_enough(enough: Callable[[int], bool], least: int = 1, most: int = _MOS
     return low + 1 + first_where(high - low - 1, lambda k: enough(low + 1 + k))
 
 
-def needed_for_cost(costs: Ints, budget_nano_usd: int, most_nano_usd: int, delta: float) -> int | None:
-    """Return how many questions with the same costs would certify a budget with delta, as a multiple of those given.
-
-    Costs are in nano-USD, n ≥ 1. None if no number would be enough, or only more than about a million.
-    """
-    if int(costs.sum()) >= budget_nano_usd * costs.size:
-        return None
-
-    def enough(times: int) -> bool:
-        return mean_below_p_value(np.tile(costs, times), budget_nano_usd, most_nano_usd) <= delta
-
-    times = least_enough(enough, most=1 + _MOST_ROWS // costs.size)
-    return None if times is None else times * costs.size
-
-
 # --- ltt ---
 
 __all__ = ["PathResult", "certified_points", "fixed_sequence", "learn_then_test", "order_path"]
@@ -333,16 +286,12 @@ class PathResult:
         certified: how many points from the front are certified, all of them at once.
         alpha: the certified bound on the risk.
         delta: the probability over calibration sets that any certified point breaks its promise.
-        budget_nano_usd: the certified bound on the mean cost of a question; None without a budget.
-        most_nano_usd: the most that a question can cost; None without a budget.
     """
 
     calibration: ServedPath = field(repr=False)
     certified: int
     alpha: float
     delta: float
-    budget_nano_usd: int | None
-    most_nano_usd: int | None
 
     @property
     def n(self) -> int:
@@ -383,19 +332,14 @@ class PathResult:
     def forecast(self) -> Forecast | None:
         """How many questions are likely to certify the first point that answers, estimated from these questions.
 
-        With a budget, the number is enough for both promises if costs turn out like these; the chance is that of the
-        risk. None if a point that answers is certified. Each call computes it anew, in a tenth of a second.
+        None if a point that answers is certified. Each call computes it anew, in a tenth of a second.
         """
-        along, budget, most = self.calibration, self.budget_nano_usd, self.most_nano_usd
+        along = self.calibration
         answering = np.flatnonzero(along.abstained < self.n)
         first = int(answering[0]) if answering.size else 0
         if self.certified > first:
             return None
-        found = forecast(int(along.losses[first]), self.n, self.alpha, self.delta)
-        if found.questions is None or budget is None or most is None or budget >= most:
-            return found
-        spent = needed_for_cost(_prices(along.served, along.path[first].kappa, most), budget, most, self.delta)
-        return found._replace(questions=None if spent is None else max(found.questions, spent))
+        return forecast(int(along.losses[first]), self.n, self.alpha, self.delta)
 
     @property
     def needed_n(self) -> int | None:
@@ -441,8 +385,6 @@ def learn_then_test(
     *,
     alpha: float,
     delta: float,
-    budget_nano_usd: int | None = None,
-    most_nano_usd: int | None = None,
 ) -> PathResult:
     """Certify as many points of a path as calibration questions allow, and choose the last of them.
 
@@ -450,46 +392,19 @@ def learn_then_test(
         calibration: the outcomes of calibration questions along a path that was fixed without them.
         alpha: the bound on the risk, the probability of a loss.
         delta: the probability that the promise may be broken, over calibration sets.
-        budget_nano_usd: a bound on the mean cost of a question, promised together with the risk.
-        most_nano_usd: the most that a question can cost; required with a budget. A question whose record ends too early
-            counts at this cost.
 
     Guarantee:
         If the questions are independent draws from the distribution that is served, then with probability at least
-        1 − delta every certified point has a risk of at most alpha and, with a budget, an expected cost within the
-        budget. For a point that breaks either bound, the p-value of the broken bound, and so the larger of the two, is
-        above delta with probability at least 1 − delta. So delta need not be split between the two bounds.
+        1 − delta every certified point has a risk of at most alpha.
 
     Raises:
-        UsageError: alpha or delta lies outside 0..1, one of budget and cap is missing, there is no question, or a
-            question costs more than the cap.
+        UsageError: alpha or delta lies outside 0..1, or there is no question.
 
-    Reference: Angelopoulos et al. (2021); Berger (1982), intersection-union tests, for the two at once.
+    Reference: Angelopoulos et al. (2021).
     """
-    _check_asked(calibration, alpha, delta, budget_nano_usd, most_nano_usd)
+    _check_asked(calibration, alpha, delta)
     front = certified_points(calibration.losses, calibration.n, alpha, delta)
-    if budget_nano_usd is not None and most_nano_usd is not None:
-        price = _price_p_value(calibration.served, budget_nano_usd, most_nano_usd)
-        front = fixed_sequence((price(point.kappa) for point in calibration.path[:front]), delta)
-    return PathResult(calibration, front, alpha, delta, budget_nano_usd, most_nano_usd)
-
-
-def _price_p_value(served: Served, budget: int, most: int) -> Callable[[float], float]:
-    """Return the p-value of "the expected cost is above the budget" at a threshold, each computed once."""
-    known: dict[float, float] = {}
-
-    def at(kappa: float) -> float:
-        if kappa not in known:
-            known[kappa] = 0.0 if budget >= most else mean_below_p_value(_prices(served, kappa, most), budget, most)
-        return known[kappa]
-
-    return at
-
-
-def _prices(served: Served, kappa: float, most: int) -> Ints:
-    """Return the cost of each question, int64 (n,), nano-USD; the cap if the question's record ends too early."""
-    found = served.at(PathPoint(kappa))
-    return np.where(found.cut, most, found.cost)
+    return PathResult(calibration, front, alpha, delta)
 
 
 def _p_value(value: float) -> float:
@@ -498,24 +413,8 @@ def _p_value(value: float) -> float:
     return value
 
 
-def _check_asked(calibration: ServedPath, alpha: float, delta: float, budget: int | None, most: int | None) -> None:
+def _check_asked(calibration: ServedPath, alpha: float, delta: float) -> None:
     problems = share_problems(alpha=alpha, delta=delta)
     if not calibration.n:
         problems.append("there is no calibration question")
-    if (budget is None) != (most is None):
-        problems.append("a budget and the most that a question can cost must be given together")
-    problems += [
-        f"{name} must be above 0 USD, not {exact_dollars(value)}"
-        for name, value in (("budget", budget), ("cap", most))
-        if value is not None and value <= 0
-    ]
-    if calibration.n and most is not None:
-        cost = calibration.served.at(min(calibration.path)).cost
-        above = int(np.count_nonzero(cost > most))
-        if above:
-            problems.append(
-                f"{above} questions cost more than the cap of {exact_dollars(most)}, "
-                f"the most expensive {exact_dollars(int(cost.max()))}; "
-                "give a cap that is enforced"
-            )
     refuse(problems)

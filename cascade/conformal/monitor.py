@@ -18,14 +18,13 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Floats
-from cascade.conformal.binomial import lower_tail, upper_bound
+from cascade.conformal.binomial import upper_bound
 from cascade.errors import UsageError
 
 _ODDS = (1.5, 2.0, 3.0, 6.0)
@@ -151,19 +150,18 @@ def _log_mean(logs: tuple[float, ...], log_rest: float) -> float:
     return top + math.log(sum(math.exp(one - top) for one in logs) / len(logs) + math.exp(log_rest - top))
 
 
-# --- Evidence that a mean lies below a bound, for numbers that are bounded but need not be 0 or 1: costs, graded losses
+# --- Evidence that a mean lies below a bound, for numbers that are bounded but need not be 0 or 1: such as costs
 # Bet against "the mean is at least the bound" on each number x with a stake λ: the capital is multiplied by
 # 1 + λ(bound − x). Under that hypothesis no stake wins on average, so the capital reaches 1/δ with probability at most
 # δ (Ville). The stakes are fixed beforehand and the capital is the mean over them, so the order of the numbers does not
-# matter. The exact tails of `binomial` are sharper for losses of 0 or 1, and `hoeffding_bentkus_p_value` for losses
-# that are nearly 0 or 1 (`design/risk.md`).
+# matter. The exact tails of `binomial` are sharper for losses of 0 or 1.
 #
 # Reference: Waudby-Smith & Ramdas, Estimating means of bounded random variables by betting (2024); Bates et al.,
 # Distribution-free, risk-controlling prediction sets (2021); Angelopoulos et al., Learn then test (2021).
 
 # Shares of 1/(upper − bound), the largest stake with which the capital cannot become negative. The largest suits
 # numbers that hardly vary, the smallest a hundred thousand numbers that vary a lot. A grid twice as fine gains nothing
-# (`design/risk.md`).
+# .
 STAKES = tuple([0.5**j for j in range(7)])
 # A generous bound on the rounding error of one logarithm and its argument, in units of the machine's epsilon.
 _LOG_ROUNDING = 8.0
@@ -208,10 +206,6 @@ def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> flo
 def mean_below_p_value(values: ArrayLike, bound: float, upper: float) -> float:
     """Return a p-value against "the mean is at least `bound`": min(1, 1/e), rounded up.
 
-    It uses betting rather than Hoeffding-Bentkus. Costs vary less than their cap allows, so betting certifies a budget
-    nearer to the mean: 13 % above it instead of 35 %, if a step costs a twenty-fifth of the cap and n = 500
-    (`design/risk.md`).
-
     Args, guarantee and errors: as `mean_below_log_e_value`; Pr[p ≤ δ] ≤ δ for every δ if E[x] ≥ bound.
 
     >>> mean_below_p_value([3, 4, 5] * 100, 6, 20) < 0.05, mean_below_p_value([3, 4, 5] * 100, 4, 20)
@@ -223,54 +217,6 @@ def mean_below_p_value(values: ArrayLike, bound: float, upper: float) -> float:
     if log_e == math.inf:
         return 0.0
     return min(1.0, math.nextafter(math.exp(-log_e) * (1 + 2 * _EPSILON), 1.0))
-
-
-def hoeffding_bentkus_p_value(mean: float | Fraction, n: int, alpha: float) -> float:
-    """Return a p-value against "the expected loss is at least alpha" from the mean of n losses in 0..1.
-
-    It is min(exp(−n·KL(mean ∥ alpha)), e·Pr[Bin(n, alpha) ≤ ⌈n·mean⌉]), at most 1. Both bound the tail of the same
-    mean, so the smaller one is valid. A mean that differs from a count over n only by rounding is read as that count
-    over n.
-
-    Args:
-        mean: the mean of n independent losses; a Fraction is exact.
-        n: the number of losses, at least 1.
-        alpha: the bound on the expected loss, above 0 and below 1.
-
-    Guarantee:
-        If the expected loss is at least alpha, Pr[p ≤ δ] ≤ δ for every δ.
-
-    Raises:
-        UsageError: an argument lies outside its range.
-
-    >>> round(hoeffding_bentkus_p_value(0.05, 200, 0.1), 4)
-    0.0219
-    """
-    problems = [
-        *([] if 0 <= mean <= 1 else [f"the mean loss must lie in 0..1, not {float(mean):g}"]),
-        *([] if n >= 1 else [f"n must be at least 1, not {n}"]),
-        *share_problems(alpha=alpha),
-    ]
-    refuse(problems)
-    if mean >= alpha:
-        return 1.0
-    hoeffding = math.exp(-n * _divergence(float(mean), alpha))
-    return min(1.0, hoeffding, math.e * lower_tail(_count_of(mean, n), n, alpha))
-
-
-def _count_of(mean: float | Fraction, n: int) -> int:
-    """Return ⌈n·mean⌉; a float that differs from a count over n only by rounding gives that count."""
-    if isinstance(mean, Fraction):
-        return math.ceil(mean * n)
-    nearest = round(n * mean)
-    return nearest if abs(n * mean - nearest) <= 4 * _EPSILON * n * mean else math.ceil(n * mean)
-
-
-def _divergence(mean: float, alpha: float) -> float:
-    """Return KL(mean ∥ alpha) between two coins, in nats, for 0 ≤ mean < alpha < 1; rounded down, never below 0."""
-    low = mean * math.log(mean / alpha) if mean else 0.0
-    high = (1 - mean) * (math.log1p(-mean) - math.log1p(-alpha))
-    return max(0.0, low + high - _LOG_ROUNDING * _EPSILON * (high - low))
 
 
 def _distinct(values: ArrayLike, bound: float, upper: float) -> tuple[Floats, Floats]:

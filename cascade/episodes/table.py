@@ -84,8 +84,6 @@ class EpisodeTable:
         questions: an id that near-duplicates share (`schema.identity` of text and context); the episode's id if the
             text is unknown.
         models: the sorted names of the models asked in each role ("base", "guide", a rung); unknown roles are left out.
-        quality: float64 (n, T, m) in 0..1, the quality of each candidate (`episodes.quality`), NaN = unknown; None if
-            it was not measured.
         asked: float64 (n,) by name, numbers of the question's text (`policies.views`); NaN without a text.
         tokens: float64 (n, T), input and output tokens of each step; NaN = unknown, as all are if none are given.
         paid: float64 (n, T), the cost of each step in nano-USD, NaN = unknown (`arrays.cost` has 0 there). By default
@@ -127,7 +125,6 @@ class EpisodeTable:
     cost_known: bool = True
     questions: tuple[str, ...] = ()
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    quality: Floats | None = None
     asked: Mapping[str, Floats] = field(default_factory=dict)
     tokens: Floats = field(default_factory=_not_given)
     paid: Floats = field(default_factory=_not_given)
@@ -276,7 +273,6 @@ class EpisodeTable:
             ),
             confidence=np.where(absent, np.nan, self.confidence),
             signals={name: np.where(out, np.nan, values) for name, values in self.signals.items()},
-            quality=None if self.quality is None else np.where(absent, np.nan, self.quality),
             tokens=np.where(out, 0.0, self.tokens),
             uncached=None if self.uncached is None else np.where(out, 0.0, self.uncached),
             paid=np.where(out, 0.0, self.paid),
@@ -301,7 +297,6 @@ class EpisodeTable:
             arrays=arrays,
             confidence=np.full(shape, np.nan),
             signals={each: np.full((self.n, 1), np.nan) for each in self.signals},
-            quality=None,
             labels=None
             if self.labels is None
             else self.labels._replace(judged=correct & False, unjudged=correct & False),
@@ -336,6 +331,6 @@ class EpisodeTable:
 
 LISTED = ("ids", "groups", "questions", "segments", "spelled", "kinds")
 """The fields of a table that list something of each question."""
-BY_STEP = ("confidence", "quality", "tokens", "paid", "uncached", "bought")
+BY_STEP = ("confidence", "tokens", "paid", "uncached", "bought")
 """Those with a number of each step of each question, beside `arrays` and `signals`; some may be None."""
 BY_QUESTION = ("texts_known", "drawn_from", "priced")

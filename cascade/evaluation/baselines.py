@@ -315,13 +315,11 @@ class Worth(NamedTuple):
     Attributes:
         keeps_everything: whether it keeps every answer of every step there, so that it decides nothing.
         times_reference: its cost as a multiple of the guide alone, or of a ladder's last model; None if unknown.
-        within_budget: whether the promise is a mean cost; the policy then spends as much as that allows.
         is_reference: whether it asks the reference alone, at once.
     """
 
     keeps_everything: bool
     times_reference: float | None
-    within_budget: bool = False
     is_reference: bool = False
 
     @property
@@ -348,10 +346,6 @@ class Worth(NamedTuple):
                 f"No saving is certified: it asks {reference}, at once, and costs the same. It is safe to serve. To "
                 "save, log more questions or ask for a higher alpha."
             )
-        if self.within_budget:
-            return (
-                "The budget pays for every answer of every step: it decides nothing." if self.keeps_everything else None
-            )
         if not self.keeps_everything:
             return None if self.saves else f"It {times}, and saves nothing: {more}."
         if self.saves:
@@ -374,7 +368,6 @@ def worth_of(done: Calibrated) -> Worth:
     return Worth(
         not decides,
         times,
-        within_budget=done.guarantee.rules.on_cost,
         is_reference=done.artifact.asks_reference or silent,
     )
 

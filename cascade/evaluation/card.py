@@ -230,9 +230,9 @@ def _usd(nano: float) -> str:
 
 
 def _figure(value: float | None, unit: Unit) -> str:
-    """Return a candidate's cost, or under a budget the share that it misses, as text.
+    """Return a candidate's cost as text.
 
-    >>> _figure(123_456.0, "nano_usd"), _figure(1.5, "steps"), _figure(None, "missed")
+    >>> _figure(123_456.0, "nano_usd"), _figure(1.5, "steps"), _figure(None, "steps")
     ('$0.1235', '1.500', '-')
     """
     if value is None:
@@ -258,7 +258,6 @@ def _difference(one: Judged, unit: Unit) -> str:
 _WHAT = {
     "nano_usd": "USD per 1,000 questions",
     "steps": "steps a question",
-    "missed": "share missed at the budget",
 }
 
 
@@ -268,10 +267,10 @@ def _chosen(facts: Facts) -> Iterator[str]:
     if not choice.folds:
         yield from (f"Taken: {plain_line(choice.winner.name)}, because {plain_line(choice.winner.why)}.", "")
         return
-    alpha = "" if choice.alpha is None else f", all at a loss of exactly {choice.alpha:.4g}"
     how = (
         f"On {choice.n:,} training questions of {choice.groups:,} groups, each scored by a model that saw neither it "
-        f"nor its group ({choice.folds} folds){alpha}. The chosen candidate is the simplest whose cost is at most "
+        f"nor its group ({choice.folds} folds), all at a loss of exactly {choice.alpha:.4g}. The chosen candidate is "
+        "the simplest whose cost is at most "
         f"{percent(RULE.margin)} above that of the best, and not significantly above it. It is fitted on all of these "
         "questions. No calibration question was used."
     )
@@ -423,8 +422,6 @@ def _trained(training: Training, *, drawn: bool) -> Iterator[str]:
 
 
 def _aim(training: Training) -> str:
-    if training.covered is None:
-        return f"It aims at a mean cost of {training.cost:.3g} steps, a mean step being 1."
     mean = ", the mean over the levels" if training.levels > 1 else ""
     return f"It aims to keep the promise on {100 * training.covered:.3g} % of them{mean}."
 
@@ -466,12 +463,10 @@ def _uncertified_lines(done: Uncertified, settings: Mapping[str, str], *, drawn:
 def found_in_words(done: Uncertified) -> str:
     """Return the policy's figures on questions that it has not seen, in words."""
     kept, wanted, found = done.kept, done.wanted, done.realised
-    asked = f", where {100 * (1 - wanted.alpha):.4g} % were asked for" if wanted.alpha is not None else ""
+    asked = f", where {100 * (1 - wanted.alpha):.4g} % were asked for"
     cost = f"{found.length:.2f} steps a question"
     if found.cost_nano_usd is not None:
         cost = f"${found.cost_nano_usd / 1e6:.4g} per 1,000 questions, {cost}"
-    if wanted.budget_nano_usd is not None:
-        cost += f"; the bound asked for is ${wanted.budget_nano_usd / 1e6:.4g} per 1,000"
     came = "the promise asked for covers none"
     if kept.share is not None:
         interval = f"{100 * kept.low:.1f} to {100 * kept.high:.1f} %, with 95 % confidence"

@@ -68,9 +68,6 @@ def _mark_target(axes: Any, training: Training, name: str) -> None:
     """Draw the target of a column, if it has one."""
     if name in {"violation", "slack"}:
         axes.axhline(0.0, **_TARGET)
-    elif name == "cost" and training.cost is not None:
-        axes.axhline(training.cost, label="budget", **_TARGET)
-        axes.legend(frameon=False, fontsize=8)
-    elif name == "coverage" and training.covered is not None:
+    elif name == "coverage":
         axes.axhline(training.covered, label=f"aimed at: {training.covered:.3g}", **_TARGET)
         axes.legend(frameon=False, fontsize=8, loc="lower right")

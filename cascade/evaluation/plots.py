@@ -266,12 +266,8 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
     matched = [(one.name, one.matched) for one in _told(choice) if one.matched is not None]
     walk, share = curve_of(sample, objective.guarantee, objective.prices), float(kind.counted(table).mean())
     scale = 1e-6 if objective.prices.in_money else 1.0
-    budget = objective.guarantee.budget_nano_usd if kind.on_cost else None
-    if budget is None:
-        marks = [Mark(name, 1 - (objective.alpha or 0.0), cost * scale) for name, cost in matched]
-    else:
-        marks = [Mark(name, 1 - missed, budget * scale) for name, missed in matched]
-    curve = tuple(_curve(walk, share, scale, turned=budget is not None))
+    marks = [Mark(name, 1 - objective.alpha, cost * scale) for name, cost in matched]
+    curve = tuple(_curve(walk, share, scale))
     ways = tuple(_marks(baselines, in_money=objective.prices.in_money))
     least = min([kept for kept, _ in curve] + [way.kept for way in ways])  # the bound ends here on the left
     bound = _bound(table, kind) if objective.prices.in_money else ()
@@ -284,7 +280,7 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
         candidates=tuple(marks),
         baselines=ways,
         certified=certified,
-        target=None if objective.guarantee.alpha is None else 1 - objective.guarantee.alpha,
+        target=1 - objective.guarantee.alpha,
     )
 
 
@@ -302,14 +298,14 @@ def _told(choice: Choice) -> Iterator[Judged]:
             yield one
 
 
-def _curve(walk: CostLossCurve, share: float, scale: float, *, turned: bool) -> Iterator[tuple[float, float]]:
-    """Yield points of a curve; `turned` if costs come down and losses are compared, as under a budget."""
+def _curve(walk: CostLossCurve, share: float, scale: float) -> Iterator[tuple[float, float]]:
+    """Yield points of a curve."""
     gap = float(walk.gap.sum()) + np.concatenate([[0.0], np.cumsum(walk.gap_jump)])
     value = float(walk.value.sum()) + np.concatenate([[0.0], np.cumsum(walk.value_jump)])
     ends = np.append(walk.start, walk.row.size)
     chosen = np.unique(np.linspace(0, ends.size - 1, _POINTS).round().astype(np.int64))
     for at in ends[chosen]:
-        lost, paid = (value[at], -gap[at]) if turned else (gap[at], value[at])
+        lost, paid = gap[at], value[at]
         yield float(1 - lost / walk.n / share), float(paid / walk.n * scale)
 
 

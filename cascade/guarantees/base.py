@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
 from cascade.checks import did_you_mean, shown_name
 from cascade.errors import UsageError
-from cascade.money import dollars, exact_dollars
 from cascade.registry import Registry, subclass_of
 from cascade.text import percent
 
@@ -60,14 +59,10 @@ class Guarantee:
 
     Attributes:
         kind: one of `KINDS.names`.
-        alpha: the share of questions that may break the promise, read as a decimal number; None for "budget".
+        alpha: the share of questions that may break the promise, read as a decimal number.
         delta: the share of calibrations that may break the promise; None for a promise on average over calibrations.
-        budget_nano_usd: the bound on the mean cost of a question, nano-USD.
-        most_nano_usd: the hard cap on the cost of each question, nano-USD; a promise on a mean rests on it.
         abstain: whether nothing may be served if the best answer's confidence is low.
         by_segment: whether each segment of questions gets a promise, and a threshold, of its own.
-        together: whether the promises for all K segments must hold at once with probability 1 − delta: each segment
-            is then calibrated with delta/K. Otherwise delta holds for each segment by itself.
         tested_before: the number of questions on which another policy was tested before, exactly at this delta. This
             policy is tested at the remaining part of delta (`level`), so that both promises hold at once. None without
             such a test.
@@ -83,19 +78,14 @@ class Guarantee:
     """
 
     kind: str
-    alpha: float | None = 0.1
+    alpha: float = 0.1
     delta: float | None = None
-    budget_nano_usd: int | None = None
-    most_nano_usd: int | None = None
     abstain: bool = False
     by_segment: bool = False
-    together: bool = False
     tested_before: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rules.on_cost:
-            object.__setattr__(self, "alpha", None)
-        problems = [*_about_shares(self), *_about_money(self), *_about_options(self)]
+        problems = [*_about_shares(self), *_about_options(self)]
         if problems:
             raise UsageError(" ".join(problems))
 
@@ -110,27 +100,18 @@ class Guarantee:
         return self.rules.single
 
     @property
-    def plain(self) -> bool:
-        """Whether the request has neither abstention nor a budget."""
-        return not self.abstain and self.budget_nano_usd is None
-
-    @property
     def reference_keeps_it(self) -> bool:
         """Whether asking the reference alone keeps the promise, so that no test is needed."""
-        return self.plain and self.rules.reference_keeps_it
+        return not self.abstain and self.rules.reference_keeps_it
 
     @property
     def level(self) -> float | None:
         """The part of delta at which a threshold is tested: all of it, or what an earlier test did not use."""
-        if self.tested_before is None or self.alpha is None or self.delta is None:
+        if self.tested_before is None or self.delta is None:
             return self.delta
         from cascade.conformal.binomial import unspent
 
         return unspent(self.tested_before, self.alpha, self.delta)
-
-    def each_delta(self, segments: int) -> float | None:
-        """Return the delta of one segment's promise, if the log has this many segments."""
-        return self.delta if self.delta is None or not self.together else self.delta / max(segments, 1)
 
 
 def is_share(value: object) -> bool:
@@ -139,7 +120,7 @@ def is_share(value: object) -> bool:
 
 
 def _about_shares(asked: Guarantee) -> Iterator[str]:
-    if not asked.rules.on_cost and not is_share(asked.alpha):
+    if not is_share(asked.alpha):
         yield f"alpha is {asked.alpha}; it must lie between 0 and 1."
     if asked.delta is not None and not is_share(asked.delta):
         yield f"delta is {asked.delta}; it must lie between 0 and 1."
@@ -147,36 +128,12 @@ def _about_shares(asked: Guarantee) -> Iterator[str]:
         yield f"{asked.kind} needs delta, the share of calibrations that may break the promise, as in delta 0.1."
 
 
-def _about_money(asked: Guarantee) -> Iterator[str]:
-    budget, most = asked.budget_nano_usd, asked.most_nano_usd
-    if asked.rules.on_cost and budget is None:
-        yield f"{asked.kind} needs the bound on the mean cost of a question."
-    if budget is not None and not _may_have_budget(asked.rules):
-        yield f"A budget goes with {kinds_that(_may_have_budget)}, not with {asked.kind}."
-    if budget is not None and most is None:
-        yield (
-            "A budget needs the most that a question can cost: a mean can be bounded only if the cost of each "
-            "question is bounded."
-        )
-    if budget is None and most is not None:
-        yield "The most that a question can cost matters only beside a budget."
-    for name, amount in (("The budget", budget), ("The most that a question can cost", most)):
-        if amount is not None and amount <= 0:
-            yield f"{name} is {exact_dollars(amount)}; it is at least {exact_dollars(1)}."
-
-
-def _may_have_budget(kind: Kind) -> bool:
-    return kind.on_cost or kind.single
-
-
 def _about_options(asked: Guarantee) -> Iterator[str]:
     if asked.by_segment and not asked.rules.by_segment:
         yield f"Segments go with {kinds_that(lambda kind: kind.by_segment)}, not with {asked.kind}."
-    if asked.together and not (asked.by_segment and asked.delta is not None):
-        yield "All segments together goes with a promise by segment and a delta."
     before = asked.tested_before
-    if before is not None and (before < 1 or not asked.single or None in {asked.alpha, asked.delta}):
-        yield f"An earlier test, here on {before} questions, needs an alpha, a delta and a promise on the one answer."
+    if before is not None and (before < 1 or not asked.single or asked.delta is None):
+        yield f"An earlier test, here on {before} questions, needs a delta and a promise on the one answer."
     if asked.abstain and not asked.single:
         yield f"Abstaining goes with {kinds_that(lambda kind: kind.single)}, not with {asked.kind}."
 
@@ -185,7 +142,7 @@ def kinds_that(able: Callable[[Kind], bool]) -> str:
     """Return, in words, the built-in kinds that satisfy a condition.
 
     >>> kinds_that(lambda kind: kind.by_segment)
-    'coverage and solvable'
+    'coverage'
     """
     *most, last = (name for name in KINDS.built_in if able(get(name)))
     return f"{', '.join(most)} and {last}" if most else last
@@ -196,7 +153,7 @@ class Kind(ABC):
 
     Attributes:
         name: its name in certificates, configurations and on the command line.
-        speaks_of: the subject of the promise: the set of answers kept, the single answer served, or money.
+        speaks_of: the subject of the promise: the set of answers kept, or the single answer served.
         event: what happens on a question for which the promise is kept, in words, such as "the answer served is not
             wrong"; None for a promise on a mean, which no single question can break.
         kept: the kept promise in words, for plots and cards.
@@ -207,7 +164,6 @@ class Kind(ABC):
         assumptions: the assumptions of this kind besides those of all kinds, a sentence each.
         by_segment: whether each segment of questions may have a promise of its own.
         needs_delta: whether the kind requires a delta, because no promise on average over calibrations exists.
-        needs_quality: whether the kind reads how good each answer is, not only which are right.
         needs_reference: whether the kind reads the reference's answers.
         tests_a_path: whether a calibration tests points in an order that was fixed on other questions.
         reference_keeps_it: whether the reference alone keeps the promise by definition, so that it needs no test.
@@ -218,7 +174,7 @@ class Kind(ABC):
     """
 
     name: ClassVar[str]
-    speaks_of: ClassVar[Literal["set", "single", "money"]]
+    speaks_of: ClassVar[Literal["set", "single"]]
     event: ClassVar[str | None] = None
     kept: ClassVar[str]
     worst: ClassVar[str] = "miss"
@@ -227,7 +183,6 @@ class Kind(ABC):
     assumptions: ClassVar[tuple[str, ...]] = ()
     by_segment: ClassVar[bool] = False
     needs_delta: ClassVar[bool] = False
-    needs_quality: ClassVar[bool] = False
     needs_reference: ClassVar[bool] = False
     tests_a_path: ClassVar[bool] = False
     reference_keeps_it: ClassVar[bool] = False
@@ -247,14 +202,9 @@ class Kind(ABC):
         return self.speaks_of == "single"
 
     @property
-    def on_cost(self) -> bool:
-        """Whether the kind bounds a mean cost and has no alpha."""
-        return self.speaks_of == "money"
-
-    @property
     def graded(self) -> bool:
         """Whether its losses can lie between 0 and 1."""
-        return self.event is None and not self.on_cost
+        return self.event is None
 
     @property
     def counts_misses(self) -> bool:
@@ -406,12 +356,10 @@ class Kind(ABC):
 
         Guarantee: a promise that is kept is refuted with probability at most 5 %, or 5 % + delta if it has a delta.
         """
-        from cascade.guarantees.laws import on_cost, on_share
+        from cascade.guarantees.laws import on_share
 
         if self.monitored:
             yield on_share(certificate, self.misses(certificate, sample))
-        if certificate.budget_nano_usd is not None:
-            yield on_cost(certificate, sample)
 
     def misses(self, certificate: Certificate, sample: Scored) -> Misses:
         """Return the questions that break a promise at its threshold.
@@ -443,8 +391,7 @@ class Kind(ABC):
         """Return the promise in a sentence."""
         least = percent(certificate.alpha or 0.0, rest=True)
         said = f"With probability at least {least} over {one_question(certificate)}, {self.event}"
-        budget = certificate.budget_nano_usd
-        return f"{said}." if budget is None else f"{said}; and a question costs at most {dollars(budget)} on average."
+        return f"{said}."
 
     def impossible(self, lost: str, reference: str) -> str:  # noqa: ARG002 - as above
         """Return why no policy can keep the promise on a log where every policy loses the share `lost`.
@@ -461,9 +408,6 @@ KINDS: Registry[type[Kind]] = Registry(
     "cascade.guarantees",
     {
         "coverage": "cascade.guarantees.kept_answers:Coverage",
-        "solvable": "cascade.guarantees.kept_answers:Solvable",
-        "f1": "cascade.guarantees.f1:F1",
-        "budget": "cascade.guarantees.budget:Budget",
         "regret": "cascade.guarantees.served_answer:Regret",
         "error": "cascade.guarantees.served_answer:Error",
         "agreement": "cascade.guarantees.served_answer:Agreement",
@@ -473,12 +417,12 @@ KINDS: Registry[type[Kind]] = Registry(
 )
 """Every kind by its name. Names are not import paths: reading a certificate must not run code that it names."""
 DEFAULT = "coverage"
-"""The default kind if neither a kind nor a budget is given."""
+"""The default kind where the log has labels."""
 
 
-def default_kind(*, budget: bool, compared: bool = False) -> str:
-    """Return the default kind: `agreement` without labels, else `budget` if there is a budget, else `DEFAULT`."""
-    return "agreement" if compared else "budget" if budget else DEFAULT
+def default_kind(*, compared: bool = False) -> str:
+    """Return the default kind: `agreement` without labels, else `DEFAULT`."""
+    return "agreement" if compared else DEFAULT
 
 
 def is_known(name: object) -> bool:
@@ -508,9 +452,3 @@ def one_question(certificate: Certificate) -> str:
     """Return a phrase for what is random in a certificate's probability."""
     one = "a random question of a random fresh group" if certificate.unit == "group" else "a fresh question"
     return one if certificate.delta is not None else f"the calibration and {one}"
-
-
-def many_questions(certificate: Certificate) -> str:
-    """Return a phrase for the questions that a certificate's mean is taken over."""
-    many = "random questions of random fresh groups" if certificate.unit == "group" else "fresh questions"
-    return many if certificate.delta is not None else one_question(certificate)

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from cascade.errors import ConfigError, UsageError
 from cascade.guarantees.base import KINDS, Guarantee, get, is_known
-from cascade.money import dollars
 from cascade.text import percent
 from cascade.types import Certificate
 
@@ -157,14 +156,13 @@ def _maybe(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (is_known, f"one of {', '.join(KINDS.built_in)}, or an installed package's"),
-    "alpha": (_maybe(_is_number), "a number or null"),
+    "alpha": (_is_number, "a number"),
     "n": (_is_int, "a whole number"),
     "calibration_id": (_is_text, "a text"),
     "delta": (_maybe(_is_number), "a number or null"),
     "k": (_maybe(_is_int), "a whole number or null"),
     "kappa": (_is_number, 'a number, "inf" or "-inf"'),
     "abstain_below": (_maybe(_is_number), 'a number, "inf", "-inf" or null'),
-    "budget_nano_usd": (_maybe(_is_int), "a whole number or null"),
     "pool": (_is_bool, "true or false"),
     "keeps_everything": (_is_bool, "true or false"),
     "data_sha256": (_is_sha256, "64 hex digits"),
@@ -175,16 +173,13 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "assumptions": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
     "segment": (_maybe(_is_text), "a text or null"),
     "unit": (lambda value: value in {"question", "group"}, '"question" or "group"'),
-    "together": (_maybe(_is_int), "a whole number or null"),
     "reference": (_maybe(_is_text), "a text or null"),
     "comparator": (_maybe(_is_text), "a text or null"),
 }
 _ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    **{name: _CHECKS[name] for name in ("kind", "alpha", "delta", "budget_nano_usd")},
-    "most_nano_usd": (_maybe(_is_int), "a whole number or null"),
+    **{name: _CHECKS[name] for name in ("kind", "alpha", "delta")},
     "abstain": (_is_bool, "true or false"),
     "by_segment": (_is_bool, "true or false"),
-    "together": (_is_bool, "true or false"),
     "tested_before": (_maybe(_is_int), "a whole number or null"),
 }
 
@@ -197,7 +192,7 @@ def asked_document(asked: Guarantee) -> dict[str, Any]:
 def asked_of(document: Any) -> Guarantee:
     """Return the requested guarantee in a document.
 
-    >>> asked_of(asked_document(Guarantee("solvable", 0.05, by_segment=True))).by_segment
+    >>> asked_of(asked_document(Guarantee("coverage", 0.05, by_segment=True))).by_segment
     True
     """
     if not isinstance(document, dict):
@@ -232,7 +227,7 @@ def _read(document: Mapping[str, Any]) -> Certificate:
     return Certificate(
         **{
             **document,
-            "alpha": None if document["alpha"] is None else float(document["alpha"]),
+            "alpha": float(document["alpha"]),
             "delta": None if document["delta"] is None else float(document["delta"]),
             "kappa": number_of(document["kappa"]),
             "abstain_below": None if below is None else number_of(below),
@@ -252,8 +247,6 @@ def _value_problems(certificate: Certificate) -> Iterator[str]:
             yield f"{name}: {share:g} does not lie between 0 and 1"
     if certificate.pool and certificate.segment is not None:
         yield f"pool: the certificate is for {certificate.segment} alone"
-    if certificate.together is not None and (certificate.together < 1 or certificate.delta is None):
-        yield f"together: it is {certificate.together}; it must be at least 1 and needs a delta"
     if certificate.expires is not None and certificate.expires < certificate.created:
         yield f"expires: {certificate.expires} is before {certificate.created}, the day it was made"
 
@@ -275,31 +268,26 @@ def expired(certificate: Certificate, today: date) -> bool:
 def shortfalls(certificate: Certificate, wanted: Guarantee) -> list[str]:
     """Return, in words, how a certificate promises less than requested; empty if it promises enough.
 
-    A lower alpha, delta or budget than requested is enough. A promise with delta also counts as one on average over
+    A lower alpha or delta than requested is enough. A promise with delta also counts as one on average over
     calibrations if its rank is low enough, which is the case unless delta is large.
     """
     found = []
     if certificate.kind != wanted.kind:
         found.append(f"it promises {certificate.kind}, but {wanted.kind} is requested")
-    if wanted.alpha is not None and (certificate.alpha is None or certificate.alpha > wanted.alpha):
-        held = "none" if certificate.alpha is None else f"{certificate.alpha:g}"
-        found.append(f"its alpha is {held}, but {wanted.alpha:g} is requested")
+    if certificate.alpha > wanted.alpha:
+        found.append(f"its alpha is {certificate.alpha:g}, but {wanted.alpha:g} is requested")
     if wanted.delta is not None and (certificate.delta is None or certificate.delta > wanted.delta):
         held = "none: it holds on average over calibrations" if certificate.delta is None else f"{certificate.delta:g}"
         found.append(f"its delta is {held}, but {wanted.delta:g} is requested")
     if wanted.delta is None and certificate.delta is not None and not _holds_on_average(certificate):
         found.append(f"it holds for most calibrations (delta {certificate.delta:g}), not on average over them")
-    budget, limit = certificate.budget_nano_usd, wanted.budget_nano_usd
-    if limit is not None and (budget is None or budget > limit):
-        found.append(f"it bounds the mean cost by {dollars(budget)}, but {dollars(limit)} is requested")
     return found
 
 
 def _holds_on_average(certificate: Certificate) -> bool:
     from cascade.conformal.split import allowed_rank
 
-    k, alpha = certificate.k, certificate.alpha
-    return k is not None and alpha is not None and k <= allowed_rank(certificate.n, alpha)
+    return certificate.k is not None and certificate.k <= allowed_rank(certificate.n, certificate.alpha)
 
 
 def statement(certificate: Certificate, *, is_reference: bool = False) -> str:
@@ -344,7 +332,7 @@ def _caveat(certificate: Certificate) -> str:
         )
     nothing = f"A calibration that certifies nothing is not counted as a {get(one.kind).worst}."
     # The segments of a pool may have different miss rates, so the distribution of its coverage is unknown.
-    if one.k is None or one.alpha is None or one.pool:
+    if one.k is None or one.pool:
         return f"That is a mean over calibrations on {n}: a single one may fall short of it. {nothing}"
     a, b = one.n + 1 - one.k, one.k
     mean, spread = a / (a + b), math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
@@ -364,12 +352,6 @@ def _caveat(certificate: Certificate) -> str:
 
 def _besides(one: Certificate) -> str:
     """Return a sentence on whether delta is for one segment or for all of them."""
-    if one.together is not None and one.delta is not None:
-        all_of = percent(float(f"{one.delta * one.together:.12g}"))
-        return (
-            f" The promises for all {one.together} segments hold together; the probability that they do not "
-            f"is at most {all_of}."
-        )
     if one.segment is None:
         return ""
     return " That is for this segment by itself: the probability that any segment's promise is broken may be higher."

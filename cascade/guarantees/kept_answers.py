@@ -1,7 +1,7 @@
 """Promises on the set of answers kept: a right one is among them, by split conformal prediction.
 
 Each calibration question has a critical value, the highest threshold at which one of its right answers is kept. The
-threshold is the k-th lowest critical value. The kinds are at the end of the file: `coverage` and `solvable`.
+threshold is the k-th lowest critical value. The kind is at the end of the file: `coverage`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, StepFunctions, hopeless
 from cascade.conformal.split import Calibration, calibrate, calibrate_segments, critical_kappa, pac_rank, split_rank
 from cascade.guarantees.base import Guarantee, Kind
-from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored, everywhere
+from cascade.guarantees.questions import Found, Misses, Path, Questions, Scored
 from cascade.types import Answer, Certificate
 
 if TYPE_CHECKING:
@@ -21,20 +21,11 @@ if TYPE_CHECKING:
 
 
 class KeptAnswers(Kind):
-    """A question is missed if no right answer is kept although a step had one, or may have had one.
+    """A question is missed if no right answer is kept although a step had one, or may have had one."""
 
-    Attributes:
-        only_solvable: whether questions that no step answers rightly are outside the promise.
-    """
-
-    only_solvable: ClassVar[bool] = False
-    speaks_of: ClassVar[Literal["set", "single", "money"]] = "set"
+    speaks_of: ClassVar[Literal["set", "single"]] = "set"
     kept = "a right answer is kept, or no step has one"
     by_segment = True
-
-    def counted(self, table: Questions) -> Bools:
-        """Return all questions, or those that some step may answer rightly."""
-        return ~hopeless(table.arrays) if self.only_solvable else everywhere(table.n)
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
         """Return 1 before the first step with a right answer and 0 from it on; 1 if an incomplete record has none."""
@@ -51,8 +42,7 @@ class KeptAnswers(Kind):
     ) -> Floats | None:
         """Return the questions without a right answer among those kept."""
         del right, reference_right
-        missed = np.where(hopeless(table.arrays), 0.0, 1.0 - in_set)
-        return np.where(self.counted(table), missed, np.nan)
+        return np.where(hopeless(table.arrays), 0.0, 1.0 - in_set)
 
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
         """Return the k-th lowest critical value, for each segment if the promises are by segment.
@@ -66,8 +56,8 @@ class KeptAnswers(Kind):
         if not guarantee.by_segment:
             return [_found(calibrate(critical[counted], alpha, delta=guarantee.delta), None, counted)]
         names = sample.table.segments
-        segments, delta = np.array(names, dtype=object), guarantee.each_delta(len(set(names)))
-        some = calibrate_segments(critical[counted], list(segments[counted]), alpha, delta=delta)
+        segments = np.array(names, dtype=object)
+        some = calibrate_segments(critical[counted], list(segments[counted]), alpha, delta=guarantee.delta)
         own = [name for name in some.by_segment if name not in set(some.pooled_segments)]
         found = [_found(some.by_segment[name], name, counted & (segments == name)) for name in sorted(own)]
         rest = counted & ~np.array([name in set(own) for name in names], dtype=np.bool_)
@@ -86,8 +76,7 @@ class KeptAnswers(Kind):
         # A right answer may exist after the end of a record, or at an earlier step that the walk did not reach.
         known = steps.complete | (steps.solvable & (played.length < steps.steps))
         missed = ~played.covered
-        counted = self.counted(sample.table)
-        return Misses(missed, missed & known, counted & steps.solvable if self.only_solvable else counted)
+        return Misses(missed, missed & known, self.counted(sample.table))
 
     def audited(self, answer: Answer, audit: Audit) -> bool | None:
         """Return whether no right answer was kept although one could have been kept.
@@ -103,8 +92,6 @@ class KeptAnswers(Kind):
         ]
         known = audit.complete and None not in verdicts.values()
         found = True in verdicts.values()
-        if self.only_solvable and known and not found:
-            return None
         from cascade.conformal.audits import audit_missed
 
         return audit_missed(kept_right=any(verdicts[text] for text in kept), found_right=found, complete=known)
@@ -141,7 +128,7 @@ def _vacuous(calibration: Calibration) -> str:
     )
 
 
-# --- the kinds ---
+# --- the kind ---
 
 
 class Coverage(KeptAnswers):
@@ -150,12 +137,3 @@ class Coverage(KeptAnswers):
     name = "coverage"
     event = "a right answer is among those kept, or no step would have given one"
     assumptions = ("A question that no step answers rightly counts as covered.",)
-
-
-class Solvable(KeptAnswers):
-    """At most alpha of the questions that some step answers rightly are missed."""
-
-    name = "solvable"
-    event = "a right answer is among those kept, if any step would have given one"
-    kept = "a right answer is kept, of the questions that some step answers rightly"
-    only_solvable = True

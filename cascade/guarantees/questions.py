@@ -118,7 +118,6 @@ class Questions(Protocol):
         arrays: the answers, which are right, the costs, the number of logged steps, and whether these are all steps.
         confidence: float64 (n, T, m), the confidences that rank the candidates; NaN = unknown.
         sure: float64 (n, T, m), how sure the cascade is of each candidate, for abstaining; NaN = unknown.
-        quality: float64 (n, T, m) in 0..1, how good each candidate is, NaN = unknown; None if it was not measured.
         texts_known: bool (n,), whether answers with equal numbers are known to have the same text.
         cost_known: whether the cost of every step is known.
         segments: the segment of each question; None for a question without one.
@@ -137,8 +136,6 @@ class Questions(Protocol):
     def confidence(self) -> Floats: ...
     @property
     def sure(self) -> Floats: ...
-    @property
-    def quality(self) -> Floats | None: ...
     @property
     def texts_known(self) -> Bools: ...
     @property

@@ -83,11 +83,10 @@ class ServedAnswer(Kind):
 
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
         """Return the last point of the path that is certified: it and all points before it pass the test."""
-        _need_costs(sample, guarantee)
         level = guarantee.level
         assert level is not None  # noqa: S101 - `Guarantee` has checked it
         answered, n = drawn_alone(self.served(sample, abstain=guarantee.abstain), sample.table), sample.table.n
-        if sample.is_reference and self.reference_keeps_it and guarantee.budget_nano_usd is None:
+        if sample.is_reference and self.reference_keeps_it:
             # The reference is served, so no test and no questions are needed.
             return [Found(None, everywhere(n), n, -math.inf, misses=0)]
         if path is None and not self.strict_first(sample.table, guarantee):
@@ -97,8 +96,6 @@ class ServedAnswer(Kind):
             answered.along(path),
             alpha=tested_alpha(guarantee, sample.table),
             delta=level,
-            budget_nano_usd=guarantee.budget_nano_usd,
-            most_nano_usd=guarantee.most_nano_usd,
         )
         if result.point is None or result.silent:
             ahead = result.forecast or Forecast(None, 0.0)
@@ -115,19 +112,17 @@ class ServedAnswer(Kind):
     def strict_first(self, table: Questions, guarantee: Guarantee) -> bool:
         """Whether all thresholds are tested, from the strictest to the most lenient.
 
-        This is so for a promise without a budget or abstention, in a ladder whose last answer is safe and is served if
+        This is so for a promise without abstention, in a ladder whose last answer is safe and is served if
         the last model is asked: at the strictest threshold nothing is lost. The order depends on no outcome.
         """
-        return guarantee.plain and self.last_is_safe(table) and _last_is_served(table)
+        return not guarantee.abstain and self.last_is_safe(table) and _last_is_served(table)
 
     def order(self, sample: Scored, guarantee: Guarantee) -> Path:
         """Return a path ordered on the selection questions."""
-        _need_costs(sample, guarantee)
         return order_path(
             self.served(sample, abstain=guarantee.abstain),
             alpha=guarantee.alpha or 0.0,
             abstain=guarantee.abstain,
-            budget_nano_usd=guarantee.budget_nano_usd,
         )
 
     def misses(self, certificate: Certificate, sample: Scored) -> Misses:
@@ -249,11 +244,6 @@ def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
 def _with_chance(chance: float) -> str:
     said = chance_said(chance)
     return f"of {said}" if said.startswith("about") else said
-
-
-def _need_costs(sample: Scored, guarantee: Guarantee) -> None:
-    if guarantee.budget_nano_usd is not None and not sample.table.cost_known:
-        raise UsageError(f"A budget needs the cost of every step, but in {sample.table.dataset} some are unknown.")
 
 
 # --- the kinds ---

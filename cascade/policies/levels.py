@@ -264,9 +264,6 @@ def relation_problems(artifacts: Mapping[str, PolicyArtifact]) -> Iterator[str]:
     for name, one in artifacts.items():
         if not one.certificates:
             yield f"levels.{name}: it has no certificate"
-        elif one.certificates[0].alpha is None:
-            kind = one.certificates[0].kind
-            yield f"levels.{name}: {kind} does not promise a share of questions, so it cannot have levels"
     certified = {name: one for name, one in artifacts.items() if one.certificates}
     if not certified:
         return
@@ -284,9 +281,9 @@ def relation_problems(artifacts: Mapping[str, PolicyArtifact]) -> Iterator[str]:
 def _promise(artifact: PolicyArtifact) -> Any:
     """Return the promise without its alpha."""
     if artifact.asked is not None:
-        return replace(artifact.asked, alpha=None if artifact.asked.alpha is None else 0.5)
+        return replace(artifact.asked, alpha=0.5)
     first = artifact.certificates[0]
-    return first.kind, first.delta, first.budget_nano_usd, first.abstain_below is None
+    return first.kind, first.delta, first.abstain_below is None
 
 
 def _name_problems(names: Iterable[str], default: Any) -> Iterator[str]:

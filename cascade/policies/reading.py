@@ -154,13 +154,11 @@ def _relation_problems(artifact: PolicyArtifact, certificates: Iterable[Certific
 def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> Iterator[str]:
     """Yield where a certificate promises something other than the request."""
     for place, one in enumerate(certificates):
-        wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha", "budget_nano_usd")}
+        wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha")}
         wanted |= {"pool": asked.by_segment and one.segment is None}
-        wanted |= {"segment": one.segment if asked.by_segment else None, "delta": asked.each_delta(one.together or 1)}
+        wanted |= {"segment": one.segment if asked.by_segment else None, "delta": asked.delta}
         wanted |= {} if asked.abstain else {"abstain_below": None}
         differ = [f"{name} is {getattr(one, name)}" for name, value in wanted.items() if getattr(one, name) != value]
-        most = one.made_for.get("most_nano_usd")
-        differ += [] if most == asked.most_nano_usd else [f"most_nano_usd is {most}"]
         if differ:
             yield f"certificates[{place}]: it differs from the request: {', '.join(differ)}"
 

@@ -105,9 +105,8 @@ class CertifiedPolicy:
         return {one.calibration_id: tuple(void_reasons(config, one, templates)) for one in certificates}
 
     def _scope(self, certificate: Certificate) -> Scope:
-        """Return the subject of a certificate. Going on costs money, so a promise on money never asks for it."""
-        insists = (self._wanted.required or self._to_guide) and not get(certificate.kind).on_cost
-        return Scope.of(certificate, self.policy, insists=insists and certificate.budget_nano_usd is None)
+        """Return the subject of a certificate."""
+        return Scope.of(certificate, self.policy, insists=self._wanted.required or self._to_guide)
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:

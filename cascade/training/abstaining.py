@@ -42,7 +42,7 @@ def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
     """Return whether one bar can be set: a promise on the error that may abstain, and a ladder's log with log-probs."""
     arrays, signals = table.arrays, table.signals
     rules = guarantee.rules
-    asked = rules.single and rules.counts_unanswered and guarantee.abstain and guarantee.budget_nano_usd is None
+    asked = rules.single and rules.counts_unanswered and guarantee.abstain
     if not asked or arrays.answer.shape[2] != 1 or SIGNAL not in signals or "p_yes" in signals:
         return False
     whole = (arrays.steps == arrays.horizon) & arrays.complete & table.texts_known & arrays.present.all(axis=(1, 2))

@@ -114,7 +114,7 @@ def out_of_fold(table: EpisodeTable, candidate: Candidate | None, fold: Ints) ->
     return None if failed else held[candidate.name].sample
 
 
-def cost_of(sample: Sample | None, objective: Objective, alpha: float | None, *, coin: float = 1.0) -> float:
+def cost_of(sample: Sample | None, objective: Objective, alpha: float, *, coin: float = 1.0) -> float:
     """Return the mean cost at a mean loss of alpha; +∞ if no threshold reaches it, or no question is scored."""
     if sample is None:
         return math.inf
@@ -232,7 +232,7 @@ class Judged:
 
     Attributes:
         name, method, complexity: those of the candidate.
-        matched: its cost, or under a budget its share of misses, at the point that keeps the promise: in the unit of
+        matched: its cost at the point that keeps the promise: in the unit of
             the choice; None if it could not be fitted, or no threshold keeps it.
         difference: the interval of its difference to the best; None for the best itself, without a figure, and if too
             many replicates have none.
@@ -276,12 +276,12 @@ class Choice:
 
     @property
     def unit(self) -> Unit:
-        """The unit of `cost_at_loss`: nano-USD a question, steps a question, or under a budget the share missed."""
+        """The unit of `cost_at_loss`: nano-USD a question, or steps a question."""
         return self.objective.unit
 
     @property
-    def alpha(self) -> float | None:
-        """The loss at which they were compared; None under a budget."""
+    def alpha(self) -> float:
+        """The loss at which they were compared."""
         return self.objective.alpha
 
     def of(self, name: str) -> Judged:

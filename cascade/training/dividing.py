@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -170,35 +169,25 @@ def _some(names: Sequence[str], counts: Bools, enough: _Enough, seed: int) -> Bo
 
 
 def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
-    """Return the least number of questions that can certify a threshold; 1 for a promise without alpha.
-
-    `segments` is the number of segments, for promises that must hold for all of them together.
-    """
-    if guarantee.alpha is None:
-        return 1
-    return needed_n(guarantee.alpha, guarantee.level if segments == 1 else guarantee.each_delta(segments))
+    """Return the least number of questions that can certify a threshold, `segments` being the number of segments."""
+    return needed_n(guarantee.alpha, guarantee.level if segments == 1 else guarantee.delta)
 
 
-def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
+def allowed_loss(guarantee: Guarantee, n: int) -> float:
     """Return the mean loss that n calibration questions will allow: alpha minus the margin that certifying needs.
 
-    If n is too small to certify any threshold, return alpha, which remains the aim. If the promise is on a cost, return
-    None.
+    If n is too small to certify any threshold, return alpha, which remains the aim.
     """
-    if guarantee.alpha is None:
-        return None
     return guarantee.rules.certain_loss(n, guarantee.alpha, guarantee.level) or guarantee.alpha
 
 
-def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
+def allowed_by(parts: Divided, guarantee: Guarantee) -> float:
     """Return the mean loss that the calibration part will allow, over the questions that the promise covers.
 
     With a promise for each segment, the mean is over the thresholds, each weighted by the questions that it covers. A
     segment that is too small for a threshold joins the pool or, with delta, allows no loss. The number of calibration
     questions that count is estimated from the training questions, since the questions set aside are not read.
     """
-    if guarantee.alpha is None:
-        return None
     sizes = _sizes(parts, guarantee)
     if len(sizes) == 1:
         return allowed_loss(guarantee, sizes[0])
@@ -229,18 +218,6 @@ def _counted(n: int, others: int, counts: Bools, needed: int) -> int:
     share = float(counts.mean())
     spare = share * (n + others) >= _SPARE * needed
     return min(n, max(math.floor(share * n), needed if spare else 0))
-
-
-def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
-    """Return the promise with the mean cost that n calibration questions may have for it to be certified.
-
-    The fresh question counts at the highest possible cost. If that leaves nothing, the budget stays as it is.
-    """
-    budget, most = guarantee.budget_nano_usd, guarantee.most_nano_usd
-    if not guarantee.rules.on_cost or budget is None or most is None:
-        return guarantee
-    left = math.floor((budget * (n + 1) - most) / max(n, 1))
-    return replace(guarantee, budget_nano_usd=left if left > 0 else budget)
 
 
 # --- notes printed with a fitted policy, and how many questions would be enough ---

@@ -43,7 +43,6 @@ from cascade.training.dividing import (
     SHARE,
     Divided,
     about_training,
-    allowed_budget,
     allowed_by,
     divided,
     in_logged,
@@ -398,8 +397,6 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
     """
     table = parts.training if parts.training.n else parts.calibration
     problems = list[str]()
-    if guarantee.budget_nano_usd is not None and not (table.cost_known and parts.calibration.cost_known):
-        problems.append(f"a budget needs the cost of every step, but in {table.dataset} some are unknown")
     if guarantee.by_segment and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
         problems.append(
             f"a promise for each segment was requested, but each of the {parts.questions:,} segments has one question: "
@@ -414,8 +411,8 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
 
 def objective_of(parts: Divided, guarantee: Guarantee) -> Objective:
     """Return the objective: candidates are compared at the loss that the calibration questions will allow."""
-    n, table = parts.calibration.n, parts.training if parts.training.n else parts.calibration
-    return Objective.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee))
+    table = parts.training if parts.training.n else parts.calibration
+    return Objective.of(table, guarantee, allowed_by(parts, guarantee))
 
 
 @one_thread()

@@ -108,10 +108,7 @@ def conditioned(networks: Networks, method: str, seed: int) -> Conditioned:
 
 def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Guarantee]:
     """Return the promise of each level, the cheapest first; raise UsageError with all that is wrong with them."""
-    problems = list(level_problems(alphas))
-    if guarantee.alpha is None:
-        problems.append(f"{guarantee.kind} does not promise a share of questions, and levels differ in that")
-    refuse(problems)
+    refuse(list(level_problems(alphas)))
     return in_order(alphas, {name: replace(guarantee, alpha=alpha) for name, alpha in alphas.items()})
 
 
@@ -173,7 +170,7 @@ def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
     names = list(fitted)
     for place, name in enumerate(names):
         asked = fitted[name].calibrated.guarantee
-        if asked.reference_keeps_it and asked.alpha is not None and asked.alpha > LOOSE:
+        if asked.reference_keeps_it and asked.alpha > LOOSE:
             yield (
                 f"level {name} promises little: it may break the promise of {asked.kind} on {percent(asked.alpha)} of "
                 f"the questions, and the reference breaks it on none. Stricter levels: {STRICT}"

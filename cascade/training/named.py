@@ -32,7 +32,7 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     has, or the tokens of an answer if it has none. The function reads which signals the log has and how many questions;
     it reads no answer and no outcome.
     """
-    if not guarantee.plain or table.arrays.horizon < 2 or not guarantee.rules.last_is_safe(table):
+    if guarantee.abstain or table.arrays.horizon < 2 or not guarantee.rules.last_is_safe(table):
         return None
     groups = len(set(table.groups))  # one question of each certifies
     assert guarantee.alpha is not None  # noqa: S101 - a promise of regret has both

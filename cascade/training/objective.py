@@ -3,12 +3,9 @@
 | kind | the loss that falls to the allowed mean | then compared |
 |---|---|---|
 | `coverage` | the question is missed | cost |
-| `solvable` | the same; a question that no step answers rightly loses nothing and does not count | cost |
-| `f1` | the best logged F1 minus the best F1 kept | cost |
 | `error`, `regret` | the one answer served is wrong; for regret, and the reference right | cost |
 | `agreement` | the one answer served differs from the reference's | cost |
 | `preference` | people prefer the reference's output to the one served | cost |
-| `budget` | minus the cost, down to minus the budget | the share of questions missed |
 
 The losses are those that the kind of guarantee certifies: a policy is chosen by the same loss that it promises.
 """
@@ -34,7 +31,6 @@ from cascade.guarantees.base import Guarantee
 # more is not better. As kappa falls a policy loses less and costs more, both in jumps at the levels of `arrays`. The
 # levels are sorted once. The matched point is the first level, from the top, at which the loss is at most the allowed
 # one; a coin between it and the point before makes the loss exactly the allowed one (equal to `Frontier.matched`).
-# Under a budget the roles change: the walk goes on until the budget is spent, and policies are compared by the loss.
 #
 # A bootstrap replicate is a weight for each group of questions. It does not change the order of the levels, so a
 # replicate is a running sum over the few levels near the point: O(n) a replicate in two products of a matrix with a
@@ -86,7 +82,7 @@ def draws(many: int, seed: int, replicates: int = REPLICATES) -> Weights:
 
 @dataclass(frozen=True, slots=True)
 class CostLossCurve:
-    """The losses (under a budget, minus the costs) and the compared values of n questions at P points, as kappa falls.
+    """The losses and the compared values of n questions at P points, as kappa falls.
 
     Attributes:
         gap: float64 (n,), the figure that must come down to the allowed mean, before the first point.
@@ -113,8 +109,7 @@ class CostLossCurve:
 def cost_loss_curve(loss: StepFunctions, value: StepFunctions) -> CostLossCurve:
     """Return the curve of loss and compared value over n questions, as kappa falls.
 
-    `loss` falls as kappa falls (under a budget minus the cost), and `value` is to be minimised (under a budget the
-    loss).
+    `loss` falls as kappa falls, and `value` is to be minimised.
 
     >>> loss = StepFunctions(np.array([1, 1]), np.array([[0.7], [0.3]]), np.array([[-1], [-1]]))
     >>> cost = StepFunctions(np.array([10, 10]), np.array([[0.7], [0.3]]), np.array([[20], [40]]))
@@ -165,7 +160,7 @@ def cost_at_loss(walk: CostLossCurve, allowed: float, *, coin: float = 1.0) -> f
 
     Args:
         walk: a policy on n questions.
-        allowed: the mean of the gap: alpha, or minus the budget.
+        allowed: the mean of the gap.
         coin: the share of the questions up to which a coin between two points makes the gap exact. If more of them
             change at the matched point, that point counts, as for a policy that is served at one threshold.
     """
@@ -277,7 +272,7 @@ class _Run:
 
 # --- objective ---
 
-Unit = Literal["nano_usd", "steps", "missed"]
+Unit = Literal["nano_usd", "steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,24 +303,22 @@ class Objective(NamedTuple):
 
     Attributes:
         guarantee: the promise.
-        alpha: the mean loss that the calibration will allow; None under a budget.
+        alpha: the mean loss that the calibration will allow.
         prices: the prices of steps.
     """
 
     guarantee: Guarantee
-    alpha: float | None
+    alpha: float
     prices: Prices
 
     @classmethod
-    def of(cls, table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -> Objective:
+    def of(cls, table: EpisodeTable, guarantee: Guarantee, alpha: float) -> Objective:
         """Return the objective on a log."""
         return cls(guarantee, alpha, prices_of(table))
 
     @property
     def unit(self) -> Unit:
         """The unit of the figures."""
-        if self.guarantee.rules.on_cost:
-            return "missed"
         return "nano_usd" if self.prices.in_money else "steps"
 
 
@@ -335,19 +328,11 @@ def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCu
     For regret, `sample` has only questions for which the log has the reference.
     """
     loss, cost = guarantee.rules.losses(sample), _costs(sample, prices)
-    if guarantee.rules.on_cost:
-        return cost_loss_curve(StepFunctions(-cost.start, cost.level, -cost.jump), loss)
     return cost_loss_curve(loss, cost)
 
 
-def allowed_of(table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -> float:
-    """Return the mean that a curve must come down to, over all of a table's questions.
-
-    `alpha` is the loss that the calibration questions will allow; None under a budget.
-    """
-    if alpha is None:
-        assert guarantee.budget_nano_usd is not None  # noqa: S101 - `Guarantee` has checked it
-        return -float(guarantee.budget_nano_usd)
+def allowed_of(table: EpisodeTable, guarantee: Guarantee, alpha: float) -> float:
+    """Return the mean that a curve must come down to, over all of a table's questions."""
     return alpha * float(guarantee.rules.counted(table).mean())
 
 

@@ -269,8 +269,7 @@ def _most_features(table: EpisodeTable) -> int:
 
 def asked_of(objective: Objective) -> FitTarget:
     """Return the target of a fit."""
-    budget = objective.guarantee.budget_nano_usd if objective.guarantee.rules.on_cost else None
-    return FitTarget(objective.guarantee.kind, objective.alpha, budget)
+    return FitTarget(objective.guarantee.kind, objective.alpha)
 
 
 # --- Decide which models of a ladder to ask, and leave out those that cost more than they save ---

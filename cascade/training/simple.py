@@ -179,7 +179,7 @@ Vector: TypeAlias = tuple[int, ...]
 def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> LearnedPolicy:
     """Return the policy that goes on while a step's doubt is above the threshold of that step.
 
-    Its own threshold, `kappa`, is the level that was tuned for the requested loss or budget.
+    Its own threshold, `kappa`, is the level that was tuned for the requested loss.
     """
     problem = _problem(table, doubt, asked)
     path = tuned(problem, LEVELS)
@@ -222,9 +222,6 @@ def _problem(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> Problem:
     sure = newest_answers(table).out_of_fold if asked.rules.last_is_safe(table) else None
     loss = asked.rules.loss(table, sure)
     cost = np.cumsum(prices_of(table).of_steps(table), axis=1).astype(np.float64)
-    if asked.rules.on_cost:
-        assert asked.budget_nano_usd is not None  # noqa: S101 - `FitTarget` has checked it
-        return Problem(place, grids, cost, loss, asked.budget_nano_usd * table.n, float(cost[:, -1].sum()))
     return Problem(place, grids, loss, cost, allowed(table, asked) * table.n, 0.0)
 
 

@@ -50,9 +50,7 @@ class FitTarget:
 
     Attributes:
         kind: the kind of the guarantee, one of `guarantees.base.KINDS.names`.
-        alpha: the mean loss that the calibration will allow, over the questions that the kind covers; None for
-            "budget".
-        budget_nano_usd: for "budget", the mean cost of a question that the calibration will allow, nano-USD.
+        alpha: the mean loss that the calibration will allow, over the questions that the kind covers.
 
     Raises:
         UsageError: lists every problem.
@@ -62,18 +60,14 @@ class FitTarget:
     """
 
     kind: str
-    alpha: float | None = None
-    budget_nano_usd: float | None = None
+    alpha: float
 
     def __post_init__(self) -> None:
-        problems = [*self._problems()]
-        refuse(problems)
+        get(self.kind)
+        refuse([*self._problems()])
 
     def _problems(self) -> Iterator[str]:
-        if self.rules.on_cost:
-            if self.budget_nano_usd is None or not self.budget_nano_usd > 0:
-                yield f"budget_nano_usd is {self.budget_nano_usd}; it is a number above 0"
-        elif self.alpha is None or not 0 <= self.alpha <= 1:
+        if not 0 <= self.alpha <= 1:
             yield f"alpha is {self.alpha}; it must lie between 0 and 1"
 
     @property
@@ -133,8 +127,6 @@ def step_cost(table: EpisodeTable) -> StepCost:
 
 def allowed(table: EpisodeTable, asked: FitTarget) -> float:
     """Return the allowed mean loss over all questions of a table; `alpha` is over those that the kind covers."""
-    if asked.alpha is None:
-        raise UsageError("A budget allows a cost, not a loss.")
     return asked.alpha * float(asked.rules.counted(table).mean())
 
 

@@ -22,7 +22,6 @@ Reference: Longstaff & Schwartz, Valuing American options by simulation (2001), 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -56,9 +55,6 @@ _AIM = 0.75
 """The share of the allowed loss that is the aim. At a price at which a step pays for all questions at once, the loss
 drops by more than needed; the lowest such price then ignores the later steps. Otherwise the value hardly matters: from
 0.5 to 1 costs differ by 1.5 % or less."""
-_LEAST_SHARE = 0.1
-"""A budget is assumed to leave at least this share of the cost of going on: with less, scores would only rank steps by
-their price."""
 
 
 class Problem(NamedTuple):
@@ -163,7 +159,7 @@ class Outcome(NamedTuple):
 
 
 def price_of_loss(problem: Problem, outcome_at: Callable[[float], Outcome]) -> float:
-    """Return the least price μ at which the rules lose at most the allowed loss, or the highest within the budget.
+    """Return the least price μ at which the rules lose at most the allowed loss.
 
     By bisection in the logarithm along fixed points, so that a stricter target never gives a lower price. If no price
     reaches the allowed loss, return the least price that loses as little as the highest. The aim is a little below the
@@ -178,20 +174,12 @@ def price_of_loss(problem: Problem, outcome_at: Callable[[float], Outcome]) -> f
             high = middle
         else:
             low = middle
-    return float(2.0 ** (low if problem.asked.rules.on_cost else high))
+    return float(2.0**high)
 
 
 def _enough(problem: Problem, outcome_at: Callable[[float], Outcome]) -> Callable[[Outcome], bool]:
     """Return the test whether a price is high enough."""
-    asked, cost = problem.asked, problem.cost
-    if asked.rules.on_cost:
-        assert asked.budget_nano_usd is not None  # noqa: S101 - `FitTarget` has checked it
-        spent = cost.values.sum(axis=1)
-        least, most = float(cost.values[:, 0].mean()), float(spent.mean())
-        unit = cost.unit_nano_usd or math.inf
-        affordable = max(asked.budget_nano_usd / unit, least + _LEAST_SHARE * (most - least))
-        return lambda outcome: outcome.cost > affordable
-    aim = _AIM * min(allowed(problem.table, asked), float(problem.loss[:, 0].mean()))
+    aim = _AIM * min(allowed(problem.table, problem.asked), float(problem.loss[:, 0].mean()))
     aim = max(aim, outcome_at(2.0**HIGH).loss)
     return lambda outcome: outcome.loss <= aim
 

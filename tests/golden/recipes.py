@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from cascade.collection import collect
 from cascade.collection.baselines import recorded_baselines
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.episodes.files import read_rows
-from cascade.episodes.quality import qualities
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
@@ -144,19 +143,17 @@ def collected(name: str, path: Path) -> None:
     )
 
 
-def table(name: str, *, graded: bool = False) -> EpisodeTable:
-    """Return a cascade's log, with how good each answer is if it is asked for."""
+def table(name: str) -> EpisodeTable:
+    """Return a cascade's log."""
     rows = list(read_rows(log_of(name)))
     (found,) = tables_from_rows(rows)
-    if graded:
-        found = replace(found, quality=qualities(rows, [found])[0])
     return found
 
 
-def _calibrated(name: str, guarantee: Guarantee, **how: Any) -> Callable[[Path], None]:
+def _calibrated(name: str, guarantee: Guarantee) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         section = policy_section({**CONFIGS[name]["policy"], "keep": "both"})
-        first = table(name, **how).take(np.arange(CERTIFY))
+        first = table(name).take(np.arange(CERTIFY))
         done = calibrate_policy(
             [first], policy_of(section), section, guarantee, config=config(name), seed=3, today=TODAY
         )
@@ -165,9 +162,9 @@ def _calibrated(name: str, guarantee: Guarantee, **how: Any) -> Callable[[Path],
     return make
 
 
-def _fitted(name: str, guarantee: Guarantee, method: str, **how: Any) -> Callable[[Path], None]:
+def _fitted(name: str, guarantee: Guarantee, method: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        done = fit_policy([table(name, **how)], guarantee, method=method, config=config(name), seed=3, today=TODAY)
+        done = fit_policy([table(name)], guarantee, method=method, config=config(name), seed=3, today=TODAY)
         write(folder, done.artifact)
 
     return make
@@ -181,32 +178,15 @@ def _levels(name: str, guarantee: Guarantee, alphas: Mapping[str, float]) -> Cal
     return make
 
 
-def _within(usd: float, kind: str = "budget", alpha: float | None = None, **more: Any) -> Guarantee:
-    return Guarantee(kind, alpha, budget_nano_usd=round(usd * 1e9), most_nano_usd=_MOST, **more)
-
-
 RECIPES: Mapping[str, tuple[str, Callable[[Path], None]]] = {
     "coverage": ("rounds", _calibrated("rounds", Guarantee("coverage", 0.15))),
     "coverage-delta": ("rounds", _calibrated("rounds", Guarantee("coverage", 0.2, 0.2))),
     "coverage-ladder": ("ladder", _calibrated("ladder", Guarantee("coverage", 0.1))),
     "coverage-segments": ("rounds", _calibrated("rounds", Guarantee("coverage", 0.2, by_segment=True))),
-    "coverage-together": (
-        "rounds",
-        _calibrated("rounds", Guarantee("coverage", 0.3, 0.3, by_segment=True, together=True)),
-    ),
     "coverage-fitted": ("rounds", _fitted("rounds", Guarantee("coverage", 0.2), "depth")),
     "coverage-levels": ("rounds", _levels("rounds", Guarantee("coverage"), {"low": 0.3, "high": 0.15})),
-    "solvable": ("rounds", _calibrated("rounds", Guarantee("solvable", 0.15))),
-    "solvable-segments": ("rounds", _calibrated("rounds", Guarantee("solvable", 0.25, by_segment=True))),
-    "f1": ("rounds", _calibrated("rounds", Guarantee("f1", 0.15), graded=True)),
-    "f1-delta": ("ladder", _calibrated("ladder", Guarantee("f1", 0.25, 0.2), graded=True)),
-    "f1-fitted": ("ladder", _fitted("ladder", Guarantee("f1", 0.2), "depth", graded=True)),
-    "budget": ("ladder", _calibrated("ladder", _within(0.00013))),
-    "budget-delta": ("ladder", _calibrated("ladder", _within(0.00026, delta=0.2))),
-    "budget-fitted": ("ladder", _fitted("ladder", _within(0.0003), "depth")),
     "regret": ("ladder", _calibrated("ladder", Guarantee("regret", 0.1, 0.2))),
     "regret-rounds": ("rounds", _calibrated("rounds", Guarantee("regret", 0.5, 0.2))),
-    "regret-budget": ("ladder", _calibrated("ladder", _within(0.0006, "regret", 0.25, delta=0.2))),
     "regret-fitted": ("ladder", _fitted("ladder", Guarantee("regret", 0.1, 0.2), "auto")),
     "regret-levels": ("ladder", _levels("ladder", Guarantee("regret", delta=0.2), {"low": 0.25, "high": 0.15})),
     "error": ("ladder", _calibrated("ladder", Guarantee("error", 0.35, 0.2))),
@@ -217,10 +197,8 @@ RECIPES: Mapping[str, tuple[str, Callable[[Path], None]]] = {
 
 def served(folder: Path, name: str) -> list[dict[str, Any]]:
     """Ask some questions of a policy in service, tell the truth about each answer, and return what came of it."""
-    settings = {**CONFIGS[name], "policy": str(folder), "guarantee": {"required": False}}
-    watched = json.loads((folder / "certificate.json").read_text("utf-8"))["certificates"][0]["kind"]
-    if watched not in {"f1", "budget"}:
-        settings["guarantee"] = {"audit": {"probability": 0.5, "seed": 5}, "monitor": {"level": 0.05}}
+    watched = {"audit": {"probability": 0.5, "seed": 5}, "monitor": {"level": 0.05}}
+    settings = {**CONFIGS[name], "policy": str(folder), "guarantee": watched}
     with Orchestrator.from_config(settings, providers={"fake": FakeProvider(said)}) as orchestrator:
         return [_decision(orchestrator, orchestrator.ask(one.question)) for one in asked()[:SERVED]]
 
@@ -244,15 +222,12 @@ def _decision(orchestrator: Orchestrator, answer: Answer) -> dict[str, Any]:
 def judged(folder: Path, name: str) -> dict[str, Any]:
     """Return what is said of a policy directory on the whole log: verified, watched and evaluated."""
     held = read_policy(folder)
-    kind = held.artifact.certificates[0].kind
-    log = table(name, graded=kind == "f1")
+    log = table(name)
     checks = verify_held(held, [log], TODAY, config(name)).checks
     deciding = held.artifact.calibrated(held.policy)
     found = evaluate(log, deciding, artifact=held.artifact, resamples=2)
-    watched = None
-    if kind not in {"f1", "budget"}:
-        seen = watch(held.artifact, held.policy, [log], {}).watched
-        watched = [[one.audits, one.misses, one.monitor is not None and one.monitor.alarmed] for one in seen]
+    seen = watch(held.artifact, held.policy, [log], {}).watched
+    watched = [[one.audits, one.misses, one.monitor is not None and one.monitor.alarmed] for one in seen]
     return {
         "checks": [list(one) for one in checks],
         "watched": watched,

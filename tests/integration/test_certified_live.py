@@ -12,7 +12,7 @@ import pytest
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import table_scores
 from cascade.config import load, policy_section
-from cascade.conformal.arrays import hopeless, levels, rollout
+from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.served import single
 from cascade.conformal.split import covered_at, critical_kappa
 from cascade.demo.pair import demo_config
@@ -32,7 +32,6 @@ POLICY = {"kind": "threshold", "keep": "both"}
 GUARANTEES = {  # alphas at which the log's thresholds are finite
     "coverage": Guarantee("coverage", 0.03),
     "pac": Guarantee("coverage", 0.04, 0.2),
-    "solvable": Guarantee("solvable", 0.05),
     "error": Guarantee("error", 0.5, 0.1, abstain=True),
 }
 ASKED = 100
@@ -104,9 +103,8 @@ def test_a_certified_policy_does_live_what_it_does_on_the_log(demo: Demo, kind: 
         if answer.audited:
             assert len(answer.steps) == steps.steps[row] == 4
             wanted = _missed(guarantee.kind, answer, bool(missed[row]), bool(served.right[row]))
-            solvable_only = kind == "solvable" and bool(hopeless(steps)[row])
-            assert truth.missed == (None if solvable_only else wanted)
-            assert truth.counted is not solvable_only
+            assert truth.missed == wanted
+            assert truth.counted
     assert np.isfinite(held.kappa)
     assert len({len([step for step in answer.steps if not step.audited]) for answer in answers}) > 1
     assert (kind == "error") == any(answer.stopped == "abstained" for answer in answers)

@@ -19,7 +19,7 @@ from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit, induce
 from property.examples import times
 
-KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")
+KINDS = ("coverage", "error", "regret")
 WORLD = WORLDS["hotpotqa/llama-3.2-3b"]
 
 
@@ -33,14 +33,11 @@ def ragged(seed: int, n: int, horizon: int, width: int) -> EpisodeTable:
         table,
         walks={GUIDE_ONLY: Walk(rng.random(n) < 0.9, guide, guide, zero, zero, zero, zero)},
         texts_known=np.full(n, rng.random() < 0.5),
-        quality=np.where(table.arrays.present, np.where(table.arrays.correct, 1.0, 0.25), np.nan),
     )
 
 
 def asked(kind: str, table: EpisodeTable, share: float) -> FitTarget:
-    if kind != "budget":
-        return FitTarget(kind, share)
-    return FitTarget(kind, budget_nano_usd=1.0 + share * float(table.arrays.cost.sum(axis=1).mean()))
+    return FitTarget(kind, share)
 
 
 @times(0.5)

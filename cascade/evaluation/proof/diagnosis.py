@@ -173,7 +173,7 @@ def default_kind(table: EpisodeTable, against: str | None = None) -> str:
     known; otherwise coverage, which needs neither.
     """
     if table.truth is not None:
-        return table.truth.asked or base.default_kind(budget=False, compared=True)
+        return table.truth.asked or base.default_kind(compared=True)
     if reference_of(table, against).name == ALL_STEPS or untold(at_every_depth(table)):
         return "coverage"
     return "regret"

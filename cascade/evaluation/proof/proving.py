@@ -269,10 +269,9 @@ def _without_reference(many: int) -> Iterator[str]:
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
-    if not guarantee.rules.monitored or guarantee.by_segment or not guarantee.plain:
+    if not guarantee.rules.monitored or guarantee.by_segment or guarantee.abstain:
         raise UsageError(
-            f"`prove` shows a saving for {kinds_that(provable)}: one promise for all questions, each of them answered, "
-            "without a budget."
+            f"`prove` shows a saving for {kinds_that(provable)}: one promise for all questions, each of them answered."
         )
     if plan.splits < 2:
         raise UsageError("An interval takes at least 2 splits; 20 or more are advised.")

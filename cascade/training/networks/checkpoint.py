@@ -164,7 +164,7 @@ def identity_of(setting: TrainingProblem) -> dict[str, Any]:
         "threshold": setting.threshold,
         "seed": setting.seed,
         "config": setting.config.model_dump(mode="json"),
-        "asked": {"limits": goal.limits.tolist(), "lambda_set": goal.lambda_set, "budget": goal.budget},
+        "asked": {"limits": goal.limits.tolist(), "lambda_set": goal.lambda_set},
         "questions": {"n": len(setting.walks.counts), "sha256": _walks_sha256(setting)},
     }
 

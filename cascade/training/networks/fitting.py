@@ -120,15 +120,9 @@ def fit_network(
 
 def _goal(problem: Problem, asked: Sequence[FitTarget], config: CCPOConfig) -> Goal:
     """Return the goal of training, in its units: mean losses and mean steps."""
-    limits = [_limit(problem, one) * config.aim for one in asked]
+    limits = [allowed(problem.table, one) * config.aim for one in asked]
     charged = 0.0 if asked[0].single else config.lambda_set  # one answer is served whatever is kept
-    return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged, asked[0].rules.on_cost)
-
-
-def _limit(problem: Problem, asked: FitTarget) -> float:
-    if asked.budget_nano_usd is None:
-        return allowed(problem.table, asked)
-    return asked.budget_nano_usd / (problem.cost.unit_nano_usd or asked.budget_nano_usd)
+    return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged)
 
 
 def _served(

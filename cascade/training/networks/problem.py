@@ -29,8 +29,6 @@ has no gradient. At the start every action is in the set, and the first steps le
 MULTIPLIERS = 1e-3, 200.0
 """The range of μ. A policy of one action a step may be unable to keep its promise at any price; beyond some hundred
 steps for a miss nothing changes but the size of the gradient."""
-_MISSES_FOR_A_STEP = 0.1
-"""Under a budget μ starts here: a mean step above it counts as a tenth of a missed question."""
 _SEEDS = 2**63
 """The modulus of seeds, for torch's generators."""
 
@@ -135,7 +133,7 @@ def start(setting: TrainingProblem) -> State:
     low, high = setting.kappa_range
     middle = _MIDDLE / setting.walks.actions if config.kappa_start is None else config.kappa_start
     each = torch.ones(levels, dtype=DTYPE, device=device)
-    worth = _MISSES_FOR_A_STEP * each if setting.goal.budget else config.multiplier / setting.goal.scale
+    worth = config.multiplier / setting.goal.scale
     nothing = torch.zeros_like(weights)
     return State(
         torch.zeros((), dtype=torch.int64), weights, nothing, nothing, nothing, each * min(max(middle, low), high),
@@ -247,5 +245,5 @@ class BatchEvaluation:
     def slack(self, found: Values, measured: Brought) -> float:
         """Return the surrogate's coverage minus that of the sets."""
         goal = self._setting.goal
-        loss = found.objective if goal.budget else found.constraint + goal.limits[self._batch.level]
+        loss = found.constraint + goal.limits[self._batch.level]
         return float((measured.loss - loss).mean())

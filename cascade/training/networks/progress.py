@@ -95,8 +95,7 @@ class Training(NamedTuple):
         steps: the number of steps done.
         questions: the number of questions that the network was trained on.
         levels: the number of levels that the network serves, 1 or more.
-        covered: the share of questions that training aims to cover, the mean over levels; None under a budget.
-        cost: the mean cost that it aims to stay below, in mean steps; None without a budget.
+        covered: the share of questions that training aims to cover, the mean over levels.
         diverged: why training ended before its last step, in words; None if it did not.
         curves: the contents of `curves.csv`.
     """
@@ -106,8 +105,7 @@ class Training(NamedTuple):
     steps: int
     questions: int
     levels: int
-    covered: float | None
-    cost: float | None
+    covered: float
     diverged: str | None
     curves: bytes
 

@@ -119,7 +119,7 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Brought:
     return brought(included, walks)
 
 
-# --- The objective and the constraint: cost under an allowed loss, or loss under a budget; each level has its limit
+# --- The objective and the constraint: cost under an allowed loss; each level has its limit
 
 LEAST_LIMIT = 0.01
 """Violations are divided by the limit, and by no less than this: at α = 0 each miss would be an infinite violation."""
@@ -139,20 +139,16 @@ class Goal(NamedTuple):
     """The limits that a policy is trained to keep.
 
     Attributes:
-        limits: (L,), for each level the mean loss allowed; under a budget the mean cost allowed, in mean steps.
+        limits: (L,), for each level the mean loss allowed.
         lambda_set: the charge for each answer kept, in mean steps.
-        budget: whether the cost is the constraint and the loss is minimised; otherwise it is the other way round.
     """
 
     limits: Tensor
     lambda_set: float = 0.0
-    budget: bool = False
 
     def values(self, found: Brought, level: Tensor) -> Values:
         """Return objective and constraint of questions at levels, int64 (B,)."""
         paid = found.cost + self.lambda_set * found.size
-        if self.budget:
-            return Values(found.loss, paid - self.limits[level])
         return Values(paid, found.loss - self.limits[level])
 
     @property

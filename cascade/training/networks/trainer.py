@@ -181,8 +181,7 @@ def _training(learned: Learned, method: str) -> Training:
         steps=len(trained.rows),
         questions=len(setting.walks.counts),
         levels=setting.levels,
-        covered=None if setting.goal.budget else 1.0 - limit,
-        cost=limit if setting.goal.budget else None,
+        covered=1.0 - limit,
         diverged=trained.diverged,
         curves=csv_of(trained.rows),
     )

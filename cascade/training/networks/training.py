@@ -107,11 +107,7 @@ def averaged(state: State, weights: Tensor, updates: int) -> Tensor:
 def kappa_step(setting: TrainingProblem, judged: Brought, number: int) -> Tensor:
     """Return by how much Eq. 9, its sign corrected, lowers κ, (L,)."""
     config, goal = setting.config, setting.goal
-    if goal.budget:
-        paid = judged.cost + goal.lambda_set * judged.size
-        over = -(by_level(paid, setting.levels) - goal.limits) / goal.scale
-    else:
-        over = by_level(judged.loss, setting.levels) - goal.limits
+    over = by_level(judged.loss, setting.levels) - goal.limits
     return config.eta * number ** (-0.5 - config.xi) * over  # type: ignore[no-any-return]
 
 
@@ -171,7 +167,7 @@ def lost(setting: TrainingProblem, rows: list[Row]) -> str | None:
     last = rows[-_WINDOW:]
     coverage = sum(row.coverage for row in last) / len(last)
     wanted = 1.0 - float(setting.goal.limits.mean())
-    if not setting.goal.budget and wanted - coverage > _LOST:
+    if wanted - coverage > _LOST:
         return (
             f"step {len(rows)}: over the last {_WINDOW} steps {100 * coverage:.0f} % were covered, but the target is "
             f"{100 * wanted:.0f} %; kappa is {last[-1].kappa:.3g}, and training does not recover"

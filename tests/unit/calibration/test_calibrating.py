@@ -32,12 +32,11 @@ from cascade.policies.threshold import ThresholdPolicy
 from unit.calibration.logs import POLICY, SECTION, config, log, some
 
 TODAY = date(2026, 11, 21)
-MONEY = {"budget_nano_usd": 400_000, "most_nano_usd": 3_000_000}
-ORDERED = {"kind": "error", "alpha": 0.45, "abstain": True, "budget_nano_usd": None, "share": 0.3, "seed": 0}
+ORDERED = {"kind": "error", "alpha": 0.45, "abstain": True, "share": 0.3, "seed": 0}
 
 
 def certify(*tables: EpisodeTable, kind: str = "coverage", alpha: float = 0.1, **more: Any) -> Calibrated:
-    names = {"delta", "by_segment", "abstain", "budget_nano_usd", "most_nano_usd"}
+    names = {"delta", "by_segment", "abstain"}
     asked = Guarantee(kind, alpha, **{name: value for name, value in more.items() if name in names})
     rest = {name: value for name, value in more.items() if name not in names}
     return calibrate_policy(tables, POLICY, SECTION, asked, today=TODAY, **rest)
@@ -78,27 +77,6 @@ def test_with_delta_fewer_may_be_missed() -> None:
     done = certify(log(200), delta=0.1)
     assert done.artifact.certificates[0].k == 15
     assert done.artifact.certificates[0].delta == 0.1
-
-
-def test_solvable_counts_the_questions_that_some_step_answers() -> None:
-    table = log(300)
-    one = certify(table, kind="solvable").artifact.certificates[0]
-    solvable = table.arrays.solvable
-    assert one.n == int(solvable.sum()) < 300
-    assert one.kappa == calibrate(sample_of(table, POLICY).critical()[solvable], 0.1).kappa
-
-
-def test_what_may_be_solvable_counts_as_missed() -> None:
-    table = log(100)
-    hopeless = np.flatnonzero(~table.arrays.solvable)[:2]
-    complete = table.arrays.complete.copy()
-    complete[hopeless] = False
-    open_ended = replace(table, arrays=replace(table.arrays, complete=complete))
-    before, after = (certify(one, kind="solvable", alpha=0.2).segments[0].found for one in (table, open_ended))
-    assert after.n == before.n + 2
-    assert after.misses is not None
-    assert after.misses >= 2
-    assert after.kappa <= before.kappa
 
 
 def test_a_record_that_ends_early_covers_no_more_than_the_whole_one() -> None:
@@ -216,7 +194,6 @@ def test_a_path_that_was_ordered_before_is_used_on_every_question() -> None:
 ANOTHER = [
     {"kind": "regret", "alpha": 0.3},
     {"kind": "error", "alpha": 0.4},
-    {"kind": "error", "alpha": 0.5, **MONEY},
 ]
 
 
@@ -248,7 +225,7 @@ def test_a_path_for_another_promise_is_said_where_nothing_passes() -> None:
         certify(log(900, 1), kind="error", alpha=0.05, delta=0.2, held=first.artifact)
 
 
-@pytest.mark.parametrize("another", [{"abstain": True}, MONEY])
+@pytest.mark.parametrize("another", [{"abstain": True}])
 def test_a_path_that_cannot_serve_a_promise_is_replaced(another: dict[str, Any]) -> None:
     first = certify(log(900), kind="error", alpha=0.5, delta=0.2)
     newer = log(900, 1)
@@ -294,88 +271,14 @@ def test_regret_without_a_reference_is_refused() -> None:
         certify(replace(log(100), walks={}), kind="regret", delta=0.1)
 
 
-def test_error_and_budget_are_promised_together() -> None:
-    done = certify(log(2_000), kind="error", alpha=0.48, delta=0.1, **MONEY)
-    one = done.artifact.certificates[0]
-    assert one.budget_nano_usd == 400_000
-    assert one.made_for["most_nano_usd"] == 3_000_000
-    assert done.realised.cost_nano_usd is not None
-    assert done.realised.cost_nano_usd < 400_000
-    assert done.realised.error < 0.48
-    assert any("0.003 USD" in said for said in one.assumptions)
-
-
 # --- means
 
 
-def test_a_budget_buys_the_most_that_it_covers() -> None:
-    table = log(500)
-    one = certify(table, kind="budget", **MONEY)
-    dearer = certify(table, kind="budget", budget_nano_usd=500_000, most_nano_usd=3_000_000)
-    assert one.realised.cost_nano_usd is not None
-    assert one.realised.cost_nano_usd * 500 + 3_000_000 <= 400_000 * 501
-    assert dearer.realised.coverage > one.realised.coverage
-    assert dearer.artifact.certificates[0].kappa < one.artifact.certificates[0].kappa
-
-
-def test_what_a_record_does_not_show_costs_the_cap() -> None:
-    table = log(200)
-    arrays = table.arrays
-    cut = replace(arrays, steps=np.where(np.arange(200) < 40, 1, 4), complete=np.arange(200) >= 40)
-    cut = replace(cut, cost=np.where(np.arange(4) < cut.steps[:, None], cut.cost, 0))
-    with pytest.raises(NotCertifiedError):  # 40 of 200 cost 3 million each: 600,000 on average alone
-        certify(replace(table, arrays=cut), kind="budget", **MONEY)
-    done = certify(replace(table, arrays=cut), kind="budget", budget_nano_usd=900_000, most_nano_usd=3_000_000)
-    assert done.realised.cost_nano_usd is not None
-    assert done.realised.cost_nano_usd < 900_000 - 0.2 * 2_000_000
-
-
-def test_unknown_costs_allow_no_budget_and_no_figure() -> None:
+def test_unknown_costs_allow_no_figure() -> None:
     table = replace(log(100), cost_known=False, priced=np.zeros(100, dtype=np.bool_))
-    for kind, delta in (("budget", None), ("error", 0.1)):
-        with pytest.raises(UsageError, match="unknown"):
-            certify(table, kind=kind, alpha=0.5, delta=delta, **MONEY)
     done = certify(table)
     assert done.realised.cost_nano_usd is None
     assert done.reference_cost_nano_usd is None
-
-
-def graded(n: int, seed: int = 0) -> EpisodeTable:
-    """Return a log that says how good each answer is: 1 for a right one, any share for others."""
-    table = log(n, seed)
-    drawn = np.random.default_rng(seed).random((n, table.arrays.answer.max() + 1)) * 0.8
-    by_answer = np.take_along_axis(drawn, np.maximum(table.arrays.answer, 0).reshape(n, -1), axis=1)
-    quality = np.where(table.arrays.correct, 1.0, by_answer.reshape(table.arrays.answer.shape))
-    return replace(table, quality=quality)
-
-
-def test_a_graded_loss_is_bounded_on_average() -> None:
-    table = graded(400)
-    done = certify(table, kind="f1", alpha=0.03)
-    one = done.artifact.certificates[0]
-    assert one.k is None
-    heights = sample_of(table, POLICY).levels.leaf
-    assert table.quality is not None
-    best = table.quality.max(axis=(1, 2))
-
-    def total(kappa: float) -> float:
-        kept = np.where(heights >= kappa, table.quality, 0.0).max(axis=(1, 2))
-        return float((best - kept).sum())
-
-    above = np.unique(heights[np.isfinite(heights) & (heights > one.kappa)]).min()
-    assert total(one.kappa) + 1 <= 0.03 * 401 + 1e-5 < total(above) + 1
-
-
-def test_with_too_few_graded_questions_everything_may_be_kept() -> None:
-    with pytest.raises(NotCertifiedError, match="too few") as error:
-        certify(graded(5), kind="f1", alpha=0.1)
-    assert error.value.needed_n == 9
-    assert certify(graded(5), kind="f1", alpha=0.1, allow_everything=True).artifact.certificates[0].keeps_everything
-
-
-def test_a_log_without_grades_has_no_f1() -> None:
-    with pytest.raises(UsageError, match="column gold"):
-        certify(log(50), kind="f1")
 
 
 # --- what is refused
@@ -489,7 +392,6 @@ def test_what_a_certificate_is_for_is_the_configuration_where_there_is_one() -> 
         {},
         {"delta": 0.1},
         {"kind": "error", "alpha": 0.5, "delta": 0.1, "abstain": True},
-        {"kind": "budget", **MONEY},
     ],
 )
 def test_the_same_data_seed_and_day_give_the_same_bytes(tmp_path: Path, asked: dict[str, Any]) -> None:

@@ -124,24 +124,3 @@ def test_each_segment_has_one_question_of_each_group() -> None:
     assert {found[name].n for name in "abc"} == {150}
     assert "For segment a: " in statement(found["a"])
     assert "for this segment by itself" in statement(found["a"])
-
-
-def test_all_segments_together_share_delta() -> None:
-    asked_for = Guarantee("coverage", 0.1, 0.12, by_segment=True, together=True)
-    done = calibrate_policy([in_segments(600)], POLICY, SECTION, asked_for, allow_everything=True)
-    found = [one for one in done.artifact.certificates if one.segment is not None]
-    assert {(one.delta, one.together) for one in found} == {(0.04, 3)}
-    assert (
-        "The promises for all 3 segments hold together; the probability that they do not is at most 12 %."
-        in statement(found[0])
-    )
-    alone = calibrate_policy(
-        [in_segments(600)], POLICY, SECTION, replace(asked_for, together=False), allow_everything=True
-    )
-    assert all(one.k < other.k for one, other in zip(found, alone.artifact.certificates, strict=False))
-
-
-def test_together_asks_for_segments_and_a_delta() -> None:
-    for fields in ({"together": True}, {"together": True, "by_segment": True}, {"together": True, "delta": 0.1}):
-        with pytest.raises(UsageError, match="All segments together goes with"):
-            Guarantee("coverage", 0.1, **fields)

@@ -12,7 +12,6 @@ import pytest
 from cascade.api.monitoring import says
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import Logged, logged, watch
-from cascade.calibration.samples import among
 from cascade.config import policy_section
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.tabulate import tables_from_rows
@@ -131,15 +130,6 @@ def test_an_audit_without_the_reference_on_record_says_nothing_about_regret() ->
     lost = replace(table, walks={GUIDE_ONLY: replace(walk, known=np.zeros(200, dtype=np.bool_))})
     with pytest.raises(UsageError, match="has no walk"):
         watch(artifact, PLAIN, [lost], {})
-
-
-def test_the_thresholds_of_a_calibration_and_of_its_audits_count_the_same_questions() -> None:
-    table = log(300)
-    for kind in ("coverage", "solvable", "regret", "error"):
-        asked = Guarantee(kind, 0.5, 0.1)
-        artifact = calibrate_policy([replace(table, groups=table.ids)], PLAIN, SECTION, asked).artifact
-        (one,) = watch(artifact, PLAIN, [table.take(among(table, set(artifact.questions)))], {}).watched
-        assert one.audits == one.certificate.n
 
 
 def test_without_a_certificate_there_is_nothing_to_watch() -> None:

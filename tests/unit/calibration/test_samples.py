@@ -177,8 +177,6 @@ def changed(table: EpisodeTable, name: str) -> EpisodeTable:
         return replace(table, **{name: ("changed", *getattr(table, name)[1:])})
     if name == "cost_known":
         return replace(table, cost_known=False)
-    if name == "quality":
-        return replace(table, quality=np.zeros(arrays.answer.shape))
     if name == "walk":
         walk = table.walks["guide only"]
         right = walk.right.copy()
@@ -204,7 +202,6 @@ def changed(table: EpisodeTable, name: str) -> EpisodeTable:
         "walk",
         "questions",
         "segments",
-        "quality",
         "cost_known",
     ],
 )

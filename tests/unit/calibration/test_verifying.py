@@ -26,26 +26,20 @@ from cascade.types import Certificate
 from unit.calibration.logs import POLICY, SECTION, config, log
 
 TODAY = date(2026, 11, 21)
-MONEY = {"budget_nano_usd": 400_000, "most_nano_usd": 3_000_000}
 ASKED = {
     "coverage": Guarantee("coverage", 0.1),
     "pac": Guarantee("coverage", 0.1, 0.1),
-    "solvable": Guarantee("solvable", 0.1),
     "segments": Guarantee("coverage", 0.1, by_segment=True),
-    "f1": Guarantee("f1", 0.1),
-    "budget": Guarantee("budget", **MONEY),
     "error": Guarantee("error", 0.5, 0.1),
     "abstain": Guarantee("error", 0.3, 0.1, abstain=True),
-    "joint": Guarantee("error", 0.5, 0.1, **MONEY),
     "regret": Guarantee("regret", 0.3, 0.1),
 }
 
 
 @cache
 def full(n: int, seed: int = 0) -> EpisodeTable:
-    """Return a log in three segments that says how good each answer is."""
-    table = log(n, seed, segments=["ab"[row % 2] if row % 10 else "c" for row in range(n)])
-    return replace(table, quality=table.arrays.correct.astype(np.float64))
+    """Return a log in three segments."""
+    return log(n, seed, segments=["ab"[row % 2] if row % 10 else "c" for row in range(n)])
 
 
 def made(folder: Path, table: EpisodeTable, guarantee: Guarantee, **more: Any) -> PolicyArtifact:
@@ -250,12 +244,6 @@ def test_a_configuration_of_another_cascade_fails(tmp_path: Path) -> None:
     assert "as configured, the strategy is" in words
 
 
-def test_a_budget_without_the_cap_that_it_rests_on_fails(tmp_path: Path) -> None:
-    made(tmp_path, full(400), ASKED["budget"])
-    assert not verify(tmp_path, [full(400)], TODAY, config()).ok
-    assert verify(tmp_path, [full(400)], TODAY, config(budget={"per_question": 0.003})).ok
-
-
 def test_what_is_not_on_record_is_said(tmp_path: Path) -> None:
     made(tmp_path, full(100), ASKED["coverage"], config=None)
     fine, words = said(verify(tmp_path, [full(100)], TODAY), "cascade")
@@ -338,13 +326,8 @@ def told(certificates: Sequence[Certificate], table: EpisodeTable) -> list[tuple
     [
         ("coverage", {"kappa": float("inf")}),
         ("pac", {"kappa": float("inf")}),
-        ("solvable", {"kappa": float("inf")}),
-        ("f1", {"kappa": float("inf"), "alpha": 0.01, "n": 100_000}),
         ("error", {"alpha": 0.2}),
         ("regret", {"alpha": 0.1}),
-        ("joint", {"kappa": float("-inf")}),
-        ("budget", {"kappa": float("-inf"), "n": 100_000}),
-        ("budget", {"budget_nano_usd": 250_000, "n": 100_000}),
     ],
 )
 def test_a_broken_promise_is_refuted(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
@@ -355,17 +338,6 @@ def test_a_broken_promise_is_refuted(tmp_path: Path, name: str, fields: dict[str
     broken = told([replace(artifact.certificates[0], **fields)], fresh)
     assert not all(ok for ok, _ in broken)
     assert any("is refuted" in words for _, words in broken)
-
-
-def test_a_cap_that_is_passed_is_said(tmp_path: Path) -> None:
-    table = full(800)
-    artifact = made(tmp_path, table.take(np.arange(400)), ASKED["budget"])
-    costs = table.arrays.cost.copy()
-    costs[500] = 5_000_000
-    dear = replace(table, arrays=replace(table.arrays, cost=costs)).take(np.arange(400, 800))
-    ((fine, words),) = told(artifact.certificates, dear)
-    assert not fine
-    assert "1 of them more than the cap of 0.003 USD" in words
 
 
 def test_small_groups_are_reported_and_not_tested(tmp_path: Path) -> None:
@@ -386,15 +358,13 @@ def test_what_is_unknown_is_not_held_against_a_promise(tmp_path: Path) -> None:
     assert lost[0] == lost[1] > 0
 
 
-@pytest.mark.parametrize("name", ["coverage", "pac", "error", "f1", "budget"])
+@pytest.mark.parametrize("name", ["coverage", "pac", "error"])
 def test_where_unlogged_calls_would_decide_the_check_fails(tmp_path: Path, name: str) -> None:
     """0.5.0 verified a broken promise on a log that lacks most of the calls."""
     artifact = made(tmp_path, full(400), ASKED[name])
     fresh = full(400, 1)
     arrays, on = fresh.arrays, np.arange(fresh.arrays.horizon) < 1
     (one,) = artifact.certificates
-    if one.kind in {"f1", "budget"}:
-        one = replace(one, n=100_000)  # nothing is put down to the luck of the calibration
     for rows in (0, 360):
         ends = np.arange(400) < rows
         kept = ~ends[:, None] | on
@@ -406,8 +376,7 @@ def test_where_unlogged_calls_would_decide_the_check_fails(tmp_path: Path, name:
             steps=np.where(ends, 1, arrays.steps),
             complete=arrays.complete & ~ends,
         )
-        quality = np.where(kept[:, :, None], cut.correct.astype(np.float64), np.nan)
-        ((fine, words),) = told([one], replace(fresh, arrays=cut, quality=quality))
+        ((fine, words),) = told([one], replace(fresh, arrays=cut))
         undecided = "is refuted if what is unknown counts against it, and is not if nothing unknown does" in words
         assert (fine, undecided) == (rows == 0, rows > 0), words
 

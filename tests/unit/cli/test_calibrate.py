@@ -105,13 +105,9 @@ def test_hostile_names_do_not_reach_the_terminal(cli: Cli, written: Write) -> No
     [
         ([], "coverage", 0.1, None),
         (["--delta", "0.05"], "coverage", 0.1, 0.05),
-        (["--guarantee", "solvable", "--alpha", "0.2"], "solvable", 0.2, None),
-        (["--guarantee", "f1"], "f1", 0.1, None),
         (["--guarantee", "error", "--alpha", "0.3"], "error", 0.3, 0.1),
         (["--guarantee", "error", "--alpha", "0.3", "--delta", "0.2", "--abstain"], "error", 0.3, 0.2),
         (["--guarantee", "regret", "--alpha", "0.3"], "regret", 0.3, 0.1),
-        (["--budget", "0.0025", "--most", "0.01"], "budget", None, None),
-        (["--guarantee", "error", "--alpha", "0.4", "--budget", "0.0029", "--most", "0.003"], "error", 0.4, 0.1),
     ],
 )
 def test_every_kind_is_certified_and_said(
@@ -157,12 +153,6 @@ def test_too_few_questions_end_with_3_and_the_number(cli: Cli, written: Write, t
     assert read(tmp_path / "policy").certificates[0].keeps_everything
 
 
-def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--budget", "0.0005", "--most", "0.01")
-    assert ran.code == 3
-    assert ran.err.count("error:") == 1
-
-
 # --- 2: cannot be asked so ---
 
 
@@ -173,14 +163,8 @@ def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
         (["--alpha", "nan"], "alpha is nan"),
         (["--delta", "0"], "delta is 0"),
         (["--guarantee", "coverge"], "did you mean coverage"),
-        (["--guarantee", "budget"], "as in --budget 0.01"),
-        (["--budget", "1"], "give --most USD, or --config with budget.per_question"),
-        (["--budget", "-1", "--most", "1"], "--budget is an amount in USD above 0, not -1"),
-        (["--budget", "nan", "--most", "1"], "--budget is an amount"),
-        (["--budget", "1", "--most", "inf"], "--most is an amount"),
-        (["--budget", "1", "--most", "2", "--alpha", "0.1"], "--alpha is a share of questions"),
         (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
-        (["--guarantee", "error", "--by-segment"], "Segments go with coverage and solvable"),
+        (["--guarantee", "error", "--by-segment"], "Segments go with coverage"),
         (["--where", "dataset=none"], "has dataset=none; the column's values: made"),
         (["--where", "step=1"], "cut episodes apart"),
     ],
@@ -265,14 +249,12 @@ def test_a_directory_is_calibrated_again_in_place(cli: Cli, log: str, written: W
 
 def test_every_part_that_is_not_given_stays(cli: Cli, log: str, tmp_path: Path) -> None:
     options = ["--guarantee", "error", "--alpha", "0.4", "--delta", "0.2", "--abstain", "--expires-days", "30"]
-    money = ["--budget", "0.0029", "--most", "0.003"]
-    cli("calibrate", log, "--policy", POLICY, "-o", "policy", *options, *money)
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy", *options)
     ran = cli("calibrate", log, "--policy", "policy", "--alpha", "0.45")
     assert ran.code == 0, ran.err
     assert ran.err.strip().endswith("abstaining, days 30; changed: alpha 0.4 -> 0.45")
     held = read(tmp_path / "policy")
-    money_nano = {"budget_nano_usd": 2_900_000, "most_nano_usd": 3_000_000}
-    assert held.asked == Guarantee("error", 0.45, 0.2, **money_nano, abstain=True)
+    assert held.asked == Guarantee("error", 0.45, 0.2, abstain=True)
     assert "It is valid until" in ran.out
     ran = cli("calibrate", log, "--policy", "policy", "--by-segment")
     assert (ran.code, ran.err.count("--guarantee KIND replaces the whole promise")) == (2, 1)
@@ -419,29 +401,18 @@ def test_another_cascade_than_configured_is_2(cli: Cli, ladder: str, tmp_path: P
     assert "the models are small, then larger; the log was made for small, then large" in ran.err
 
 
-def test_the_cap_on_a_question_is_the_configurations(cli: Cli, ladder: str, tmp_path: Path) -> None:
-    (tmp_path / "cascade.yaml").write_text(CONFIG)
-    found = document(
-        cli("calibrate", ladder, "--policy", "cascade.yaml", "-o", "policy", "--budget", "0.0028", "--json")
-    )
-    assert found["segments"][0]["certificate"]["made_for"]["most_nano_usd"] == 20_000_000
-
-
 # --- the guarantee asked for ---
 
 
 def test_options_become_a_guarantee() -> None:
-    assert wanted_guarantee(NOTHING, None, print) == Guarantee("coverage", 0.1)
-    asked = NOTHING._replace(kind="regret", delta=0.05, budget_usd=0.25, most_usd=1.5)
-    assert wanted_guarantee(asked, None, print) == Guarantee(
-        "regret", 0.1, 0.05, budget_nano_usd=250_000_000, most_nano_usd=1_500_000_000
-    )
-    assert wanted_guarantee(NOTHING._replace(budget_usd=0.1, most_usd=1.0), None, print).kind == "budget"
+    assert wanted_guarantee(NOTHING, print) == Guarantee("coverage", 0.1)
+    asked = NOTHING._replace(kind="regret", delta=0.05)
+    assert wanted_guarantee(asked, print) == Guarantee("regret", 0.1, 0.05)
 
 
 def test_an_alpha_of_0_is_not_taken_for_none() -> None:
     with pytest.raises(UsageError, match=r"alpha is 0\.0"):
-        wanted_guarantee(NOTHING._replace(alpha=0.0), None, print)
+        wanted_guarantee(NOTHING._replace(alpha=0.0), print)
 
 
 # --- evaluate ---

@@ -118,7 +118,7 @@ def test_what_is_printed_is_what_the_library_found(cli: Cli, log: str) -> None:
 @pytest.mark.parametrize("width", [80, 130])
 def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    for more in ([], ["--guarantee", "regret", "--alpha", "0.3"], ["--budget", "0.0025", "--most", "0.01"]):
+    for more in ([], ["--guarantee", "regret", "--alpha", "0.3"]):
         ran = cli("fit", log, "-o", "policy", "--force", *more)
         assert ran.code == 0, ran.err
         assert max(map(len, ran.out.splitlines())) <= width
@@ -158,12 +158,9 @@ def test_hostile_names_reach_neither_terminal_nor_card(plotted: None, cli: Cli, 
     [
         ([], "coverage", 0.1, None),
         (["--delta", "0.1"], "coverage", 0.1, 0.1),
-        (["--guarantee", "solvable", "--alpha", "0.2"], "solvable", 0.2, None),
-        (["--guarantee", "f1"], "f1", 0.1, None),
         (["--guarantee", "error", "--alpha", "0.3"], "error", 0.3, 0.1),
         (["--guarantee", "error", "--alpha", "0.3", "--delta", "0.2", "--abstain"], "error", 0.3, 0.2),
         (["--guarantee", "regret", "--alpha", "0.3"], "regret", 0.3, 0.1),
-        (["--budget", "0.0025", "--most", "0.01"], "budget", None, None),
     ],
 )
 def test_every_kind_is_fitted_and_certified(
@@ -225,10 +222,8 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
     [
         (["--alpha", "1.5"], "alpha is 1.5"),
         (["--guarantee", "coverge"], "did you mean coverage"),
-        (["--guarantee", "budget"], "as in --budget 0.01"),
-        (["--budget", "1"], "give --most USD"),
         (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
-        (["--guarantee", "error", "--by-segment"], "Segments go with coverage and solvable"),
+        (["--guarantee", "error", "--by-segment"], "Segments go with coverage"),
         (["--policy", "treshold"], "did you mean threshold"),
         (["--calibration-share", "1.5"], "must lie between 0 and 1"),
         (["--where", "step=1"], "cut episodes apart"),

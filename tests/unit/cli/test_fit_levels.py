@@ -108,11 +108,6 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
     ("options", "said"),
     [
         (("--levels", LEVELS, "--alpha", "0.1"), ["--alpha is one share for all questions"]),
-        (("--levels", LEVELS, "--budget", "0.01", "--most", "1"), ["--levels are shares of questions"]),
-        (
-            ("--levels", LEVELS, "--guarantee", "budget", "--budget", "1", "--most", "1"),
-            ["a budget is not a promise about questions"],
-        ),
         (("--levels", LEVELS, "--default-level", "hihg"), ["'hihg', and --levels has low, medium, high"]),
         (("--default-level", "low"), ["--default-level is one of --levels, and there are none"]),
         (("--levels", "0.1"), ["1 alpha without names; name them"]),
@@ -205,8 +200,6 @@ def test_levels_that_are_numbers_are_named() -> None:
     "options",
     [
         ("--guarantee", "regret", "--delta", "0.1"),
-        ("--guarantee", "error", "--delta", "0.1", "--abstain", "--budget", "1", "--most", "1"),
-        ("--guarantee", "solvable", "--delta", "0.1", "--calibration-share", "0.5"),
         ("--by-segment", "--calibration-share", "0.5"),
         ("--calibration-share", "0.4", "--expires-days", "30"),
     ],
@@ -311,26 +304,6 @@ def test_calibrate_writes_levels_elsewhere_for_another_promise(cli: Cli, policy:
     held = read_levels("other")
     assert held is not None
     assert {one.artifact.certificates[0].kind for one in held.policies.values()} == {"error"}
-    assert contents(tmp_path / "policy") == before
-
-
-def test_calibrate_refuses_what_is_no_promise_of_all_levels(cli: Cli, log: str, policy: str, tmp_path: Path) -> None:
-    before = contents(tmp_path / "policy")
-    for options, said in (
-        (("--policy", policy, "--alpha", "0.1"), "policy has levels, each with an alpha of its own: low (alpha 0.3)"),
-        (
-            ("--policy", policy, "--guarantee", "budget", "--budget", "1", "--most", "1"),
-            "which a promise of budget does not have",
-        ),
-        (("--policy", "policy/levels/low"), "policy/levels/low is a level of the policy policy"),
-    ):
-        ran = cli("calibrate", log, *options)
-        assert (ran.code, ran.out) == (2, "")
-        assert said in words(ran.err)
-    write_rows(tmp_path / "few.jsonl", hard_rows(12, (), about="letter"))
-    ran = cli("calibrate", "few.jsonl", "--policy", policy)
-    assert ran.code == 3
-    assert "Level 'high': " in words(ran.err)
     assert contents(tmp_path / "policy") == before
 
 

@@ -201,8 +201,6 @@ def test_hostile_names_reach_neither_terminal_nor_report(cli: Cli, written: Writ
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--guarantee", "f1"], "not at f1"),
-        (["--guarantee", "budget"], "not at budget"),
         (["--guarantee", "regrt"], "did you mean regret"),
         (["--alpha", "2"], "alpha is 2"),
         (["--against", "base"], "--against is guide or all, not base"),

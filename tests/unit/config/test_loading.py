@@ -419,9 +419,6 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
     assert GuaranteeConfig(alpha=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1)
     assert GuaranteeConfig(kind="error", alpha=0.1).wanted("error", 0.1, 0.2) == Guarantee("error", 0.1, 0.2)
     assert GuaranteeConfig(kind="coverage", delta=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1, 0.1)
-    budget = GuaranteeConfig(kind="budget", budget=0.002).wanted("budget", None, None)
-    assert (budget.alpha, budget.budget_nano_usd) == (None, 2_000_000)
-    assert GuaranteeConfig(kind="budget").wanted("budget", None, None, 7).budget_nano_usd == 7, "the certificate's"
 
 
 @each(
@@ -431,10 +428,6 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
         ({"alpa": 0.1}, "guarantee.alpa: there is no such setting; did you mean alpha?"),
         ({"kind": "coverage", "alpha": 1.5}, "guarantee: alpha is 1.5; it must lie between 0 and 1."),
         ({"kind": "error", "delta": 0}, "guarantee: delta is 0.0; it must lie between 0 and 1."),
-        (
-            {"kind": "coverage", "budget": 0.1},
-            "guarantee: A budget goes with budget, regret, error, agreement and preference",
-        ),
         ({"monitor": {}}, "guarantee: monitor learns from audits; add audit: {probability: 0.05}"),
         ({"audit": {"probability": 0}}, "guarantee.audit.probability: input should be greater than 0"),
         ({"audit": {"probability": 1.1}}, "guarantee.audit.probability: input should be less than or equal to 1"),
@@ -462,7 +455,6 @@ def test_all_problems_of_a_guarantee_are_said_at_once() -> None:
         ("models", "base", "seed"),
         ("strategy", "rounds"),
         ("policy", "threshold"),
-        ("budget", "per_question"),
         ("timeouts", "per_call_s"),
         ("guarantee", "alpha"),
         ("limits", "context_chars"),

@@ -8,12 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import each
-from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
 
 from cascade.conformal.monitor import (
     STAKES,
-    hoeffding_bentkus_p_value,
     mean_below_log_e_value,
     mean_below_p_value,
 )
@@ -101,14 +98,6 @@ def test_values_near_the_cap_lose_no_digits() -> None:
     assert mean_below_log_e_value(values, 10**15 // 2, 10**15) == pytest.approx(math.log(exact), abs=1e-11)
 
 
-def test_it_certifies_costs_where_hoeffding_bentkus_does_not_and_the_other_way_round_for_losses_of_0_and_1() -> None:
-    rng = np.random.default_rng(1)
-    costs = np.minimum(rng.geometric(0.6, 500) * 0.04 * rng.lognormal(-0.3, 0.3, 500), 1)
-    assert mean_below_p_value(costs, 0.065, 1.0) <= 0.05 < hoeffding_bentkus_p_value(float(costs.mean()), 500, 0.065)
-    losses = np.repeat([0.0, 1.0], [470, 30])
-    assert hoeffding_bentkus_p_value(0.06, 500, 0.083) <= 0.1 < mean_below_p_value(losses, 0.083, 1.0)
-
-
 @pytest.mark.parametrize(
     ("values", "bound", "upper", "said"),
     [
@@ -124,48 +113,3 @@ def test_it_certifies_costs_where_hoeffding_bentkus_does_not_and_the_other_way_r
 def test_what_cannot_be_is_refused(values: list[float], bound: float, upper: float, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         mean_below_p_value(values, bound, upper)
-
-
-@each("n", [1, 20, 200, 1000])
-@each("alpha", [0.05, 0.1, 0.5, 0.9])
-def test_hoeffding_bentkus_is_that_of_mapie(n: int, alpha: float) -> None:
-    counts = np.unique(np.linspace(0, n, 23).astype(int))
-    between = np.linspace(0.003, 0.997, 23)
-    means = np.array([mean for mean in [*(counts / n), *between] if mean < alpha])
-    theirs = compute_hoeffding_bentkus_p_value(means, n, alpha)[:, 0]
-    ours = [hoeffding_bentkus_p_value(float(mean), n, alpha) for mean in means]
-    assert len(ours) > 1
-    assert ours == pytest.approx(np.minimum(theirs, 1), rel=1e-8)
-
-
-def test_from_the_bound_on_hoeffding_bentkus_says_nothing() -> None:
-    assert [hoeffding_bentkus_p_value(mean, 50, 0.1) for mean in (0.1, Fraction(1, 10), 0.4, 1)] == [1, 1, 1, 1]
-
-
-def test_a_mean_that_is_a_count_over_n_is_that_count() -> None:
-    for n in (7, 50, 200, 999):
-        for count in range(int(0.3 * n)):
-            as_float, exact = (hoeffding_bentkus_p_value(mean, n, 0.3) for mean in (count / n, Fraction(count, n)))
-            assert as_float == pytest.approx(exact, rel=1e-12)
-    more = hoeffding_bentkus_p_value(Fraction(19 * 10**6 + 1, 200 * 10**6), 200, 0.3)
-    assert more > hoeffding_bentkus_p_value(Fraction(19, 200), 200, 0.3) * 1.0000001
-
-
-def test_hoeffding_bentkus_keeps_every_level() -> None:
-    """Losses 0, ½ and 1 of mean exactly alpha: the law of the sum by enumeration of the counts."""
-    n, chances = 30, (Fraction(17, 20), Fraction(1, 10), Fraction(1, 20))  # mean 1/10
-    law: dict[float, float] = {}
-    for halves in range(n + 1):
-        for ones in range(n + 1 - halves):
-            ways = math.comb(n, halves) * math.comb(n - halves, ones)
-            chance = ways * chances[0] ** (n - halves - ones) * chances[1] ** halves * chances[2] ** ones
-            p = hoeffding_bentkus_p_value(Fraction(halves + 2 * ones, 2 * n), n, 0.1)
-            law[p] = law.get(p, 0.0) + float(chance)
-    assert sum(law.values()) == pytest.approx(1)
-    running = list(itertools.accumulate(law[p] for p in sorted(law)))
-    assert all(total <= p + 1e-12 for p, total in zip(sorted(law), running, strict=True) if p < 1)
-
-
-def test_hoeffding_bentkus_lists_everything_wrong() -> None:
-    with pytest.raises(UsageError, match=r"mean loss must lie in 0..1, not 2; n must be at least 1, not 0; alpha must"):
-        hoeffding_bentkus_p_value(2.0, 0, 1.0)

@@ -99,26 +99,6 @@ def test_the_probability_to_certify_what_is_not_so_is_at_most_delta_exactly(n: i
     assert max(naive for _, naive in found) > Fraction(3, 10), "to choose what looks good enough breaks it"
 
 
-def test_risk_and_cost_hold_at_once_with_one_delta_exactly() -> None:
-    weights = [Fraction(1, 10), Fraction(27, 100), Fraction(26, 100), Fraction(37, 100)]
-    loss = [[1, 1, 1], [0, 0, 1], [0, 0, 0], [0, 0, 1]]
-    cost = [[100, 50, 5], [100, 80, 10], [80, 70, 15], [10, 5, 0]]
-    n, alpha, delta, budget, cap = 10, 0.35, 0.2, 50, 100
-    means = [sum(w * row[k] for w, row in zip(weights, cost, strict=True)) for k in range(3)]
-    risks = [sum(w * row[k] for w, row in zip(weights, loss, strict=True)) for k in range(3)]
-    assert means[0] > budget > means[1] > means[2]
-    assert risks[2] > Fraction(repr(alpha)) > risks[1]
-    broken, kept = Fraction(0), Fraction(0)
-    order = [PathPoint(2.0), PathPoint(1.0), PathPoint(3.0)]  # fine, too dear, too risky
-    for counts in samples(n, 4):
-        along = log(loss, cost).take(np.repeat(np.arange(4), counts)).along(order)
-        result = learn_then_test(along, alpha=alpha, delta=delta, budget_nano_usd=budget, most_nano_usd=cap)
-        broken += chance(counts, weights) * (result.certified > 1)
-        kept += chance(counts, weights) * (result.certified > 0)
-    assert broken <= Fraction(1, 5)
-    assert 0 < broken < kept
-
-
 def mapie_p_values(losses: list[int], n: int, alpha: float) -> np.ndarray:
     risks = np.maximum(np.array([losses]) - 1e-9, 0) / n  # MAPIE rounds n·risk up: 14.000000000000002 becomes 15
     _, found = ltt_procedure(risks, np.array([[alpha]]), 0.1, np.full(risks.shape, n), binary=True)
@@ -220,63 +200,10 @@ def costly(each: int, n: int = 200) -> Served:
     return log([[0]] * n, [[each]] * n)
 
 
-def test_a_joint_promise_needs_both_and_says_what_each_would_need() -> None:
-    asked = {"alpha": 0.1, "delta": 0.1, "budget_nano_usd": 5 * CENT, "most_nano_usd": 20 * CENT}
-    assert learn_then_test(costly(4 * CENT).along(points(1)), **asked).certified == 1
-    close = learn_then_test(costly(49 * CENT // 10).along(points(1)), **asked)
-    assert (close.certified, close.cost_nano_usd) == (0, 200 * 49 * CENT // 10)
-    assert close.needed_n > 200
-    assert close.needed_n % 200 == 0
-    again = learn_then_test(costly(49 * CENT // 10, close.needed_n).along(points(1)), **asked)
-    assert again.certified == 1
-    over = learn_then_test(costly(6 * CENT).along(points(1)), **asked)
-    assert (over.certified, over.needed_n) == (0, None)
-
-
-def test_what_is_cheap_enough_but_too_risky_ends_the_sequence() -> None:
-    rows = log([[0, 1, 0]] * 200, [[CENT, CENT, CENT]] * 200)
-    asked = {"alpha": 0.1, "delta": 0.1, "budget_nano_usd": 5 * CENT, "most_nano_usd": 20 * CENT}
-    assert learn_then_test(rows.along(points(3)), **asked).certified == 1
-
-
-def test_the_number_needed_is_that_of_the_bound_that_needs_more() -> None:
-    asked = {"alpha": 0.1, "delta": 0.1, "budget_nano_usd": 5 * CENT, "most_nano_usd": 20 * CENT}
-    for lost, cost in ((19, CENT), (0, 48 * CENT // 10), (15, 48 * CENT // 10)):
-        rows = log([[int(i < lost)] for i in range(200)], [[cost]] * 200)
-        result = learn_then_test(rows.along(points(1)), **asked)
-        risk = learn_then_test(rows.along(points(1)), alpha=0.1, delta=0.1).needed_n or 0
-        price = learn_then_test(costly(cost).along(points(1)), **asked).needed_n or 0
-        assert result.certified == 0
-        assert result.needed_n == max(risk, price) > 200
-
-
-def test_the_cap_is_held_against_the_dearest_point_of_the_path() -> None:
-    rows = log([[0, 0]] * 30, [[3 * CENT, CENT]] * 30)
-    for path in (points(2), points(2)[::-1]):
-        with pytest.raises(UsageError, match="30 questions cost more than the cap"):
-            learn_then_test(rows.along(path), alpha=0.1, delta=0.1, budget_nano_usd=CENT, most_nano_usd=2 * CENT)
-
-
-def test_a_budget_at_the_cap_or_above_promises_nothing_more_than_the_cap() -> None:
-    dear = costly(20 * CENT).along(points(1))
-    for budget in (20 * CENT, 21 * CENT):
-        result = learn_then_test(dear, alpha=0.1, delta=0.1, budget_nano_usd=budget, most_nano_usd=20 * CENT)
-        assert result.certified == 1
-
-
-def test_a_record_cut_short_costs_the_cap() -> None:
-    cut = Served(*(getattr(costly(CENT), name) for name in Served.__slots__[:-1]), cut=np.full(200, 1.0))
-    asked = {"alpha": 0.1, "delta": 0.1, "budget_nano_usd": 5 * CENT, "most_nano_usd": 20 * CENT}
-    assert learn_then_test(cut.along(points(1)), **asked).certified == 0
-    assert learn_then_test(costly(CENT).along(points(1)), **asked).certified == 1
-
-
 def test_everything_wrong_with_a_request_is_said_at_once() -> None:
     along = costly(3 * CENT).along(points(1))
-    with pytest.raises(UsageError, match=r"alpha must lie between 0 and 1, not 1; delta .*; a budget and the most"):
-        learn_then_test(along, alpha=1.0, delta=0.0, budget_nano_usd=5)
-    with pytest.raises(UsageError, match=r"budget must be above 0 USD, not \$0; 200 questions cost more than the cap"):
-        learn_then_test(along, alpha=0.1, delta=0.1, budget_nano_usd=0, most_nano_usd=CENT)
+    with pytest.raises(UsageError, match=r"alpha must lie between 0 and 1, not 1; delta "):
+        learn_then_test(along, alpha=1.0, delta=0.0)
     nobody = costly(CENT).take(np.array([], dtype=np.int64)).along(points(1))
     with pytest.raises(UsageError, match="there is no calibration question"):
         learn_then_test(nobody, alpha=0.1, delta=0.1)
@@ -316,18 +243,6 @@ def noisy(lost: list[int], cost: list[int]) -> Served:
     )
 
 
-def test_with_a_budget_silence_leaves_the_risk_to_itself_and_takes_the_cost_to_be_sure() -> None:
-    rows = noisy([10, 16], [486 * CENT // 100, 4 * CENT])  # 2.4 and 0.9 standard errors of risk, 2 and 14 of cost
-    assert order_path(rows, alpha=0.1, budget_nano_usd=5 * CENT)[0] == PathPoint(1.0)
-    assert order_path(rows, alpha=0.1, budget_nano_usd=5 * CENT, abstain=True)[0] == PathPoint(2.0, math.inf)
-
-
-def test_with_a_budget_that_nothing_keeps_a_path_starts_at_the_cheapest() -> None:
-    rows = staircase()
-    rows.reach[:, 0] = np.inf  # the first step is paid for whatever kappa is
-    assert order_path(rows, alpha=0.1, budget_nano_usd=CENT)[0] == PathPoint(5.0)
-
-
 def unlucky() -> Served:
     """Return questions of which fewest are lost at kappa 9, one more at 1..8, and many at 10; cost falls throughout."""
     lost = [3] * 8 + [2, 60]
@@ -337,8 +252,6 @@ def unlucky() -> Served:
 def test_a_path_comes_to_the_fewest_losses_from_dearer_thresholds_that_may_be_as_good() -> None:
     path = order_path(unlucky(), alpha=0.1)
     assert [point.kappa for point in path] == [1, 2, 3, 4, 6, 7, 8, 9], "eight at most, their cost falling evenly"
-    budgeted = order_path(unlucky(), alpha=0.1, budget_nano_usd=20 * CENT)
-    assert budgeted == (PathPoint(9.0),), "what is dearer makes a budget no safer"
 
 
 def test_silence_begins_in_the_middle_of_the_thresholds_that_may_be_as_good() -> None:
@@ -361,24 +274,6 @@ def test_no_bar_is_set_by_a_record_that_is_cut_short() -> None:
     rows.cut[:100], rows.sure[:100] = 1.0, np.finfo(np.float64).max
     path = order_path(rows, alpha=0.1, abstain=True)
     assert [point.abstain_below for point in path if point.kappa == 1.0] == [math.inf, 0.5, -math.inf]
-
-
-def test_with_a_budget_a_path_begins_where_both_bounds_are_kept_by_the_widest_margin() -> None:
-    rng = np.random.default_rng(3)
-    rows = staircase()
-    rows.cost[:] += rng.integers(-CENT // 2, CENT // 2, rows.cost.shape)
-    assert order_path(rows, alpha=0.1, budget_nano_usd=7 * CENT)[0] == PathPoint(3.0)
-    assert order_path(rows, alpha=0.1, budget_nano_usd=50 * CENT)[0] == PathPoint(1.0)
-    assert order_path(rows, alpha=0.1, budget_nano_usd=5 * CENT)[0] == PathPoint(4.0)
-
-
-def test_with_a_budget_and_silence_the_start_is_affordable_first() -> None:
-    rng = np.random.default_rng(3)
-    rows = staircase()
-    rows.cost[:] += rng.integers(-CENT // 2, CENT // 2, rows.cost.shape)
-    path = order_path(rows, alpha=0.1, abstain=True, budget_nano_usd=3 * CENT)
-    assert path[0] == PathPoint(5.0, math.inf)
-    assert path[-1] == PathPoint(5.0), "nothing cheaper, and riskier than asked without silence"
 
 
 def test_a_path_has_no_more_points_than_asked() -> None:
@@ -422,5 +317,5 @@ def test_where_nothing_is_ever_kept_the_path_is_the_emptiest_way() -> None:
 
 def test_everything_wrong_with_an_order_is_said_at_once() -> None:
     nobody = staircase().take(np.array([], dtype=np.int64))
-    with pytest.raises(UsageError, match=r"alpha .*; a path needs selection questions; the budget .*; most_points"):
-        order_path(nobody, alpha=0.0, budget_nano_usd=0, most_points=2)
+    with pytest.raises(UsageError, match=r"alpha .*; a path needs selection questions; most_points"):
+        order_path(nobody, alpha=0.0, most_points=2)

@@ -15,9 +15,7 @@ from cascade.conformal.ltt import (
     first_where,
     forecast,
     least_enough,
-    needed_for_cost,
 )
-from cascade.conformal.monitor import mean_below_p_value
 
 
 @each("least", [1, 2, 5])
@@ -51,16 +49,6 @@ def test_the_first_index_is_that_of_a_search_one_by_one() -> None:
     for size in range(20):
         for start in range(size + 1):
             assert first_where(size, lambda k, start=start: k >= start) == start
-
-
-def test_the_number_for_a_cost_is_a_multiple_that_is_certified_and_the_one_before_is_not() -> None:
-    costs = np.array([1, 2, 6], dtype=np.int64)
-    found = needed_for_cost(costs, 4, 20, 0.1)
-    assert found is not None
-    assert found % 3 == 0
-    assert mean_below_p_value(np.tile(costs, found // 3), 4, 20) <= 0.1
-    assert mean_below_p_value(np.tile(costs, found // 3 - 1), 4, 20) > 0.1
-    assert needed_for_cost(costs, 3, 20, 0.1) is None, "a mean at the budget is certified by no number"
 
 
 # --- the forecast of a risk

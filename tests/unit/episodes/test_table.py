@@ -66,7 +66,6 @@ def test_without_questions_the_episodes_are_the_questions() -> None:
     )
     table = EpisodeTable("one", ("a",), ("a",), ("answer",), arrays, np.zeros((1, 1, 1)), {}, {})
     assert table.questions == ("a",)
-    assert table.quality is None
 
 
 def test_taking_rows_takes_every_field() -> None:
@@ -76,7 +75,6 @@ def test_taking_rows_takes_every_field() -> None:
         cost_known=False,
         questions=tuple("uvwxyz"),
         models={"base": ("small",)},
-        quality=np.random.default_rng(0).random(table.arrays.answer.shape),
     )
     rows = np.array([4, 1, 1])
     some = table.take(rows)
@@ -84,9 +82,6 @@ def test_taking_rows_takes_every_field() -> None:
     assert some.ids == tuple(table.ids[r] for r in rows)
     assert some.models == table.models
     assert some.cost_known is False
-    assert some.quality is not None
-    assert table.quality is not None
-    assert (some.quality == table.quality[rows]).all()
     mask = np.arange(6) % 2 == 0
     assert table.take(mask).questions == ("u", "w", "y")
 

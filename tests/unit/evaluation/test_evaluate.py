@@ -193,7 +193,7 @@ def test_a_policys_own_promise_and_its_cost_beside_the_guide_are_measured() -> N
     assert f"On the other 150 its promise is broken on {found.promise.fresh_risk:.1%}." in said
 
 
-@pytest.mark.parametrize(("kind", "figure"), [("coverage", "covered"), ("solvable", "in_set"), ("error", "right")])
+@pytest.mark.parametrize(("kind", "figure"), [("coverage", "covered"), ("error", "right")])
 def test_the_other_promises_are_counted_as_calibration_counts_them(kind: str, figure: str) -> None:
     rng = np.random.default_rng(6)
     questions = [draw(rng, 3, 2) for _ in range(90)]
@@ -201,7 +201,7 @@ def test_the_other_promises_are_counted_as_calibration_counts_them(kind: str, fi
     policy = FixedPolicy("both", 2)
     promise = evaluate(table_of(questions, 3, 2), policy, artifact=held, resamples=5).promise
     known = [one for one in questions if not goes_beyond(one, policy, 2)]
-    did = [live(one, policy, 2) for one in known if kind != "solvable" or not one.hopeless]
+    did = [live(one, policy, 2) for one in known]
     assert promise is not None
     assert (promise.n, promise.fresh) == (len(did), len(did))
     assert promise.risk == pytest.approx(1 - sum(getattr(one, figure) for one in did) / len(did))

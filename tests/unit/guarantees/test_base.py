@@ -10,26 +10,18 @@ from cases import each
 from cascade.errors import UsageError
 from cascade.guarantees.base import KINDS, Guarantee, get
 
-MONEY = {"budget_nano_usd": 10, "most_nano_usd": 100}
-
 
 @pytest.mark.parametrize(
     "fields",
     [
         {"kind": "coverage"},
         {"kind": "coverage", "alpha": 0.05, "delta": 0.1, "by_segment": True},
-        {"kind": "solvable", "by_segment": True},
-        {"kind": "f1", "alpha": 0.2, "delta": 0.1},
-        {"kind": "budget", **MONEY},
-        {"kind": "budget", "delta": 0.05, **MONEY},
         {"kind": "error", "delta": 0.1, "abstain": True},
-        {"kind": "regret", "delta": 0.1, **MONEY},
     ],
 )
 def test_what_there_is_may_be_asked_for(fields: dict[str, Any]) -> None:
     asked = Guarantee(**fields)
     assert asked.single == (fields["kind"] in {"error", "regret"})
-    assert (asked.alpha is None) == (fields["kind"] == "budget")
 
 
 @each(
@@ -43,15 +35,6 @@ def test_what_there_is_may_be_asked_for(fields: dict[str, Any]) -> None:
         ({"kind": "coverage", "delta": 1.0}, ["delta is 1.0"]),
         ({"kind": "error"}, ["error needs delta"]),
         ({"kind": "regret", "alpha": 2, "by_segment": True}, ["alpha is 2", "regret needs delta", "Segments go with"]),
-        ({"kind": "coverage", "abstain": True, **MONEY}, ["Abstaining", "A budget goes with budget"]),
-        ({"kind": "budget"}, ["budget needs the bound"]),
-        ({"kind": "budget", "budget_nano_usd": 5}, ["the most that a question can cost"]),
-        ({"kind": "error", "delta": 0.1, "most_nano_usd": 5}, ["only beside a budget"]),
-        (
-            {"kind": "budget", "budget_nano_usd": 0, "most_nano_usd": -1},
-            ["The budget is $0;", "can cost is -$0.000000001;"],
-        ),
-        ({"kind": "f1", "by_segment": True}, ["Segments go with"]),
     ],
 )
 def test_all_that_is_wrong_is_said_at_once(fields: dict[str, Any], said: list[str]) -> None:
@@ -61,14 +44,13 @@ def test_all_that_is_wrong_is_said_at_once(fields: dict[str, Any], said: list[st
 
 
 def test_every_kind_can_be_asked_for() -> None:
-    more: dict[str, dict[str, Any]] = {"budget": MONEY}
-    more |= {kind: {"delta": 0.1} for kind in ("error", "regret", "agreement", "preference")}
+    more: dict[str, dict[str, Any]] = {kind: {"delta": 0.1} for kind in ("error", "regret", "agreement", "preference")}
     assert [Guarantee(kind, **more.get(kind, {})).kind for kind in KINDS.names] == list(KINDS.names)
 
 
 def test_what_is_counted_question_by_question_can_be_watched() -> None:
     assert [one.name for one in map(get, KINDS.names) if one.monitored] == [
-        *("coverage", "solvable", "regret", "error", "agreement", "preference")
+        *("coverage", "regret", "error", "agreement", "preference")
     ]
     assert [one.name for one in map(get, KINDS.names) if one.needs_delta] == [
         "regret",

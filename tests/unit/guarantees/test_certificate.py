@@ -46,7 +46,7 @@ WHOLE = make(
     )
 )
 SINGLE = make(replace(WHOLE, kind="error", delta=0.1, k=None, abstain_below=-math.inf, kappa=math.inf))
-BOTH = make(replace(SINGLE, kind="regret", budget_nano_usd=2_000_000))
+BOTH = make(replace(SINGLE, kind="regret"))
 
 
 @pytest.mark.parametrize("one", [WHOLE, SINGLE, BOTH, make(replace(WHOLE, segment="a", kappa=-math.inf, k=0))])
@@ -65,7 +65,7 @@ def test_the_id_is_that_of_everything_else() -> None:
 
 
 OTHER: dict[str, Any] = {
-    "kind": "solvable",
+    "kind": "regret",
     "alpha": 0.05,
     "n": 201,
     "calibration_id": "0" * 16,
@@ -73,7 +73,6 @@ OTHER: dict[str, Any] = {
     "k": 19,
     "kappa": 0.3,
     "abstain_below": 0.5,
-    "budget_nano_usd": 1,
     "pool": True,
     "keeps_everything": True,
     "data_sha256": "c" * 64,
@@ -84,7 +83,6 @@ OTHER: dict[str, Any] = {
     "assumptions": ["One."],
     "segment": "a",
     "unit": "group",
-    "together": 2,
     "reference": "large",
     "comparator": "text",
 }
@@ -94,7 +92,7 @@ def test_every_field_is_covered_by_the_id() -> None:
     assert set(OTHER) == set(to_document(WHOLE))
 
 
-@each("name", sorted(OTHER.keys() - {"together"}))
+@each("name", sorted(OTHER))
 def test_a_changed_field_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="changed after it was made"):
         from_document(to_document(WHOLE) | {name: OTHER[name]})
@@ -183,19 +181,10 @@ def test_without_an_end_it_never_expires() -> None:
             SINGLE,
             ["the answer served is not wrong", "on 200 questions", "at most 10 % of the repetitions"],
         ),
-        (BOTH, ["the reference alone", "at most 0.002 USD on average"]),
+        (BOTH, ["the reference alone"]),
         (replace(WHOLE, alpha=0.025, k=5), ["97.5 %"]),
         (replace(WHOLE, segment="tenant 1"), ["For segment tenant 1: "]),
         (replace(WHOLE, k=0, keeps_everything=True, n=5), ["every answer of every step is kept", "5 calibration"]),
-        (replace(WHOLE, kind="solvable"), ["if any step would have given one"]),
-        (
-            replace(WHOLE, kind="f1", k=None),
-            ["F1", "at most 0.1", "a single one may fall short", "is not counted as a loss"],
-        ),
-        (
-            replace(WHOLE, kind="budget", alpha=None, k=None, budget_nano_usd=1_500_000),
-            ["a question costs at most 0.0015 USD", "a single one may fall short", "is not counted as a cost"],
-        ),
     ],
 )
 def test_the_promise_is_said_in_words(one: Certificate, words: list[str]) -> None:
@@ -218,14 +207,10 @@ PAC = replace(WHOLE, delta=0.1, k=15)
         (WHOLE, Guarantee("coverage", 0.2), []),
         (WHOLE, Guarantee("coverage", 0.05), ["alpha"]),
         (WHOLE, Guarantee("coverage", 0.05, 0.1), ["alpha", "delta is none"]),
-        (WHOLE, Guarantee("solvable", 0.1), ["promises coverage"]),
         (PAC, Guarantee("coverage", 0.1, 0.1), []),
         (PAC, Guarantee("coverage", 0.1, 0.05), ["delta"]),
         (PAC, Guarantee("coverage", 0.1), []),
         (replace(PAC, delta=0.9, k=25), Guarantee("coverage", 0.1), ["not on average"]),
-        (SINGLE, Guarantee("error", 0.1, 0.1, 2_000_000, 9_000_000), ["bounds the mean cost by nothing"]),
-        (BOTH, Guarantee("regret", 0.1, 0.1, 1_000_000, 9_000_000), ["0.002 USD"]),
-        (BOTH, Guarantee("regret", 0.1, 0.1, 3_000_000, 9_000_000), []),
     ],
 )
 def test_what_a_certificate_lacks_is_said(one: Certificate, wanted: Guarantee, lacking: list[str]) -> None:
@@ -259,12 +244,6 @@ def test_a_pool_of_nothing_is_said_to_be_empty() -> None:
     assert said.endswith("No calibration question belongs here.")
 
 
-def test_a_mean_with_delta_is_one_over_fresh_questions() -> None:
-    money = replace(WHOLE, kind="budget", alpha=None, k=None, budget_nano_usd=1_500_000)
-    assert statement(replace(money, delta=0.1)).startswith("On average over fresh questions, a question costs")
-    assert statement(money).startswith("On average over the calibration and a fresh question, a question costs")
-
-
 def test_a_pool_is_of_no_single_segment() -> None:
     with pytest.raises(ConfigError, match="pool: the certificate is for a alone"):
         from_document(to_document(WHOLE) | {"pool": True, "segment": "a"})
@@ -274,8 +253,6 @@ def test_a_pool_is_of_no_single_segment() -> None:
     "asked",
     [
         Guarantee("coverage", 0.1, by_segment=True),
-        Guarantee("regret", 0.3, 0.1, 2_000_000, 9_000_000, abstain=True),
-        Guarantee("budget", budget_nano_usd=5, most_nano_usd=7),
     ],
 )
 def test_what_was_asked_for_is_what_its_document_says(asked: Guarantee) -> None:
@@ -286,7 +263,7 @@ def test_what_was_asked_for_is_what_its_document_says(asked: Guarantee) -> None:
 
 def test_the_statement_survives_any_kind() -> None:
     make_one: Callable[[str], Certificate] = lambda kind: replace(BOTH, kind=kind)  # noqa: E731
-    assert all(statement(make_one(kind)) for kind in ("coverage", "solvable", "f1", "regret", "error"))
+    assert all(statement(make_one(kind)) for kind in ("coverage", "regret", "error"))
 
 
 def test_who_always_asks_the_reference_takes_no_chance() -> None:

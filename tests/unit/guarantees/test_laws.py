@@ -43,15 +43,6 @@ def test_a_pool_is_reported_and_not_tested_even_where_no_group_is_large(groups: 
     assert "is refuted" in said
 
 
-@pytest.mark.parametrize(("n", "words"), [(100, "too few calibration questions to tell"), (5_000, "is not refuted")])
-def test_a_test_that_could_find_nothing_does_not_say_that_a_promise_stands(n: int, words: str) -> None:
-    graded = replace(log(100), quality=log(100).arrays.correct.astype(np.float64))
-    f1 = Certificate("f1", 0.1, n, "", kappa=0.3)
-    (told,) = on_fresh([f1], sample_of(graded, POLICY))
-    assert told.ok
-    assert words in told.said
-
-
 def test_what_no_certificate_speaks_of_is_not_held_against_any() -> None:
     sample = sample_of(log(60, segments=["a", "b", "c"] * 20), POLICY)
     one = Certificate("coverage", 0.1, 60, "", k=6, kappa=float("-inf"), segment="a")

@@ -37,7 +37,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_installed")
 def test_an_installed_kind_has_a_name_and_takes_none_of_ours() -> None:
-    ours = ("coverage", "solvable", "f1", "budget", "regret", "error", "agreement", "preference")
+    ours = ("coverage", "regret", "error", "agreement", "preference")
     assert KINDS.names == (*ours, "gone", "another", "incomplete")
     assert get("regret").needs_reference
 

@@ -196,7 +196,6 @@ def resealed(document: dict[str, Any]) -> None:
         (CERTIFICATE_FILE, lambda d: d.pop("asked"), "asked: is missing"),
         (CERTIFICATE_FILE, lambda d: d.update(asked=[]), "asked: has an invalid value"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(by_segment=1), "asked.by_segment: it is true or false"),
-        (CERTIFICATE_FILE, lambda d: d["asked"].update(most_nano_usd="x"), "asked.most_nano_usd: it is a whole number"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(more=1), "asked.more: a request has no such field"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(by_segment=True), "Segments go with coverage"),
         (CERTIFICATE_FILE, lambda d: d["questions"].append("y"), "sha256: it does not match the rest"),
@@ -264,7 +263,6 @@ def test_two_certificates_for_the_same_questions_are_refused(tmp_path: Path) -> 
         (Guarantee("error", 0.2, 0.1, abstain=True), {}, "alpha is 0.1"),
         (Guarantee("error", 0.1, 0.2, abstain=True), {}, "delta is 0.1"),
         (Guarantee("error", 0.1, 0.1), {}, "abstain_below is -inf"),
-        (Guarantee("error", 0.1, 0.1, 5, 9, abstain=True), {}, "budget_nano_usd is None, most_nano_usd is None"),
         (
             Guarantee("coverage"),
             {"kind": "coverage", "delta": None, "abstain_below": None, "segment": "a"},

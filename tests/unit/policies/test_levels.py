@@ -169,11 +169,6 @@ def test_levels_are_never_written_through_a_link(tmp_path: Path) -> None:
         ({"low": made(0.2), "high": made(0.2)}, "high", "two levels have the same alpha"),
         ({"low": replace(made(0.2), certificates=()), "high": made(0.1)}, "high", "levels.low: it has no certificate"),
         (
-            {"low": made(0.2, kind="solvable"), "high": made(0.1)},
-            "high",
-            "levels.high: its promise differs from that of low",
-        ),
-        (
             {"low": made(0.2, asked=False), "high": made(0.1, asked=False, delta=0.1)},
             "high",
             "levels.high: its promise differs from that of low",
@@ -182,16 +177,6 @@ def test_levels_are_never_written_through_a_link(tmp_path: Path) -> None:
             {"low": made(0.2, made_for={"strategy": {"kind": "ladder"}}), "high": made(0.1)},
             "low",
             "levels.high: it was made for another cascade than low",
-        ),
-        (
-            {
-                "low": made(0.2, kind="budget", asked=False),
-                "high": replace(
-                    made(0.1), certificates=(replace(made(0.1).certificates[0], alpha=None, kind="budget"),), asked=None
-                ),
-            },
-            "low",
-            "levels.high: budget does not promise a share of questions",
         ),
     ],
 )
@@ -255,7 +240,6 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "levels" / "low" / CERTIFICATE_FILE).unlink(), "levels.low: it has no certificate"),
     (lambda folder: (folder / "levels" / "low" / POLICY_FILE).write_text("{}"), "levels.low: policy: is missing"),
     (lambda folder: artifact.write(folder / "levels" / "low", made(0.2, 0.9)), "another one, or one that was changed"),
-    (lambda folder: artifact.write(folder / "levels" / "low", made(0.2, kind="solvable")), "its promise differs"),
 ]  # fmt: skip
 
 

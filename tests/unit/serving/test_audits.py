@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from cascade.guarantees.base import Audit, Judge
-from cascade.guarantees.kept_answers import Coverage, Solvable
+from cascade.guarantees.kept_answers import Coverage
 from cascade.guarantees.served_answer import Error
 from cascade.serving.audits import judge
 from cascade.types import Answer, Decision, Step
@@ -25,8 +25,8 @@ def step(number: int, *texts: str, keep: tuple[int, ...] = (), **fields: Any) ->
     return Step(number, tuple([candidate(text) for text in texts]), {}, decision=decision, **fields)
 
 
-def missed_in_set(answer: Answer, right: Judge, *, complete: bool, only_solvable: bool = False) -> bool | None:
-    return (Solvable() if only_solvable else Coverage()).audited(answer, Audit(right, complete))
+def missed_in_set(answer: Answer, right: Judge, *, complete: bool) -> bool | None:
+    return Coverage().audited(answer, Audit(right, complete))
 
 
 def is_danube(text: str) -> bool:
@@ -49,14 +49,6 @@ def test_a_question_is_missed_where_a_right_answer_could_have_been_kept(
     steps: list[Step], complete: bool, missed: bool
 ) -> None:
     assert missed_in_set(answered(*steps), is_danube, complete=complete) is missed
-
-
-def test_a_question_without_a_right_answer_is_outside_a_promise_on_those_that_have_one() -> None:
-    hopeless_one = answered(step(1, "Rhine", keep=(0,)), step(2, "Mur"))
-    assert missed_in_set(hopeless_one, is_danube, complete=True, only_solvable=True) is None
-    assert missed_in_set(hopeless_one, is_danube, complete=False, only_solvable=True) is True
-    found = answered(step(1, "Rhine", keep=(0,)), step(2, "Danube"))
-    assert missed_in_set(found, is_danube, complete=True, only_solvable=True) is True
 
 
 def test_what_cannot_be_judged_may_have_been_right() -> None:

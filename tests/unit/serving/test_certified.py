@@ -196,15 +196,6 @@ def test_more_than_is_asked_for_is_enough(certified: str) -> None:
         ({"delta": 0.9, "k": 10}, {"kind": "coverage", "alpha": 0.1}, None),
         ({"delta": 0.9, "k": 13}, {"audit": {"probability": 0.1}}, None),
         ({}, {"kind": "error"}, "it promises coverage, but error is requested"),
-        ({}, {"budget": 0.001}, "it promises coverage, but a budget is requested"),
-        (
-            {"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9},
-            {"alpha": 0.1},
-            "it promises no alpha, but",
-        ),
-        ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"required": True}, None),
-        ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"kind": "budget"}, None),
-        ({}, {"kind": "budget"}, "it promises coverage, but budget is requested"),
     ],
 )
 def test_what_is_asked_for_without_delta_is_to_hold_on_average(
@@ -396,12 +387,6 @@ def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
     with made(certified, guarantee=dict(ALWAYS) | {"alpha": 0.01, "uncovered": "policy"}) as orchestrator:
         assert miss(orchestrator, 1)[0].reason == "it was given without a certificate"
     with made(certified, guarantee=ALWAYS) as orchestrator:
-        other = replace(orchestrator.ask(HARD), certificate=certificate(kind="f1", k=None))
-        assert orchestrator.record_outcome(other, "Danube") == (None, False, "f1 is not a promise on single questions")
-    solvable = directory(tmp_path / "solvable", certificate(kind="solvable", made_for=fingerprint()))
-    with made(solvable, guarantee=ALWAYS) as orchestrator:
-        truth = orchestrator.record_outcome(orchestrator.ask(HARD), "Volga")
-        assert (truth.missed, truth.counted) == (None, False)
         assert miss(orchestrator, 1)[0].missed
 
 
@@ -440,22 +425,13 @@ def test_a_question_that_ended_early_because_no_step_can_follow_was_run_to_its_e
         assert orchestrator.record_outcome(answer, "Volga").reason == "it was given without a certificate"
 
 
-@pytest.mark.parametrize(
-    "fields", [{"kind": "f1"}, {"kind": "budget", "alpha": None, "budget_nano_usd": 9}], ids=["f1", "budget"]
-)
+@pytest.mark.parametrize("fields", [], ids=["budget"])
 def test_audits_that_would_not_count_are_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     folder = directory(tmp_path, certificate(k=None, made_for=fingerprint(), **fields))
     with pytest.raises(
         ConfigError, match=r"guarantee\.audit: audits cost money and would not count: (f1|budget) is no"
     ):
         made(folder, guarantee=ALWAYS)
-
-
-@pytest.mark.parametrize("watching", [{"monitor": {"level": 0.01}}])
-def test_impossible_monitoring_is_refused_at_construction(tmp_path: Path, watching: dict[str, Any]) -> None:
-    f1 = directory(tmp_path, certificate(kind="f1", k=None, made_for=fingerprint()))
-    with pytest.raises(ConfigError, match=r"guarantee\.monitor: "):
-        made(f1, guarantee=dict(ALWAYS) | watching)
 
 
 @pytest.mark.parametrize(

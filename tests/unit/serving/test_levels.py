@@ -173,7 +173,7 @@ def test_alpha_in_the_configuration_is_asked_of_the_default_level(directory: str
 
 
 def test_a_kind_is_asked_of_every_level(directory: str) -> None:
-    with made(directory, guarantee={"kind": "solvable"}) as orchestrator:
+    with made(directory, guarantee={"kind": "error", "delta": 0.1}) as orchestrator:
         for name in ALPHAS:
             answer = orchestrator.ask(QUESTION, level=name)
             assert answer.certificate is None

@@ -12,8 +12,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.training.dividing import (
-    Divided,
-    allowed_budget,
     allowed_by,
     allowed_loss,
     divided,
@@ -117,7 +115,7 @@ def clumped(rng: np.random.Generator, n: int) -> EpisodeTable:
     )
 
 
-@pytest.mark.parametrize("kind", ["coverage", "solvable"])
+@pytest.mark.parametrize("kind", ["coverage"])
 def test_there_are_never_too_few_to_certify_where_the_log_has_enough(kind: str) -> None:
     rng, short, tight = np.random.default_rng(11), 0, 0
     for trial in range(120):
@@ -142,7 +140,7 @@ def test_the_order_of_a_log_in_groups_changes_nothing() -> None:
     for trial in range(20):
         table = clumped(rng, 60)
         shuffled = table.take(rng.permutation(table.n))
-        for asked in (COVERAGE, Guarantee("solvable", 0.1), Guarantee("coverage", 0.1, by_segment=True)):
+        for asked in (COVERAGE, Guarantee("coverage", 0.1, by_segment=True)):
             one, other = (divided([each], asked, seed=trial) for each in (table, shuffled))
             for mine, yours in ((one.training, other.training), (one.calibration, other.calibration)):
                 assert (mine.ids, mine.groups) == (yours.ids, yours.groups)
@@ -206,23 +204,10 @@ def test_no_question_is_no_log() -> None:
         (Guarantee("error", 0.1, 0.1), 200, 14 / 200),
         (Guarantee("error", 0.1, 0.1), 10, 0.1),
         (Guarantee("error", 0.1, 0.1), 30, 1 / 30),  # enough for a threshold, if no question is lost
-        (Guarantee("budget", budget_nano_usd=10, most_nano_usd=20), 100, None),
     ],
 )
 def test_what_so_many_questions_will_allow(asked: Guarantee, n: int, allowed: float | None) -> None:
     assert allowed_loss(asked, n) == (None if allowed is None else pytest.approx(allowed))
-
-
-def test_what_is_allowed_counts_the_questions_that_the_promise_speaks_of() -> None:
-    table, asked = log(400), Guarantee("solvable", 0.1)
-    parts = divided([table], asked, share=0.5)
-    n = int(np.floor(float(parts.training.arrays.solvable.mean()) * 200))
-    assert 50 < n < 195
-    assert allowed_by(parts, asked) == allowed_loss(asked, n)
-    assert allowed_by(parts, COVERAGE) == allowed_loss(COVERAGE, 200)
-    assert allowed_by(parts, Guarantee("budget", budget_nano_usd=10, most_nano_usd=20)) is None
-    bare = Divided(table.take(np.zeros(0, dtype=np.int64)), table, 0)
-    assert allowed_by(bare, asked) == allowed_loss(asked, 400)
 
 
 def test_what_is_allowed_by_groups_is_the_mean_over_their_thresholds() -> None:
@@ -235,10 +220,3 @@ def test_what_is_allowed_by_groups_is_the_mean_over_their_thresholds() -> None:
     certain = Guarantee("coverage", 0.1, 0.1, by_segment=True)
     assert allowed_by(parts, certain) == pytest.approx((30 * 1 / 31) / 60)
     assert allowed_by(parts, replace(certain, alpha=0.01)) == 0.01
-
-
-def test_a_budget_is_aimed_at_from_below() -> None:
-    asked = Guarantee("budget", budget_nano_usd=1_000, most_nano_usd=50_000)
-    assert allowed_budget(asked, 100).budget_nano_usd == (1_000 * 101 - 50_000) // 100
-    assert allowed_budget(asked, 10).budget_nano_usd == 1_000
-    assert allowed_budget(COVERAGE, 10) is COVERAGE

@@ -96,12 +96,9 @@ def test_it_covers_what_it_promises_on_fresh_questions() -> None:
     "guarantee",
     [
         Guarantee("coverage", 0.2, 0.1),
-        Guarantee("solvable", 0.2),
         Guarantee("error", 0.45, 0.1),
         Guarantee("error", 0.2, 0.1, abstain=True),
         Guarantee("regret", 0.3, 0.1),
-        Guarantee("budget", budget_nano_usd=600_000, most_nano_usd=10**7),
-        Guarantee("error", 0.45, 0.1, 2_000_000, 10**7),
         Guarantee("coverage", 0.2, by_segment=True),
     ],
     ids=lambda one: f"{one.kind}{'-delta' if one.delta else ''}{'-segments' if one.by_segment else ''}",
@@ -199,9 +196,6 @@ def test_without_costs_policies_are_compared_by_their_steps() -> None:
     found = fit(without, method="auto")
     assert found.choice.unit == "steps"
     assert any("compared by their number of steps" in note for note in found.notes)
-    with pytest.raises(UsageError, match="a budget needs the cost of every step"):
-        asked = Guarantee("budget", budget_nano_usd=10, most_nano_usd=100)
-        fit(without, asked)
 
 
 def test_one_unknown_cost_hides_no_other() -> None:
@@ -238,7 +232,6 @@ def test_where_nothing_is_ever_right_the_first_step_is_taken_and_it_is_said() ->
     assert found.choice.chosen.name == "fixed depth"
     assert found.calibrated.realised.length == 1
     assert any("nothing to learn from" in note for note in found.notes)
-    assert fit(never, Guarantee("solvable", 0.1)).artifact.certificates[0].keeps_everything
     with pytest.raises(NotCertifiedError):
         fit(never, Guarantee("error", 0.1, 0.1))
 

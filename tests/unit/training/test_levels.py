@@ -85,11 +85,6 @@ def test_a_level_that_cannot_be_certified_is_named() -> None:
             "the alpha of level low must lie between 0 and 1, not 1.5; the alpha",
         ),
         ({"Low": 0.2, "high": 0.1}, COVERAGE, "'Low' is not a name for a level"),
-        (
-            ALPHAS,
-            Guarantee("budget", budget_nano_usd=10, most_nano_usd=20),
-            "budget does not promise a share of questions",
-        ),
     ],
 )
 def test_what_are_no_levels_is_refused(alphas: dict[str, float], guarantee: Guarantee, said: str) -> None:

@@ -35,7 +35,6 @@ def simulated(n: int, seed: int) -> EpisodeTable:
         (COVERAGE, 8),
         (Guarantee("coverage", 0.05), 12),
         (Guarantee("coverage", 0.1, 0.1), 15),
-        (Guarantee("solvable", 0.1), 8),
         (Guarantee("error", 0.55, 0.1), 30),
     ],
 )

@@ -265,14 +265,12 @@ def test_the_same_seed_gives_the_same_proof_and_another_another() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Guarantee("f1", 0.1),
-        Guarantee("budget", budget_nano_usd=1, most_nano_usd=2),
         Guarantee("error", 0.1, 0.1, abstain=True),
         Guarantee("coverage", 0.1, by_segment=True),
     ],
 )
 def test_other_promises_are_refused(asked: Guarantee) -> None:
-    with pytest.raises(UsageError, match="coverage, solvable, regret, error, agreement and preference"):
+    with pytest.raises(UsageError, match="coverage, regret, error, agreement and preference"):
         prove(made(30, range(3)), asked, threshold, Plan())
 
 

@@ -75,10 +75,8 @@ def test_the_bound_is_that_of_one_who_knows_everything_and_ends_where_the_rest_d
     [
         (Guarantee("coverage", 0.1), True),
         (Guarantee("coverage", 0.1), False),
-        (Guarantee("solvable", 0.2), True),
         (Guarantee("regret", 0.3, 0.1), True),
         (Guarantee("error", 0.3, 0.1), True),
-        (Guarantee("budget", budget_nano_usd=2_500_000, most_nano_usd=10_000_000), True),
     ],
 )
 def test_every_kind_is_drawn_within_what_can_be(guarantee: Guarantee, cost: bool) -> None:

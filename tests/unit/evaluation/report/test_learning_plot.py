@@ -25,7 +25,7 @@ def rows(steps: int) -> Iterator[tuple[Any, ...]]:
 
 def training(steps: int = 100, **more: Any) -> Training:
     settings = CCPOConfig().model_dump(mode="json")
-    plain = Training("ccpo", settings, steps, 50, 1, 0.9, None, None, csv_of(rows(steps)))  # type: ignore[arg-type]
+    plain = Training("ccpo", settings, steps, 50, 1, 0.9, None, csv_of(rows(steps)))  # type: ignore[arg-type]
     return plain._replace(**more)
 
 
@@ -75,9 +75,6 @@ def test_the_target_stands_where_it_is(drawn: Any) -> None:
     assert labels(figure, "covered") == ["aimed at: 0.85"]
     (axes,) = [axes for axes in figure.axes if "covered" in axes.get_title()]
     assert axes.lines[-1].get_ydata()[0] == 0.85
-    budget = drawn(training(covered=None, cost=1.5))
-    assert labels(budget, "covered") == []
-    assert labels(budget, "cost") == ["budget"]
 
 
 def test_each_column_is_drawn_in_its_panel(drawn: Any) -> None:

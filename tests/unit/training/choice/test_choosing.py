@@ -224,10 +224,8 @@ class _Surest(LearnedPolicy):
     ("kind", "more", "alpha", "unit"),
     [
         ("coverage", {}, 0.1, "nano_usd"),
-        ("solvable", {}, 0.1, "nano_usd"),
         ("error", {"delta": 0.1}, 0.3, "nano_usd"),
         ("regret", {"delta": 0.1}, 0.2, "nano_usd"),
-        ("budget", {"budget_nano_usd": 400_000, "most_nano_usd": 10**7}, None, "missed"),
     ],
 )
 def test_every_kind_has_its_figures(kind: str, more: dict[str, int], alpha: float | None, unit: str) -> None:

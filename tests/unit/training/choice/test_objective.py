@@ -12,10 +12,9 @@ from cascade.calibration.scores import Sample, sample_of
 from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.served import PathPoint, served
 from cascade.conformal.split import covered_at
-from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.served_answer import Error, Regret
-from cascade.training.objective import Prices, allowed_of, cost_at_loss, curve_of, prices_of
+from cascade.training.objective import Prices, cost_at_loss, curve_of, prices_of
 from unit.calibration.logs import POLICY, log
 from unit.conformal.brute import batches, pack, telling_kappas
 
@@ -46,19 +45,6 @@ def test_coverage_costs_what_the_first_threshold_that_keeps_it_costs() -> None:
         assert at(one, "coverage", allowed) == pytest.approx(expected)
 
 
-def test_solvable_is_allowed_its_share_of_the_questions_it_speaks_of() -> None:
-    one = sample()
-    solvable = one.table.arrays.solvable
-    asked = Guarantee("solvable", 0.1)
-    allowed = allowed_of(one.table, asked, 0.1)
-    assert allowed == pytest.approx(0.1 * solvable.mean())
-    for kappa in kappas(one).tolist():
-        if (~covered_at(one.critical(), kappa))[solvable].mean() <= 0.1:
-            expected = rollout(one.table.arrays, one.levels, kappa).cost.mean()
-            break
-    assert at(one, "solvable", allowed) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("kind", ["error", "regret"])
 def test_the_single_answer_counts_as_served_does(kind: str) -> None:
     one = sample(300)
@@ -82,29 +68,6 @@ def test_single_losses_are_those_of_random_questions_at_every_threshold() -> Non
                 assert int(losses.at(kappa)[row]) == int(held.at(PathPoint(kappa)).loss[row])
                 checked += 1
     assert checked > 1_000
-
-
-def test_a_budget_is_spent_exactly_and_what_counts_is_who_is_missed() -> None:
-    one = sample(500)
-    budget = int(one.table.arrays.cost.sum(axis=1).mean() * 0.4)
-    asked = Guarantee("budget", budget_nano_usd=budget, most_nano_usd=10**9)
-    missed = cost_at_loss(curve_of(one, asked, FREE), allowed_of(one.table, asked, None))
-    costs = [(rollout(one.table.arrays, one.levels, kappa).cost.mean(), kappa) for kappa in kappas(one).tolist()]
-    below = [kappa for cost, kappa in costs if cost <= budget][-1]
-    above = next(kappa for cost, kappa in costs if cost >= budget)
-    shares = [(~covered_at(one.critical(), kappa)).mean() for kappa in (above, below)]
-    assert shares[0] - 1e-12 <= missed <= shares[1] + 1e-12
-    cheaper = Guarantee("budget", budget_nano_usd=budget // 2, most_nano_usd=10**9)
-    assert cost_at_loss(curve_of(one, cheaper, FREE), allowed_of(one.table, cheaper, None)) >= missed
-
-
-def test_f1_is_what_is_lacking_to_the_best_on_record() -> None:
-    one = sample(200)
-    quality = one.table.arrays.correct.astype(np.float64)
-    graded = replace(one, table=replace(one.table, quality=quality))
-    assert at(graded, "f1", 0.1) == pytest.approx(at(one, "coverage", 0.1))
-    with pytest.raises(UsageError, match="how good each answer is"):
-        curve_of(one, Guarantee("f1"), FREE)
 
 
 def test_costs_that_are_not_known_count_in_steps() -> None:

@@ -87,21 +87,17 @@ def test_laxer_thresholds_stop_wherever_stricter_ones_do() -> None:
         assert len(np.unique(path, axis=0)) > 2
 
 
-@pytest.mark.parametrize("kind", ["coverage", "solvable", "error", "regret", "budget"])
+@pytest.mark.parametrize("kind", ["coverage", "error", "regret"])
 def test_the_policy_stops_where_the_thresholds_were_tuned_to(kind: str) -> None:
     """At its own level it keeps what was asked for on the questions that it was tuned on."""
     assert DOUBT is not None
-    asked = FitTarget(kind, 0.3) if kind != "budget" else FitTarget(kind, budget_nano_usd=40.0)
+    asked = FitTarget(kind, 0.3)
     made = threshold_per_rung(TABLE, DOUBT, asked)
     sample = sample_of(TABLE, made)
     found = rollout(TABLE.arrays, sample.levels, made.kappa)
     assert 1 < found.length.mean() < 4
-    if kind == "budget":
-        assert 30.0 < found.cost.mean() <= 40.0
-        return
     loss = get(kind).loss(TABLE, sample.table.confidence)[np.arange(TABLE.n), found.length - 1]
-    spoken = TABLE.arrays.solvable.mean() if kind == "solvable" else 1.0
-    assert loss.mean() <= 0.3 * spoken
+    assert loss.mean() <= 0.3
     strict = rollout(TABLE.arrays, sample.levels, made.kappa - 2)
     assert (strict.length >= found.length).all()
     assert strict.cost.sum() > found.cost.sum()

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import Row, TrainingProblem, start  # noqa: E402
-from cascade.training.networks.recursions import Goal  # noqa: E402
 from cascade.training.networks.training import lost, train  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402
@@ -26,14 +25,13 @@ def row(number: int, coverage: float) -> Row:
 
 
 def test_a_run_that_misses_far_too_much_for_long_is_said_to_be_lost() -> None:
-    whole, goal = setting(), Goal(torch.tensor([1.5], dtype=DTYPE), budget=True)
+    whole = setting()
     missing, poor = [row(one, 0.25) for one in range(1, 401)], [row(one, 0.35) for one in range(1, 401)]
     assert "25 % were covered, but the target is 80 %" in str(lost(whole, missing[:200]))
     assert lost(whole, missing[:199]) is None
     assert lost(whole, poor) is None
     assert "step 400" in str(lost(whole, poor[:200] + missing[200:]))
     assert lost(whole, missing[:200] + poor[200:]) is None
-    assert lost(setting(goal=goal), missing) is None
 
 
 def test_a_run_ends_where_it_is_lost() -> None:

@@ -177,9 +177,6 @@ def test_limits_are_those_of_each_questions_level() -> None:
     held = Goal(limits, lambda_set=2.0).values(found, level)
     assert held.objective.tolist() == [7.0, 10.0]
     assert held.constraint.tolist() == pytest.approx([0.5, 0.15])
-    bought = Goal(limits, lambda_set=2.0, budget=True).values(found, level)
-    assert bought.objective.tolist() == [0.5, 0.25]
-    assert bought.constraint.tolist() == pytest.approx([7.0, 9.9])
     assert Goal(limits).scale.tolist() == [0.1, LEAST_LIMIT]
 
 

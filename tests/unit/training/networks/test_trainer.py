@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import date
 from importlib import util
@@ -14,13 +13,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cascade.api.fit_uncertified import UncertifiedFit
 from cascade.calibration.scores import play, sample_of
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.card import card_files, facts_of, found_in_words, uncertified_files
-from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, Threshold, write
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
@@ -34,7 +31,7 @@ from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import Progress, rows_of
 from cascade.training.networks.trainer import Networks, require_torch
 from cascade.training.portfolio import asked_of, portfolio
-from cascade.training.uncertified import fit_uncertified, kept_at
+from cascade.training.uncertified import fit_uncertified
 from unit.calibration.logs import log
 
 DAY = date(2026, 11, 21)
@@ -77,11 +74,8 @@ def test_a_network_is_trained_once_and_certified(tmp_path: Path) -> None:
     "guarantee",
     [
         COVERAGE,
-        Guarantee("solvable", 0.2),
-        Guarantee("f1", 0.3),
         Guarantee("error", 0.5, 0.2),
         Guarantee("regret", 0.4, 0.2),
-        Guarantee("budget", budget_nano_usd=800_000, most_nano_usd=10_000_000),
         Guarantee("coverage", 0.3, by_segment=True),
     ],
 )
@@ -99,7 +93,7 @@ def promised(guarantee: Guarantee) -> EpisodeTable:
     table = log(400)
     if guarantee.by_segment:
         table = replace(table, segments=("law", "medicine") * 200)
-    return replace(table, quality=table.arrays.correct * 0.9) if guarantee.kind == "f1" else table
+    return table
 
 
 def test_auto_tries_networks_where_they_are_offered_and_not_otherwise() -> None:
@@ -229,7 +223,7 @@ def test_the_curves_of_another_policy_go_where_a_new_one_is_written(tmp_path: Pa
 @pytest.mark.parametrize("method", BARE)
 @pytest.mark.parametrize(
     "guarantee",
-    [COVERAGE, Guarantee("error", 0.5, 0.2), Guarantee("solvable", 0.2), Guarantee("regret", 0.4, 0.2)],
+    [COVERAGE, Guarantee("error", 0.5, 0.2), Guarantee("regret", 0.4, 0.2)],
     ids=lambda one: one.kind,
 )
 def test_a_network_without_a_certificate_is_judged_on_questions_that_it_has_not_seen(
@@ -264,27 +258,6 @@ def test_cpo_takes_its_likeliest_action_also_where_every_answer_is_kept() -> Non
     played = play(sample.table, sample.scores, Threshold(found.policy.kappa))
     first = np.exp(sample.scores.next[:, 0]) > 0.5
     assert np.array_equal(played.length > 1, first & (sample.table.arrays.steps > 1))
-
-
-def test_graded_losses_have_hoeffdings_interval() -> None:
-    table = promised(Guarantee("f1", 0.3))
-    found = fit_uncertified([table], Guarantee("f1", 0.3), method="cpo", networks=Networks(SMALL))
-    half = np.sqrt(np.log(40.0) / (2 * found.kept.n))
-    assert found.kept.low == pytest.approx(max(0.0, found.kept.share - half))
-    assert found.kept.high == pytest.approx(min(1.0, found.kept.share + half))
-
-
-def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
-    found = fit_uncertified([log(300)], Guarantee("solvable", 0.2), method="cpo", networks=Networks(SMALL))
-    table = log(100)
-    hopeless = np.flatnonzero(~table.arrays.solvable & table.arrays.complete)
-    none = kept_at(sample_of(table.take(hopeless), found.policy), get("solvable"), 0.0)
-    assert none == (0, None, 0.0, 1.0)
-    bare = replace(found, kept=none)
-    assert f"On {found.realised.n} questions that it has not seen, the promise asked for covers none" in found_in_words(
-        bare
-    )
-    assert json.loads(json.dumps(UncertifiedFit(bare, {}, "o").to_dict(), allow_nan=False))["kept"]["share"] is None
 
 
 def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: Path) -> None:

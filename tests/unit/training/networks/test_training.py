@@ -30,7 +30,6 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "two levels": ({}, {"goal": TWO_LEVELS}),
     "CPO": ({}, {"threshold": "none"}),
     "CPO online": ({}, {"threshold": "online"}),
-    "budget": ({}, {"goal": Goal(torch.tensor([1.5], dtype=DTYPE), budget=True)}),
 }
 each_run = pytest.mark.parametrize(("changes", "more"), RUNS.values(), ids=RUNS.keys())
 
@@ -152,17 +151,6 @@ def test_without_a_range_kappa_keeps_to_what_may_be_reached() -> None:
         whole = setting({"eta": 50.0}, walks=made.random_walks(30, 2, places))
         assert whole.kappa_range == (0.3 / actions, 1 / actions)
         assert float(start(whole).kappa) == pytest.approx(0.6 / actions)
-
-
-def test_a_budget_raises_kappa_where_too_much_is_paid() -> None:
-    walks = made.random_walks(60, 3, 2, seed=1, ragged=False)
-    for budget in (0.5, 2.9):
-        goal = Goal(torch.tensor([budget], dtype=DTYPE), budget=True)
-        whole = setting({"kappa_range": (0.0, 1.0)}, walks=walks, goal=goal)
-        state = start(whole)
-        now, _ = advance(whole, state)
-        cost = float(hard(whole, 1, state.weights, state.kappa).cost.mean())
-        assert float(now.kappa) == pytest.approx(float(state.kappa) + 0.1 * (cost - budget) / budget, abs=1e-15)
 
 
 def test_cpo_leaves_its_threshold_alone() -> None:
