@@ -40,8 +40,8 @@ from cascade.providers.replay import Replay
 from cascade.text import normalize_answer
 from cascade.types import Answer, Question
 
-KINDS = ("linear", "trees", "gain", "signal", "network")
-_KAPPA = {"signal": -0.5, "gain": 0.3}
+KINDS = ("linear", "trees", "signal", "network")
+_KAPPA = {"signal": -0.5}
 
 
 class Demo(NamedTuple):
