@@ -20,7 +20,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import compare as comparing
 from cascade.evaluation.baselines import NAMES
-from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.methods import Given, Method, Portfolio
 from cascade.evaluation.proof.reasons import share
@@ -36,7 +35,6 @@ class ComparisonResult(Result):
         splits: how many random splits.
         datasets: the comparison for each data set of the log.
         tables: the questions of each data set, in the same order.
-        break_evens: when judging pays, for each data set that has the numbers for it.
         rounds: whether the summary also shows accuracy and cost by step.
     """
 
@@ -44,7 +42,6 @@ class ComparisonResult(Result):
     splits: int
     datasets: tuple[Comparison, ...]
     tables: tuple[EpisodeTable, ...]
-    break_evens: Mapping[str, BreakEven]
     rounds: bool = False
 
     def parts(self, width: int) -> Iterator[RenderableType]:
@@ -56,8 +53,6 @@ class ComparisonResult(Result):
             yield Text.from_markup(legend(one, width), style="dim")
             yield from (Text(plain_text(said), style="dim") for said in _at_other_prices(one))
             yield from (Text(plain_text(said), style="yellow") for said in one.left_out)
-            if one.dataset in self.break_evens:
-                yield self.break_evens[one.dataset].describe()
             yield ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,7 +135,7 @@ def compare(
         comparing.compare(one, alpha=alpha, count=splits, seed=seed, others=more, reference=reference)
         for one, more in zip(opened.tables, others, strict=True)
     )
-    result = ComparisonResult(alpha, splits, found, opened.tables, opened.break_evens(), rounds)
+    result = ComparisonResult(alpha, splits, found, opened.tables, rounds)
     if plot is not None:
         result.plot(plot)
     return result

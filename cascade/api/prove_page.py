@@ -13,7 +13,6 @@ from cascade.calibration.samples import PER_RUNG
 from cascade.conformal.ltt import chance_said
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label
-from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.proof.proving import LADDER, ROUNDS, Proof, Rivals
 from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, points, reasons, share
 from cascade.evaluation.proof.split_results import Way
@@ -43,7 +42,6 @@ class Cascade:
         log: the options that name the questions on a command line, quoted for a shell: the log, its filters, the
             matcher.
         proofs: the result for each promise.
-        judging: the log's break-even of judging, if it has one.
         failed: why there is no proof, in words.
         dataset: the name of the questions.
         method: the one method that was fitted; None for all that `cascade fit` tries by default.
@@ -54,7 +52,6 @@ class Cascade:
     log: tuple[str, ...]
     dataset: str
     proofs: tuple[Proof, ...] = ()
-    judging: BreakEven | None = None
     failed: str | None = None
     method: str | None = None
     as_ladder: AsLadder | None = None
@@ -100,7 +97,7 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
             "you need, or check your choice on questions that are not in this log."
         )
     yield Heading("Why", 3)
-    yield Listed([one.said for one in reasons(proof, found.judging)])
+    yield Listed([one.said for one in reasons(proof)])
     if proof.signals and width >= _MIDDLE:
         yield Heading("What the first step's signals tell", 3)
         yield _signals(proof)
@@ -426,7 +423,7 @@ def cascade_document(found: Cascade) -> dict[str, Any]:
         "log": " ".join(found.log),
         "dataset": found.dataset,
         "failed": found.failed,
-        "proofs": [_proof_document(proof, reasons(proof, found.judging)) for proof in found.proofs],
+        "proofs": [_proof_document(proof, reasons(proof)) for proof in found.proofs],
         "as_ladder": None if found.as_ladder is None else _ladder_document(found.as_ladder),
     }
 

@@ -255,7 +255,6 @@ def _check_report(path: Path) -> None:
 
 
 def _proved(asked: _Named, log: Log, wanted: _Wanted, show: Show) -> Iterator[Cascade]:
-    judging = log.break_evens()
     for table in log.tables:
         chosen = () if len(log.tables) == 1 else (f"--where {shlex.quote(f'dataset={table.dataset}')}",)
         options = (*asked.options, *chosen)
@@ -264,8 +263,7 @@ def _proved(asked: _Named, log: Log, wanted: _Wanted, show: Show) -> Iterator[Ca
             proofs = tuple(_proofs(table, wanted, show))
             method = None if wanted.tried(table) == AUTO else wanted.tried(table)
             ladder = _as_ladder(asked, table, proofs[0], options, wanted, show)
-            judged = judging.get(table.dataset)
-            yield Cascade(said, table.dataset, proofs, judged, method=method, as_ladder=ladder)
+            yield Cascade(said, table.dataset, proofs, method=method, as_ladder=ladder)
         except UsageError as error:
             yield Cascade(said, table.dataset, failed=str(error))
 

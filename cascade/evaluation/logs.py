@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from cascade.checks import did_you_mean
 from cascade.episodes.schema import COLUMNS, Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-
-if TYPE_CHECKING:
-    from cascade.evaluation.breakeven import BreakEven
 
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
@@ -81,12 +78,6 @@ class Log:
         if all(table.truth is not None and wanted in {None, table.truth.comparator} for table in self.tables):
             return self
         return _compared(self.rows, wanted, Dropped())
-
-    def break_evens(self) -> dict[str, BreakEven]:
-        """Return the break-even of judging for each data set that has the numbers; reads the log once."""
-        from cascade.evaluation.breakeven import break_evens
-
-        return break_evens(self.rows())
 
 
 def open_log(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import FIRST_STEP, NAMES
-from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.proof.proving import Proof
 from cascade.evaluation.proof.split_results import Coin, Way
 from cascade.evaluation.splits import Interval
@@ -58,13 +57,12 @@ def _signed(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
-def reasons(proof: Proof, judging: BreakEven | None = None) -> list[Reason]:
+def reasons(proof: Proof) -> list[Reason]:
     """Return the reasons that explain a proof, the most important first."""
     found = (
         *_of_the_promise(proof),
         *_of_chance(proof),
         *_of_the_models(proof),
-        *_of_judging(proof, judging),
         *_of_the_signals(proof),
         *_of_the_set(proof),
         *_of_the_questions(proof),
@@ -138,11 +136,6 @@ def _no_better(way: Way, reference: Way, gap: Interval) -> str:
         f"{capital(called(way))} is right {more}: {share(way.accuracy)} against {share(reference.accuracy)} "
         f"({points(gap)}). Paying more for {called(reference)} gives no more right answers."
     )
-
-
-def _of_judging(proof: Proof, judging: BreakEven | None) -> Iterator[Reason]:
-    if judging is not None and (judging.share_needed is None or proof.verdict != "saves"):
-        yield Reason("judging", judging.describe())
 
 
 def _of_the_signals(proof: Proof) -> Iterator[Reason]:

@@ -297,24 +297,6 @@ def test_matcher_judges_every_answer_anew(
     assert counting.asked == 20  # and not again for the break-even: a judge is paid
 
 
-def test_the_break_even_is_printed_below_the_table(cli: Cli, written: Callable[[Sequence[Row]], str]) -> None:
-    rows = []
-    for k in range(12):
-        for purpose, source, tokens, walk in (
-            ("answer", "base", (50 + k, 20), None),
-            ("judge", "guide", (90 - k, 1), None),
-            ("direct", "guide", (40 + 2 * k, 30), "guide only"),
-        ):
-            counted = {"input_tokens": tokens[0], "output_tokens": tokens[1]}
-            cost = 100 * tokens[0] + 400 * tokens[1]
-            signals = {"p_yes": 0.9, "replay": {"purpose": purpose}}
-            candidate = 0 if source == "base" or walk else None
-            more = {"walk": walk, "kept": True if walk else None, "signals": signals, "cost_nano_usd": cost}
-            rows.append(row(f"q{k}", 1, candidate, source=source, **counted, **more))
-    flat = " ".join(cli("compare", written(rows), "--splits", "2").out.split())
-    assert re.search(r"Judging costs MORE than asking the guide outright: .* The two meet where", flat)
-
-
 # --- what cannot be ---
 
 
