@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from pathlib import Path
 
@@ -13,11 +12,9 @@ import pytest
 pytest.importorskip("mapie", exc_type=ImportError)
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-import simple_ways
 from fitted.cells import Cell
-from simple import cells as logs
-from simple.opponents import WAYS, Rows, Served, exact, mapie, rows_of, rungs, searched, serve, stops
-from simple_ways import Cellwise, Done, Job, gathered, recorded, run
+from simple.opponents import WAYS, Rows, Served, exact, mapie, rows_of, searched, serve, stops
+from simple_ways import Cellwise, Done, Job, gathered
 
 from cascade.conformal.ltt import certified_points
 from cascade.evaluation.logs import open_log
@@ -72,11 +69,6 @@ def test_the_exact_sequence_stops_at_the_first_threshold_that_fails() -> None:
     assert mapie(rows, ALPHA, DELTA).thresholds.tolist() == found.thresholds.tolist()  # type: ignore[union-attr]
 
 
-def test_one_rung_needs_no_rows_to_order_its_threshold() -> None:
-    rows = some(300, 2)
-    assert np.array_equal(*(way(rows, ALPHA, DELTA).thresholds for way in (exact, rungs)))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", WAYS)
 def test_where_nothing_cheaper_passes_the_reference_is_asked_at_once(name: str) -> None:
     rows = some(300, 3)
@@ -102,22 +94,6 @@ def test_the_last_model_has_no_regret_and_the_walk_is_what_is_paid() -> None:
     assert rows.loss[:, 0].tolist() == (~log.arrays.correct[:, 0, 0] & log.walks["last model only"].right).tolist()
 
 
-def test_a_split_is_written_as_soon_as_it_is_done_and_not_done_again(tmp_path: Path) -> None:
-    record, asked = tmp_path / "record", []
-
-    def one(job: Job) -> Done:
-        asked.append(job.seed)
-        return Done(job, {"ours": Served(0.5, 0.01, True), "uncertified": Served(0.4, 0.02, None)}, 1.0)
-
-    jobs = [Job("made", 0.05, seed) for seed in range(3)]
-    first = run(jobs[:2], one, 1, record)
-    with record.open("a") as file:
-        file.write(json.dumps(["made", 0.05])[:-3])  # the run was killed while it wrote
-    assert run(jobs[:2], one, 1, record) == first
-    assert asked == [0, 1]
-    assert recorded(record)[jobs[0].key] == first[0]
-
-
 def test_ours_is_held_against_the_better_way_on_the_same_splits() -> None:
     (log,) = open_log("demo-ladder").tables
     costs = [{"ours": 0.5, "mapie": 0.7, "exact": 0.6}, {"ours": 0.7, "mapie": 0.7, "exact": 0.6}]
@@ -129,16 +105,3 @@ def test_ours_is_held_against_the_better_way_on_the_same_splits() -> None:
     assert isinstance(found, Cellwise)
     assert found.better == "exact"
     assert found.gap == pytest.approx((0.0, 0.1))
-
-
-def test_a_log_whose_models_did_not_all_answer_is_left_out() -> None:
-    (log,) = open_log("demo-ladder").tables
-    assert logs.unusable(log) is None
-    assert logs.saves(log, 0.1) < 1
-    (rounds,) = open_log("demo").tables
-    assert logs.unusable(rounds) is not None
-
-
-def test_a_folder_without_logs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert simple_ways.main([str(tmp_path)]) == 2
-    assert str(tmp_path) in capsys.readouterr().err
