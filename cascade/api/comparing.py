@@ -12,17 +12,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cascade.api.logs import Files, LogAsked, LogGiven, Models, ReviewOptions, Where, read_judged
-from cascade.api.other_prices import other_prices_said
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import PolicyAsked, given_policy
 from cascade.api.tables import compare_table, legend, rounds_table
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import compare as comparing
-from cascade.evaluation.baselines import NAMES
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.methods import Given, Method, Portfolio
-from cascade.evaluation.proof.reasons import share
 from cascade.evaluation.splits import Interval
 
 
@@ -51,7 +48,6 @@ class ComparisonResult(Result):
                 yield from (rounds_table(table), "")
             yield compare_table(one, width)
             yield Text.from_markup(legend(one, width), style="dim")
-            yield from (Text(plain_text(said), style="dim") for said in _at_other_prices(one))
             yield from (Text(plain_text(said), style="yellow") for said in one.left_out)
             yield ""
 
@@ -177,19 +173,6 @@ def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None
     return found
 
 
-def _at_other_prices(found: Comparison) -> Iterator[str]:
-    """Yield sentences: what the cheapest row with the wanted coverage saves at other prices."""
-    rows = [row for row in found.rows if row.other_prices and row.matched_cost_usd is not None]
-    today = found.row(found.reference).mean.cost_usd
-    if not rows or not today:
-        return
-    best, last = min(rows, key=lambda row: row.matched_cost_usd or 0.0), NAMES.get(found.reference, found.reference)
-    saved = share(1 - (best.mean.cost_usd or 0.0) / today).replace("-", "−")
-    first, *others = other_prices_said(best.other_prices, last)
-    yield f"{best.policy}, as played, saves {saved} of the cost of {last}. {first}"
-    yield from others
-
-
 def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:
     """Refuse a plot that cannot be drawn before anything is computed."""
     from cascade.evaluation.plots import check
@@ -234,7 +217,6 @@ def _row_document(row: Row) -> dict[str, Any]:
         "matched_cost_sd": row.matched_cost_sd,
         "fit_seconds": row.fit_seconds,
         "questions": row.questions,
-        "other_prices": {one.name: one.saving for one in row.other_prices},
         "worst_segment": None if row.worst is None else dict(zip(("segment", "coverage"), row.worst, strict=True)),
         "against_reference": {
             "cost_usd": _interval(row.cost_difference),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from cascade.api.other_prices import other_prices_said
 from cascade.api.output import Block, Command, Heading, Listed, Rows, Said, per_thousand
 from cascade.calibration.samples import PER_RUNG
 from cascade.conformal.ltt import chance_said
@@ -80,7 +79,6 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
     ways = _ways(proof, width)
     yield ways
     yield Said(_legend(proof, ways.heads))
-    yield from (Said(one) for one in other_prices_said(proof.other_prices, called(proof.reference)))
     if proof.segments:
         yield Heading("Segment by segment, the worst first", 3)
         yield _segments(proof)
@@ -460,7 +458,6 @@ def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:
         "clairvoyant_usd": proof.clairvoyant_usd,
         "impossible": proof.impossible,
         "own_difference": proof.own,
-        "other_prices": {one.name: one.saving for one in proof.other_prices},
         "segments": [one._asdict() for one in proof.segments],
         "lost": proof.lost,
         "unsolvable": proof.unsolvable,

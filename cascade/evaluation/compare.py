@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,13 +19,11 @@ from cascade.calibration.samples import once, tied
 from cascade.calibration.scores import Played, unpriced_said
 from cascade.conformal.arrays import Bools, Ints, hopeless, levels
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, Depth, reference_of
 from cascade.evaluation.by_hand import methods_by_hand
 from cascade.evaluation.methods import Means, Method, left_out, means, methods
-from cascade.evaluation.proof.prices import Bill, OtherPrices, bills
 from cascade.evaluation.segments import Segments
 from cascade.evaluation.splits import Interval, OverSplits, splits
 
@@ -51,8 +48,7 @@ class Row:
         questions: the mean number of a split's test questions for which the log has the method; None if it has all.
         worst: the segment with the lowest coverage, and that coverage, of the segments with 20 questions or more; None
             if there are fewer than two.
-        other_prices: the saving against a ladder's last model at other prices (`proof.prices`); () if the log is not of
-            a ladder, or the method does not decide step by step.
+
     """
 
     policy: str
@@ -67,7 +63,6 @@ class Row:
     curve: tuple[tuple[float, float], ...] = ()
     questions: int | None = None
     worst: tuple[str, float] | None = None
-    other_prices: tuple[OtherPrices, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +113,6 @@ class _SplitResult(NamedTuple):
     matched_usd: float | None = None
     curve: tuple[float | None, ...] | None = None
     fit_seconds: float = 0.0
-    other: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -130,7 +124,6 @@ class _Results:
     curves: list[tuple[float | None, ...]] = field(default_factory=list)
     judged: int = 0
     drawn: int = 0
-    other: tuple[str, ...] = ()
 
 
 def compare(
@@ -166,15 +159,13 @@ def compare(
     table = whole.costed()
     playing = [*methods(table), *methods_by_hand(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
-    others_priced = bills(table) if against == LAST_ONLY else ()
     results = {name: _Results(Segments(table.segments)) for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = groups = (0, 0, 0)
     for split in splits(table.groups, count, seed, tell=tell):
         train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
         sizes = train.n, calibration.n, test.n
         groups = len(set(train.groups)), len(set(calibration.groups)), len(set(test.groups))
-        at = [(one, split.test) for one in others_priced]
-        on_split = {one.name: _on_split(one, train, calibration, test, alpha, seed, at) for one in playing}
+        on_split = {one.name: _on_split(one, train, calibration, test, alpha, seed) for one in playing}
         on_split[CLAIRVOYANT] = _clairvoyant(test, alpha)
         for name, result in on_split.items():
             _write_down(results[name], result, on_split[against], test, split.test)
@@ -225,23 +216,20 @@ def _on_split(
     test: EpisodeTable,
     alpha: float,
     seed: int,
-    at: Sequence[tuple[Bill, Ints]] = (),
 ) -> _SplitResult:
-    """Prepare a method and play it on the test questions, also `at` other prices, with their rows."""
+    """Prepare a method and play it on the test questions."""
     started = time.perf_counter()
     ready = one.prepare(train, calibration, alpha, seed)
     seconds = time.perf_counter() - started
     played, walk = ready.play(test), test.walks.get(one.name)
     known = np.ones(test.n, dtype=np.bool_) if walk is None else walk.known
-    paid = {bill.name: (float(bill.alone[rows].sum()), bill.of(test, rows)) for bill, rows in at if walk is None}
-    other = {name: 1 - float(ready.play(some).cost.sum()) / alone for name, (alone, some) in paid.items() if alone}
     if ready.scores is None or not test.cost_known:
-        return _SplitResult(played, known, fit_seconds=seconds, other=other)
+        return _SplitResult(played, known, fit_seconds=seconds)
     curve = frontier(test.arrays, levels(test.arrays, ready.scores(test)))
     points = [curve.matched(share) for share in (1 - alpha, *_CURVE)]
     costs = [None if point is None else point.cost / 1e9 for point in points]
     drawn = tuple([c if share >= curve.coverage[0] else None for c, share in zip(costs[1:], _CURVE, strict=True)])
-    return _SplitResult(played, known, costs[0], drawn, seconds, other)
+    return _SplitResult(played, known, costs[0], drawn, seconds)
 
 
 def _clairvoyant(test: EpisodeTable, alpha: float) -> _SplitResult:
@@ -276,10 +264,7 @@ def _write_down(into: _Results, result: _SplitResult, reference: _SplitResult, t
     into.judged += int(known.sum())
     missed = np.where(known, 1 - played.covered, np.nan)
     into.segments.add(rows, missed, played.cost, reference.played.cost)
-    into.over.add(
-        {**_gaps(result, reference, cost_known=test.cost_known), "fit_seconds": result.fit_seconds, **result.other}
-    )
-    into.other = tuple(result.other)
+    into.over.add({**_gaps(result, reference, cost_known=test.cost_known), "fit_seconds": result.fit_seconds})
     if result.curve is not None:
         into.curves.append(result.curve)
     if known.any():
@@ -320,7 +305,6 @@ def _row(name: str, found: _Results, groups: tuple[int, int, int], *, is_referen
         curve=_mean_curve(found.curves),
         questions=None if found.judged == found.drawn else round(found.judged / several),
         worst=next(((one.name, 1 - one.broken) for one in worst), None),
-        other_prices=tuple([OtherPrices(one, mean) for one in found.other if (mean := over.mean(one)) is not None]),
     )
 
 

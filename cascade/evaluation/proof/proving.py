@@ -34,7 +34,6 @@ from cascade.evaluation.baselines import (
     walked,
 )
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
-from cascade.evaluation.proof.prices import Bills, OtherPrices
 from cascade.evaluation.proof.split_results import (
     POLICY,
     Coin,
@@ -143,7 +142,6 @@ class Proof:
         signals: the AUROC of the first step's signals; empty if the first step answers all questions rightly, or none.
         unknown: what the log does not record, in words.
         own: how often the reference differs from itself, in words; None if it answered no request twice.
-        other_prices: what a ladder would save at other prices.
         segments: the certified policies' figures on each segment, the worst first; a split without a policy counts as
             the reference.
         truth: what a right answer is compared with; None if labels say what is right.
@@ -177,7 +175,6 @@ class Proof:
     signals: tuple[SignalUse, ...]
     unknown: tuple[str, ...]
     own: str | None = None
-    other_prices: tuple[OtherPrices, ...] = ()
     segments: tuple[SegmentFigures, ...] = ()
     truth: Truth | None = None
 
@@ -233,7 +230,7 @@ def prove(
     figures = {one.name: measuring.of_way(one) for one in (reference, *other_baselines(known, reference))}
     results = {name: OverSplits() for name in (*figures, PER_RUNG, POLICY)}
     bound, tally = measuring.bound(), _Tally()
-    bills, segments = Bills(known, reference), Segments(known.segments)
+    segments = Segments(known.segments)
     for number, split in enumerate(splits(known.groups, plan.splits, plan.seed, tell=tell), 1):
         fitting = np.sort(np.concatenate([split.train, split.calibration]))
         tally.sizes = fitting.size, split.test.size
@@ -246,7 +243,6 @@ def prove(
         for name, column in figures.items():
             write_down(results[name], column.take(split.test), paid)
         write_down(results[POLICY], did, paid)
-        bills.add(None if found is None else found.policy, split.test)
         segments.add(split.test, did.broken, did.cost, paid.cost)
         own = None if log is None else per_rung_as_broken(log, test, did)
         if own is not None:
@@ -256,7 +252,7 @@ def prove(
     proof = _proof(measuring, bound, left_out, plan, tally, results)
     if tally.refused == plan.splits:
         return proof
-    return replace(proof, other_prices=bills.found(), segments=segments.found(cost_known=known.cost_known))
+    return replace(proof, segments=segments.found(cost_known=known.cost_known))
 
 
 def _without_reference(many: int) -> Iterator[str]:
