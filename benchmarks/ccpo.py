@@ -39,12 +39,12 @@ from fitted.report import head, table
 from fitted.splitting import parts
 from literal.config import LiteralConfig
 from literal.training import train_literal
+from published.worlds import WORLDS, simulate
 
 from cascade.calibration.samples import doubt_of
 from cascade.conformal.arrays import ScoreArrays, levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss

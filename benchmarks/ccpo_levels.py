@@ -25,8 +25,8 @@ import numpy as np
 from ccpo import CALIBRATION, CENTS_OF_200, TRAIN, WORLD, Judged, Made, fresh_of, judge, told
 from fitted.methods import scores_of
 from fitted.report import head, table
+from published.worlds import WORLDS, simulate
 
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators import one_thread

@@ -33,10 +33,10 @@ from fitted.opponents import matched
 from fitted.report import head, table
 from literal.config import LiteralConfig
 from literal.training import train_literal
+from published.worlds import WORLDS, simulate
 
 from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.training.networks.fitting import fit_network
 from cascade.training.stages import FitTarget
 

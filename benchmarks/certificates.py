@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from published.worlds import WORLDS, simulate
 
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import data_sha256, once
@@ -29,7 +30,6 @@ from cascade.config import policy_section
 from cascade.conformal.binomial import lower_tail, misses_p_value
 from cascade.conformal.split import calibrate
 from cascade.errors import ConfigError
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.laws import LEVEL

@@ -59,7 +59,8 @@ class Run(NamedTuple):
 
 def fit_once(method: str, episodes: int) -> Run:
     """Fit in this process."""
-    from cascade.evaluation.simulate import WORLDS, simulate
+    from published.worlds import WORLDS, simulate
+
     from cascade.guarantees.base import Guarantee
     from cascade.training.fitting import fit_policy
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from published.marginals import PUBLISHED, Published, marginals
+from published.worlds import HOTPOTQA, MMLU, World, simulate
 
 from cascade.conformal.arrays import Floats
-from cascade.evaluation.simulate import HOTPOTQA, MMLU, World, simulate
 
 QUESTIONS, SEED = 40_000, 7
 """A coverage of so many questions has a standard error of at most .0025, a fourteenth of what the tables' own have."""

@@ -21,13 +21,13 @@ from datetime import date
 from typing import NamedTuple
 
 import numpy as np
+from published.worlds import WORLDS, simulate
 
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import among
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import levels, rollout
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted
 from cascade.training.levels import fit_levels, level_notes

@@ -19,12 +19,12 @@ from dataclasses import replace
 import numpy as np
 from published.marginals import PUBLISHED, TEST_QUESTIONS, Published, marginals
 from published.second_reading import YES_IS_NO_ANSWER
+from published.worlds import HIGH, LOW, MEDIUM, WORLDS, World, simulate
 
 from cascade.calibration.samples import doubt_of
 from cascade.conformal.arrays import ScoreArrays, levels
 from cascade.conformal.frontier import Frontier, clairvoyant, frontier
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import HIGH, LOW, MEDIUM, WORLDS, World, simulate
 
 READINGS = (WORLDS, YES_IS_NO_ANSWER)
 _THREE_TIMES = "printed as .805, .839 and .860 after one round; the outer two lie more than two tolerances apart."

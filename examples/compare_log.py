@@ -2,7 +2,7 @@
 
     python examples/compare_log.py
 
-The log here is a simulated world, so it runs offline; `open_log("episodes.parquet")` reads a real one.
+The log here ships with the package, so it runs offline; `open_log("episodes.parquet")` reads a real one.
 """
 
 import cascade
@@ -10,7 +10,7 @@ import cascade
 
 def main() -> None:
     """Print the cost and coverage of the baselines, then of several thresholds."""
-    log = cascade.open_log("simulated:mmlu/llama-2-7b,500")
+    log = cascade.open_log("demo")
     print(cascade.compare(log, alpha=0.1, splits=5))
     for threshold in (0.1, 0.3, 0.6):
         found = cascade.evaluate(log, f"{{kind: threshold, threshold: {threshold}}}").datasets[0]

@@ -25,7 +25,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import Depth, Ready, Uala, played_at
 from cascade.evaluation.methods import Chance, Logged, Method, Threshold, calibrated
 from cascade.evaluation.network_methods import PolicyNetwork
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
@@ -34,6 +33,7 @@ from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
 from cascade.training.stages import FitTarget, step_cost
 from cascade.training.stopping import build, fit_net_benefit
+from published.worlds import WORLDS, simulate
 
 from .printed import (
     BASE_POLICY,

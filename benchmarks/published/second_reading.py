@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cascade.evaluation.simulate import worlds
+from published.worlds import worlds
 
 _FITTED: Mapping[str, Mapping[str, float]] = {
     "hotpotqa/llama-2-7b": {

@@ -104,7 +104,7 @@ def calibrate(
     If the policy has levels, all are calibrated, each with its own alpha.
 
     Args:
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         policy: a policy directory, a policy's settings as in cascade.yaml, or a configuration.
         output: the policy directory to write. By default that of --policy.
         guarantee: the kind of guarantee. For a policy directory, the parts of its guarantee that are not given stay

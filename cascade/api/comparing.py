@@ -92,7 +92,7 @@ def compare(
     """Compare policies and baselines on the same random splits of a log.
 
     Args:
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         alpha: the share of questions that may be missed.
         splits: number of random splits.
         reference: the row to compare with. By default what is paid today, as in `prove`.
@@ -116,9 +116,9 @@ def compare(
     Raises:
         UsageError: the call is wrong, or the log lacks what it needs.
 
-    >>> found = compare("simulated:mmlu/llama-2-7b,60", splits=2)
+    >>> found = compare("demo", splits=2)
     >>> found.datasets[0].n
-    60
+    244
     """
     opened = read_judged(
         LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate), None, tell

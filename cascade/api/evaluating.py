@@ -57,7 +57,7 @@ def evaluate(
     """Evaluate one policy exactly on a log, with confidence intervals.
 
     Args:
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         policy: a policy directory, a policy's settings as in cascade.yaml, or a configuration.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
@@ -72,9 +72,9 @@ def evaluate(
         UsageError: there is no such log or policy.
         ConfigError: the policy cannot be read.
 
-    >>> found = evaluate("simulated:mmlu/llama-2-7b,60", {"kind": "threshold", "threshold": 0.3})
+    >>> found = evaluate("demo", {"kind": "threshold", "threshold": 0.3})
     >>> found.datasets[0].n
-    60
+    244
     """
     given = given_policy(policy)
     deciding = given.deciding

@@ -134,7 +134,7 @@ def fit(
     The questions are divided first: one part is used to fit and choose the policy, the other only to certify it.
 
     Args:
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         guarantee: the kind of guarantee, or a whole `Guarantee`, and then none of its parts beside it.
         alpha: the share of questions that may be missed. By default 0.1.
         delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
@@ -170,7 +170,7 @@ def fit(
         UsageError: the call is wrong; the message lists every problem.
         NotCertifiedError: the log cannot certify the promise; the error says how many questions would.
 
-    >>> found = fit("simulated:mmlu/llama-2-7b,400", alpha=0.2, policy="threshold")
+    >>> found = fit("demo", alpha=0.2, policy="threshold")
     >>> found.certificates[0].kind
     'coverage'
     """

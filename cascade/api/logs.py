@@ -69,7 +69,7 @@ def open_log(
     """Read a log once, to pass it to several functions.
 
     Args:
-        source: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder", or "simulated:" and a world's name.
+        source: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder" or "demo-requests".
         where: only rows that have these values in these columns are read.
         matcher: judges every answer again that can be compared with gold answers or with the reference's output.
         reference: the model whose output counts as right, whatever the labels say: "guide", or a ladder's model. A log
@@ -80,8 +80,8 @@ def open_log(
     Raises:
         UsageError: there is no such log, column or matcher, or no episode is left.
 
-    >>> open_log("simulated:mmlu/llama-2-7b,50").tables[0].n
-    50
+    >>> open_log("demo").tables[0].n
+    244
     """
     return read_log(LogAsked(source, where, matcher, reference, models), tell)
 

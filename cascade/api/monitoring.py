@@ -89,7 +89,7 @@ def monitor(
 
     Args:
         directory: a policy directory with its certificates.
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         level: the probability that a false alarm is ever raised.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.

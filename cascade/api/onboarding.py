@@ -130,7 +130,7 @@ def onboard(
 
     Args:
         model: the new model: its key or its name under models in the configuration.
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         output: the log of the probes: .jsonl or .parquet. Questions recorded there are not asked again.
         probes: how many of the log's questions are asked.
         config: the configuration.

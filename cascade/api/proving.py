@@ -32,7 +32,7 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL, GUIDE
-from cascade.evaluation.logs import SIMULATED, Log, ladder_of
+from cascade.evaluation.logs import Log, ladder_of
 from cascade.evaluation.proof import proving
 from cascade.evaluation.proof.diagnosis import default_kind
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, Rivals, holds_both, provable
@@ -109,7 +109,7 @@ def prove(
     and tested on the questions left out.
 
     Args:
-        logs: logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        logs: logs (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         guarantee: the kind of guarantee: coverage, regret, error, agreement, … By default the
             kind that the reviews asked about. Without reviews: regret if the log has the guide's own answers (and the
             answers' texts where votes decide), else coverage.
@@ -134,9 +134,9 @@ def prove(
     Raises:
         UsageError: lists every problem with the call, or says why no log allows an answer.
 
-    >>> found = prove("simulated:mmlu/llama-2-7b,200", alpha=0.2, splits=2, policy="threshold")
+    >>> found = prove("demo", alpha=0.2, splits=2, policy="threshold")
     >>> found.to_dict()["cascades"][0]["proofs"][0]["questions"]
-    200
+    244
     """
     several = [logs] if isinstance(logs, str | PathLike | Log) else list(logs)
     alphas = () if alpha is None else (alpha,) if isinstance(alpha, (int, float)) else tuple(alpha)
@@ -272,7 +272,7 @@ def _as_ladder(
     asked: _Named, table: EpisodeTable, rounds: Proof, options: tuple[str, ...], wanted: _Wanted, show: Show
 ) -> AsLadder | None:
     """Return the result of the same questions read as a ladder, at the same promise; None if that is impossible."""
-    if asked.name is None or asked.name.startswith(SIMULATED):
+    if asked.name is None:
         return None
     if not holds_both(table) or rounds.reference.name != GUIDE_ONLY:
         return None

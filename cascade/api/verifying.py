@@ -112,7 +112,7 @@ def verify(
 
     Args:
         directory: a policy directory with its certificates.
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         config: the configuration that will serve: models, prices, prompts, strategy.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.

@@ -1,1 +1,1 @@
-"""Evaluate policies on logged questions and on simulated ones."""
+"""Evaluate policies on logged questions."""

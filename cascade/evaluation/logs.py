@@ -1,4 +1,4 @@
-"""Open a log: cascade's own format, a known foreign one, a store, a shipped log, or a simulated world."""
+"""Open a log: cascade's own format, a known foreign one, a store, or a shipped log."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ DEMO_REQUESTS = "demo-requests"
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
 _FILES = {DEMO: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
 """The shipped logs' files in `cascade.data`."""
-SIMULATED = "simulated:"
-SIMULATED_QUESTIONS = 1_400
-"""The number of questions in the paper's protocol: 1,000 to train on, 200 to calibrate, 200 to test."""
-
 
 WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
 """Columns by which whole episodes are chosen."""
@@ -93,8 +89,7 @@ def open_log(
 
     Args:
         given: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
-            (a log of rounds of base and guide, read as a ladder), "offers:" (the same, call by call), or "simulated:"
-            and a world's name, as in "simulated:mmlu/llama-2-7b".
+            (a log of rounds of base and guide, read as a ladder), or "offers:" (the same, call by call).
         where: only rows that have these values in these columns are read.
         matcher: judges every answer again by its gold answers, or by the reference's output; a name for
             `matching.get_matcher`.
@@ -106,16 +101,12 @@ def open_log(
     Raises:
         UsageError: the log, a column or the matcher does not exist, or no episode is left.
 
-    >>> open_log("simulated:mmlu/llama-2-7b,50").tables[0].n
-    50
+    >>> open_log("demo").tables[0].n
+    244
     """
     _check_columns(where or {})
     left_out = Dropped() if dropped is None else dropped
-    if given.startswith(SIMULATED):
-        if where or matcher is not None:
-            raise UsageError("A simulated world has no rows to choose by their columns or to judge with a matcher.")
-        return _simulated(given.removeprefix(SIMULATED))
-    from cascade.episodes.tabulate import tables_from_rows  # here and below: not for simulated worlds
+    from cascade.episodes.tabulate import tables_from_rows
     from cascade.episodes.truth import ladder_of_models
 
     _check_there(_as_read(given)[0])
@@ -275,17 +266,4 @@ def _check_there(given: str) -> None:
     if given in SHIPPED or is_url(given) or Path(given).suffix:
         return  # the code that opens the file reports that it is missing
     if not os.path.lexists(given):
-        raise UsageError(f"There is no file {given}{did_you_mean(given, [*SHIPPED, f'{SIMULATED}NAME'])}.")
-
-
-def _simulated(given: str) -> Log:
-    """Return a simulated world: simulated:hotpotqa/llama-2-7b, or with a number of questions behind a comma."""
-    from cascade.evaluation.simulate import WORLDS, simulate
-
-    name, _, count = given.partition(",")
-    if count and not (count.isdecimal() and 10 <= int(count) <= 10_000_000):
-        raise UsageError(f"{given}: the number of simulated questions is a whole number from 10 to 10,000,000.")
-    if name not in WORLDS:
-        raise UsageError(f"There is no simulated world {name!r}{did_you_mean(name, WORLDS)}.")
-    table = simulate(WORLDS[name], int(count or SIMULATED_QUESTIONS), seed=0)
-    return Log((table,), lambda: iter(()))
+        raise UsageError(f"There is no file {given}{did_you_mean(given, SHIPPED)}.")

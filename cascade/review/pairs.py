@@ -151,9 +151,7 @@ def compare(
     """
     relabelled = labelled_by_reference(read, comparator)
     if not relabelled.truths:
-        raise UsageError(
-            "The log has no rows with texts, for example because it is simulated: there is nothing to show."
-        )
+        raise UsageError("The log has no rows with texts: there is nothing to show.")
     chosen = next(iter(relabelled.truths.values())).comparator
     comparing, found = get_comparator(chosen), dict[tuple[str, str], Episode]()
     for row in relabelled.rows(Dropped() if dropped is None else dropped):

@@ -22,8 +22,9 @@ from patience import PATIENCE_S
 
 pytest.importorskip("torch")
 
+from simulated import WORLDS, simulate
+
 from cascade.evaluation.card import card_files, facts_of
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import write
 from cascade.training.fitting import fit_policy
@@ -34,7 +35,7 @@ from cascade.training.networks.trainer import Networks
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 160, 4
 CONFIG = CCPOConfig(layers=(8, 8), batch=30, steps=STEPS)
-LOADED = ["cascade.training.networks.checkpoint", "cascade.evaluation.card", "cascade.evaluation.simulate"]
+LOADED = ["cascade.training.networks.checkpoint", "cascade.evaluation.card", "simulated"]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
 
@@ -112,7 +113,7 @@ def test_killed_at_random_a_fit_goes_on_to_the_same_bytes(tmp_path: Path, aims: 
 
 @pytest.mark.long  # three processes that load torch and matplotlib: 28 s on two busy cores
 def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cascade", "fit", "simulated:hotpotqa/llama-2-7b,150", "--policy", "ccpo"]
+    command = [sys.executable, "-m", "cascade", "fit", "demo", "--policy", "ccpo"]
     command += ["--steps", str(STEPS), "--checkpoint-every", "2", "--resume", "--json"]
 
     def run(name: str) -> Any:

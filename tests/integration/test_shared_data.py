@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from simulated import WORLDS, simulate
 
 import cascade
 from cascade.calibration.samples import doubt_of
@@ -17,8 +18,8 @@ from cascade.conformal.frontier import frontier
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
+from cascade.evaluation.logs import Log
 from cascade.evaluation.methods import Threshold
-from cascade.evaluation.simulate import WORLDS
 
 pytest.importorskip("pyarrow")
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"
@@ -33,9 +34,9 @@ class Seen(NamedTuple):
     tables: dict[str, EpisodeTable]
 
 
-def seen(episodes: str | Path, splits: int = 1) -> Seen:
+def seen(episodes: Path | Log, splits: int = 1) -> Seen:
     """Compare every way to answer on a log."""
-    found = cascade.compare(str(episodes), splits=splits, tell=lambda _: None)
+    found = cascade.compare(episodes, splits=splits, tell=lambda _: None)
     documents = json.loads(json.dumps(found.to_dict()))["datasets"]
     return Seen({one["dataset"]: one for one in documents}, {table.dataset: table for table in found.tables})
 
@@ -208,7 +209,7 @@ def test_a_self_check_that_tells_little_gains_little() -> None:
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
 def test_every_way_to_answer_runs_on_a_simulated_world(name: str) -> None:
-    ((_, document),) = seen(f"simulated:{name},400").documents.items()
+    ((_, document),) = seen(Log((simulate(WORLDS[name], 400, seed=0),), lambda: iter(()))).documents.items()
     sane(document)
     assert document["n"] == 400
     assert {"UALA on verdict, tuned", "guide only", "LLM-exit, guide"} <= {row["policy"] for row in document["rows"]}

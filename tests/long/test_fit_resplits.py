@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from simulated import WORLDS, simulate
 
 import cascade
 from cascade.calibration.scores import sample_of
@@ -24,7 +25,6 @@ from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.questions import reference_right

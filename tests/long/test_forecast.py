@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from simulated import WORLDS, simulate
 
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import fit_policy
 

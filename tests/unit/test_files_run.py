@@ -23,9 +23,9 @@ strategy: {kind: ladder, models: [base, guide]}
 policy: {kind: threshold, when: reply_logprob, threshold: 0.16}
 provider: fake
 """
-FIT = ("fit", "simulated:mmlu/llama-2-7b,300", "--policy", "net_benefit", "--alpha", "0.3", "-o", "policy")
+FIT = ("fit", "demo", "--policy", "net_benefit", "--alpha", "0.3", "-o", "policy")
 ASK = ("ask", "Which river runs through Vienna?")
-MOST = {FIT: 61, ASK: 55, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
+MOST = {FIT: 81, ASK: 55, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
 """The bar for ask is 60."""
 
 

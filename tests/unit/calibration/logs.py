@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from simulated import WORLDS, simulate
 
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.factory import policy_of
 
 SECTION = policy_section({"kind": "threshold", "keep": "both"})

@@ -330,10 +330,6 @@ def test_a_log_of_two_groups_is_2(cli: Cli, written: Callable[[Sequence[Row]], s
     [
         ("nowhere.jsonl", "There is no file nowhere.jsonl"),
         ("demo-lader", "There is no file demo-lader; did you mean demo-ladder?"),
-        ("simulatd:mmlu", "There is no file simulatd:mmlu; did you mean simulated:NAME?"),
-        ("simulated:hotpotqa/llama", "There is no simulated world 'hotpotqa/llama'"),
-        ("simulated:mmlu/llama-2-7b,9", "a whole number from 10"),
-        ("simulated:mmlu/llama-2-7b,many", "a whole number from 10"),
     ],
 )
 def test_a_log_that_is_not_there_is_2(cli: Cli, given: str, says: str) -> None:
@@ -341,18 +337,6 @@ def test_a_log_that_is_not_there_is_2(cli: Cli, given: str, says: str) -> None:
         ran = cli(*command)
         assert (ran.code, ran.out) == (2, "")
         assert says in " ".join(ran.err.split())
-
-
-def test_a_simulated_world_has_no_rows_to_choose(cli: Cli) -> None:
-    for flags in (["--where", "split=test"], ["--matcher", "exact"]):
-        ran = cli("compare", "simulated:mmlu/llama-2-7b,50", *flags)
-        assert ran.code == 2
-        assert "has no rows to choose by their columns or to judge with a matcher" in " ".join(ran.err.split())
-
-
-def test_a_simulated_world_is_compared(cli: Cli) -> None:
-    found = documents(cli("compare", "simulated:mmlu/llama-2-7b,50", "--splits", "1", "--json"))
-    assert (found["n"], found["reference"]) == (50, "guide only")
 
 
 # --- the plot ---

@@ -121,7 +121,6 @@ def test_what_cannot_be_reviewed_is_reported(cli: Cli, keys: Callable[[str], Non
     for arguments, said in (
         (["nowhere.jsonl"], "nowhere.jsonl"),
         (["demo"], "-o FILE"),
-        (["simulated:mmlu/llama-2-7b", "-o", "r.jsonl"], "simulated"),
         (["log.jsonl", "--ask", "taste"], "taste"),
         (["log.jsonl", "--ask", "regret"], "begun with"),
         (["log.jsonl", "--label-rate", "0.5"], "begun with"),

@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from simulated import WORLDS, simulate
 
 from cascade.api.tables import evaluation_notes
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
-from cascade.evaluation.logs import open_log
 from cascade.policies.artifact import EVERYTHING, CalibratedPolicy, PolicyArtifact, Seen, Threshold
 from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy
@@ -118,7 +118,7 @@ def test_one_question_is_sure_of_itself() -> None:
 
 
 def test_a_policy_whose_signal_is_not_in_the_log_is_refused() -> None:
-    table = open_log("simulated:mmlu/llama-2-7b,30").tables[0]
+    table = simulate(WORLDS["mmlu/llama-2-7b"], 30, seed=0)
     with pytest.raises(UsageError, match=r"reads decided_action or says_exit, but .* has no such signal; it has: "):
         evaluate(table, PromptedPolicy())
 

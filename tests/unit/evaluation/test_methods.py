@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated import WORLDS, simulate
 
 from cascade.calibration.samples import KNOWN, Doubt
 from cascade.calibration.scores import table_scores
@@ -21,7 +22,6 @@ from cascade.evaluation import baselines
 from cascade.evaluation import methods as module
 from cascade.evaluation.baselines import Depth, Uala, played_at
 from cascade.evaluation.methods import Chance, Logged, Mixture, NetBenefit, Portfolio, Threshold, methods
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from unit.evaluation.plain import Asked, Shown, batches, by_chance, draw, each, live, table_of

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from simulated import WORLDS, simulate
+
 from cascade.calibration.scores import scored
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
@@ -26,7 +28,6 @@ from cascade.evaluation.network_methods import (
     PolicyNetwork,
     network_methods,
 )
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from simulated import HIGH, HOTPOTQA, LOW, MMLU, WORLDS, World, simulate
 
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.simulate import HIGH, HOTPOTQA, LOW, MMLU, WORLDS, World, simulate
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulated import WORLDS, simulate
 
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.guarantees.base import Guarantee
 from cascade.training.dividing import logged_for
 from cascade.training.fitting import Fitted, fit_policy

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from simulated import WORLDS, simulate
 
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Floats, levels
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import build, fit_net_benefit, induce

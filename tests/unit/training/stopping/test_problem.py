@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from simulated import WORLDS, simulate
 
-from cascade.evaluation.simulate import WORLDS, simulate
 from cascade.policies import model_file
 from cascade.training import stopping
 from cascade.training.stages import FitTarget

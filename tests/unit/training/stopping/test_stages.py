@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from simulated import WORLDS
 
 from cascade.conformal.arrays import Bools
-from cascade.evaluation.simulate import WORLDS
 from cascade.training.stages import FitTarget, staged
 from cascade.training.stopping import Walked, backward, build, fit_net_benefit
 from unit.evaluation.plain import draw, table_of

@@ -286,7 +286,7 @@ def simulate(world: World, n: int, seed: int) -> EpisodeTable:
         once), "LLM-exit, guide" and "LLM-exit, base" (one model answers round after round until it decides to stop; all
         its answers are kept). Signals of the real strategy that the table lacks are not simulated.
 
-    >>> from cascade.evaluation.simulate import WORLDS
+    >>> from simulated import WORLDS
     >>> table = simulate(WORLDS["mmlu/llama-2-7b"], n=100, seed=1)
     >>> table.n, table.arrays.horizon, table.sources, bool((table.arrays.cost > 0).all())
     (100, 4, ('base', 'guide'), True)
