@@ -183,5 +183,5 @@ class LiteralNetworks(Networks):
     def __init__(self, config: LiteralConfig) -> None:
         super().__init__(config)
 
-    def _trained(self, setting: TrainingProblem, method: str, *, whole: bool) -> Trained:  # noqa: ARG002 - as there
+    def _trained(self, setting: TrainingProblem) -> Trained:
         return train_literal(setting)

@@ -39,7 +39,7 @@ from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.training.networks.progress import Training
+    from cascade.training.networks.trainer import Training
 
 _WIDE, _MIDDLE = 118, 100
 _LEAST_NAME = 22
@@ -106,14 +106,8 @@ class PolicyFit(Result):
 def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
     """Return a fit as a result; `asked` has the options of the call, for the model card."""
     facts = facts_of(fitted, asked)
-    drawn = plots.available()
-    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and drawn else None
-    learning = None
-    if facts.learning is not None and drawn:
-        from cascade.evaluation.learning_plot import plot_learning
-
-        learning = plot_learning(facts.learning)
-    return PolicyFit(fitted, facts, card_files(facts, plot, learning))
+    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and plots.available() else None
+    return PolicyFit(fitted, facts, card_files(facts, plot))
 
 
 def written(output: str | None, what: str, *, warning: str | None = None, following: str = "") -> Iterator[Text]:

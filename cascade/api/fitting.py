@@ -34,24 +34,20 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import Guarantee, default_kind
-from cascade.policies.artifact import CARD_FILE, POLICY_FILE, check_target, writable
-from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
+from cascade.policies.artifact import CARD_FILE, POLICY_FILE, check_target
+from cascade.policies.learned import CERTIFIABLE, NETWORKS
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.portfolio import AUTO, check_method, method_written
 
 if TYPE_CHECKING:
     from cascade.api.fit_levels import LevelsFit, LevelsWanted
-    from cascade.api.fit_uncertified import UncertifiedFit
     from cascade.config import CascadeConfig
-    from cascade.training.networks import progress
     from cascade.training.networks.config import CCPOConfig
     from cascade.training.networks.trainer import Networks
 
-FitResult: TypeAlias = "PolicyFit | LevelsFit | UncertifiedFit"
-Show: TypeAlias = Callable[[Any], None]
-"""A callback for the progress of training; it receives a `training.networks.progress.Progress`."""
-Working: TypeAlias = Callable[[str], AbstractContextManager[Show]]
-"""Returns a context manager that shows the progress of a task; its argument is the name of the task."""
+FitResult: TypeAlias = "PolicyFit | LevelsFit"
+Working: TypeAlias = Callable[[str], AbstractContextManager[object]]
+"""Returns a context manager that shows that a task goes on; its argument is the name of the task."""
 
 
 class NetworkOptions(NamedTuple):
@@ -63,42 +59,31 @@ class NetworkOptions(NamedTuple):
         config: a file with the settings of training, YAML or JSON: docs/networks.md.
         steps: how many steps networks are trained for. By default 1,000.
         device: where networks are trained: cpu, or cuda, which is not bitwise reproducible. By default cpu.
-        checkpoint: save checkpoints of one network's training there, to resume it.
-        every: steps between checkpoints. By default 500.
-        resume: resume from --checkpoint if it exists; the result has the same bytes.
     """
 
     offered: bool = False
     config: Path | None = None
     steps: int | None = None
     device: str | None = None
-    checkpoint: Path | None = None
-    every: int | None = None
-    resume: bool = False
 
     @property
     def options(self) -> list[str]:
         """The options that were given."""
         there = {"--networks": self.offered, "--network-config": self.config is not None}
         there |= {"--steps": self.steps is not None, "--device": self.device is not None}
-        there |= {"--checkpoint": self.checkpoint is not None, "--checkpoint-every": self.every is not None}
-        return [name for name, one in (there | {"--resume": self.resume}).items() if one]
+        return [name for name, one in there.items() if one]
 
-    def networks(self, config: CCPOConfig | None, show: progress.Tell, tell: Tell) -> Networks | None:
-        """Return the trainer; None without networks. `show` gets the progress, `tell` notices of checkpoints."""
+    def networks(self, config: CCPOConfig | None) -> Networks | None:
+        """Return the trainer; None without networks."""
         if config is None:
             return None
-        from cascade.training.networks.progress import EVERY, Checkpoints
         from cascade.training.networks.trainer import Networks
 
-        kept = None
-        if self.checkpoint is not None:
-            kept = Checkpoints(self.checkpoint, self.every or EVERY, self.resume, tell)
-        return Networks(config, offered=self.offered, checkpoints=kept, tell=show)
+        return Networks(config, offered=self.offered)
 
 
-def _silent(_: str) -> AbstractContextManager[Show]:
-    return nullcontext(lambda _: None)
+def _silent(_: str) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 def fit(
@@ -160,11 +145,11 @@ def fit(
         seed: seed of the random draws; the same log and seed give the same policy.
         output: the policy directory to write. By default none is written; see `save` of the result.
         force: overwrite the policy in the directory.
-        working: makes the context that shows the progress of a fit.
+        working: makes the context that shows that a fit goes on.
         tell: is called with each notice about the log or the call.
 
     Returns:
-        A `PolicyFit`; with levels a `LevelsFit`, for a network without a certificate an `UncertifiedFit`.
+        A `PolicyFit`; with levels a `LevelsFit`.
 
     Raises:
         UsageError: the call is wrong; the message lists every problem.
@@ -184,7 +169,7 @@ def fit(
 
     log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
     ready = checked(given, promise, log_asked, reviewed, told)
-    found = _fitted(_Call(given, ready, working, told), seed)
+    found = _fitted(_Call(given, ready, working), seed)
     if isinstance(found, PolicyFit):
         for table in ready.tables:
             if (said := describe_outside(table, found.certificates)) is not None:
@@ -199,12 +184,11 @@ def fit(
 
 
 class _Call(NamedTuple):
-    """A checked call, and its callbacks for progress and notices."""
+    """A checked call, and its callback for progress."""
 
     given: FitOptions
     ready: Ready
     working: Working
-    tell: Tell
 
 
 def _fitted(call: _Call, seed: int) -> FitResult:
@@ -212,13 +196,6 @@ def _fitted(call: _Call, seed: int) -> FitResult:
     asked = {"method asked for": given.policy, "seed": str(seed)}
     how: dict[str, Any] = {"method": given.policy, "config": ready.settings, "seed": seed}
     how |= {} if given.calibration_share is None else {"calibration_share": given.calibration_share}
-    if given.policy in BARE:
-        from cascade.api.fit_uncertified import UncertifiedFit
-        from cascade.training.uncertified import fit_uncertified
-
-        with call.working("training") as show:
-            networks = given.networks.networks(ready.network, show, call.tell)
-            return UncertifiedFit(fit_uncertified(ready.tables, ready.wanted, networks=networks, **how), asked)
     how |= {"expires_days": given.expires_days, "allow_everything": given.allow_everything}
     each = _certified(call, how)
     fits = {name: policy_fit(one, _asked(call, name, one, asked)) for name, one in each.items()}
@@ -239,8 +216,8 @@ def _asked(call: _Call, level: str, fitted: Fitted, asked: Mapping[str, str]) ->
 def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
     """Fit and certify: each level by its name; without levels one, called ""."""
     given, ready, levels = call.given, call.ready, call.ready.levels
-    with call.working("choosing, fitting and certifying") as show:
-        networks = given.networks.networks(ready.network, show, call.tell)
+    with call.working("choosing, fitting and certifying"):
+        networks = given.networks.networks(ready.network)
         if levels is None:
             return {"": fit_policy(ready.tables, ready.wanted, networks=networks, **how)}
         from cascade.training.levels import conditioned, fit_levels
@@ -282,19 +259,6 @@ class FitOptions(NamedTuple):
         if self.calibration_share is not None and not 0 < self.calibration_share < 1:
             yield f"The share of questions that certify must lie between 0 and 1, not {self.calibration_share:g}."
 
-    def besides(self, promise: GuaranteeOptions) -> dict[str, bool]:
-        """Return which options of a certificate were given."""
-        there = {
-            "--levels": self.levels is not None,
-        }
-        there |= {
-            "--by-segment": promise.by_segment,
-            "--abstain": promise.abstain,
-            "--delta": promise.delta is not None,
-        }
-        there |= {"--allow-everything": self.allow_everything}
-        return there | {"--expires-days": self.expires_days is not None}
-
 
 class Ready(NamedTuple):
     """The checked inputs of a fit."""
@@ -316,7 +280,7 @@ def checked(
         _check_output(problems, given.output, force=given.force)
     with problems.noted():
         check_method(given.policy)
-    for said in (*given.check(), *bare_conflicts(given.policy, given.besides(promise))):
+    for said in given.check():
         problems.add(said)
     network = wanted_config(problems, given.networks, given.policy)
     settings = None if (config := given.config) is None else problems.of(lambda: _settings(config))
@@ -399,9 +363,6 @@ def wanted_config(problems: Problems, given: NetworkOptions, method: str) -> CCP
     config = problems.of(lambda: _config(given))
     if used and config is not None:
         problems.of(lambda: require_torch(config.device))
-    if given.checkpoint is not None:
-        with problems.noted():
-            _check_checkpoint(given.checkpoint, resume=given.resume)
     return config if used else None
 
 
@@ -417,19 +378,6 @@ def _conflicts(given: NetworkOptions, method: str, *, used: bool) -> Iterator[st
         several = f"{', '.join(given.options)} {'is' if len(given.options) == 1 else 'are'}"
         named = ", ".join(map(method_written, NETWORKS))
         yield f"{several} of policy networks: --policy {named}, or auto with --networks."
-    if given.checkpoint is not None and method == AUTO:
-        yield "--checkpoint saves the training of one network, and auto trains several: name one, as in --policy ccpo."
-    if given.checkpoint is None and (given.resume or given.every is not None):
-        yield "--resume and --checkpoint-every go with --checkpoint DIR."
-
-
-def _check_checkpoint(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder that cannot be written, or that holds the checkpoint of another run."""
-    from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, OPTION
-
-    writable(folder, CALLED, OPTION)
-    if not resume and (folder / CHECKPOINT_FILE).exists():
-        raise UsageError(f"{folder} has a checkpoint: --resume continues from it; or choose another --checkpoint.")
 
 
 def _config(given: NetworkOptions) -> CCPOConfig:
@@ -457,13 +405,3 @@ def _config(given: NetworkOptions) -> CCPOConfig:
         found = [*problems_in(CCPOConfig, document, error), *problems_behind(CCPOConfig, document, error)]
         source = "the settings of networks" if given.config is None else str(given.config)
         raise ConfigError(dict.fromkeys(found), source) from None
-
-
-def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:
-    """Yield the options that a network without a certificate cannot take."""
-    besides = [name for name, given in there.items() if given]
-    if method in BARE and besides:
-        yield (
-            f"--policy {method_written(method)} has no certificate, so leave out {', '.join(besides)}; or "
-            f"take --policy cpo-batch or ccpo."
-        )

@@ -37,10 +37,10 @@ from cascade.evaluation.proof import proving
 from cascade.evaluation.proof.diagnosis import default_kind
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, Rivals, holds_both, provable
 from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
-from cascade.policies.learned import BARE, CERTIFIABLE
+from cascade.policies.learned import CERTIFIABLE
 from cascade.training.fitting import fit_policy
 from cascade.training.networks.trainer import require_torch
-from cascade.training.portfolio import AUTO, check_method, method_written
+from cascade.training.portfolio import AUTO, check_method
 
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130
@@ -213,11 +213,6 @@ class _Wanted:
 def _check_provable(method: str) -> None:
     """Refuse a method that is unknown, that promises nothing, or that cannot be fitted here."""
     check_method(method)
-    if method in BARE:
-        raise UsageError(
-            f"prove shows the saving of certified policies, and --policy {method_written(method)} has no certificate; "
-            "cpo-batch calibrates the same network."
-        )
     if method in CERTIFIABLE:
         require_torch()
 

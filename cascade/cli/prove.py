@@ -7,10 +7,9 @@ from typing import Any
 from cascade.api.output import plain
 from cascade.api.proving import FAST, MANY, ProofResult, prove
 from cascade.cli.main import Shown, command, flag, notes, say
-from cascade.policies.learned import BARE
 from cascade.training.portfolio import AUTO, METHODS, method_named, method_written
 
-_METHODS_SAID = ", ".join(method_written(one) for one in METHODS if one not in BARE)
+_METHODS_SAID = ", ".join(method_written(one) for one in METHODS)
 
 
 def _prove(**given: Any) -> ProofResult:

@@ -18,8 +18,6 @@ from cascade.guarantees.certificate import statement
 from cascade.policies.artifact import (
     CARD_FILE,
     CERTIFICATE_FILE,
-    CURVES_FILE,
-    CURVES_PLOT_FILE,
     MODEL_FILE,
     PLOT_FILE,
     POLICY_FILE,
@@ -31,9 +29,8 @@ from cascade.training.fitting import Fitted
 from cascade.training.objective import Unit
 from cascade.types import Certificate
 
-if TYPE_CHECKING:  # a run needs only one of these ways to fit
-    from cascade.training.networks.progress import Training
-    from cascade.training.uncertified import Uncertified
+if TYPE_CHECKING:  # most fits train no network
+    from cascade.training.networks.trainer import Training
 
 _SAID = 3
 """The most promises that are written in words; the certificates have all."""
@@ -56,7 +53,6 @@ class Facts(NamedTuple):
         left_out: which baselines are missing, and why.
         drawing: the contents of the plot; None if there is none.
         learning: how a policy network was trained; None for other policies.
-        learning_drawn: whether its learning curves were drawn.
     """
 
     method: str
@@ -71,7 +67,6 @@ class Facts(NamedTuple):
     left_out: Sequence[str]
     drawing: Drawing | None
     learning: Training | None = None
-    learning_drawn: bool = False
 
 
 METHODS_IN_WORDS = {
@@ -136,11 +131,11 @@ def _certified(done: Calibrated) -> Mark | None:
     return Mark("certified, on the calibration questions", kept, cost)
 
 
-def card_files(facts: Facts, plot: bytes | None, curves: bytes | None = None) -> dict[str, bytes]:
-    """Return the card, the plots drawn from `facts.drawing` and `facts.learning`, and the curves, by file name."""
-    told = facts._replace(drawing=None if plot is None else facts.drawing, learning_drawn=curves is not None)
-    files = {} if facts.learning is None else _learning_files(facts.learning, curves)
-    return {CARD_FILE: card(told), **({} if plot is None else {PLOT_FILE: plot}), **files}
+def card_files(facts: Facts, plot: bytes | None) -> dict[str, bytes]:
+    """Return the card, and the plot drawn from `facts.drawing`, by file name."""
+    if plot is None:
+        return {CARD_FILE: card(facts._replace(drawing=None))}
+    return {CARD_FILE: card(facts), PLOT_FILE: plot}
 
 
 def card(facts: Facts) -> bytes:
@@ -159,7 +154,7 @@ def _lines(facts: Facts) -> Iterator[str]:
     if facts.drawing is not None:
         yield from (f"![What keeping the promise costs]({PLOT_FILE})", "")
     if facts.learning is not None:
-        yield from _trained(facts.learning, drawn=facts.learning_drawn)
+        yield from _trained(facts.learning)
     yield from _looks_at(facts.weights)
     yield from _limits(facts.calibrated, _AGAIN)
 
@@ -387,12 +382,7 @@ def _limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
 # --- how a network was trained ---
 
 
-def _learning_files(training: Training, plot: bytes | None) -> dict[str, bytes]:
-    """Return the learning curves and their plot, if it was drawn, by the names of their files."""
-    return {CURVES_FILE: training.curves, **({} if plot is None else {CURVES_PLOT_FILE: plot})}
-
-
-def _trained(training: Training, *, drawn: bool) -> Iterator[str]:
+def _trained(training: Training) -> Iterator[str]:
     from cascade.training.networks.config import CCPOConfig
 
     config = CCPOConfig.model_validate(training.settings)
@@ -416,60 +406,8 @@ def _trained(training: Training, *, drawn: bool) -> Iterator[str]:
         yield from markdown_table(["setting", ""], rows)
     else:
         yield from ("All settings are the defaults.", "")
-    if drawn:
-        yield from (f"![Learning curves]({CURVES_PLOT_FILE})", "")
-    yield from (f"`{CURVES_FILE}` has what each step showed.", "")
 
 
 def _aim(training: Training) -> str:
     mean = ", the mean over the levels" if training.levels > 1 else ""
     return f"It aims to keep the promise on {100 * training.covered:.3g} % of them{mean}."
-
-
-# --- the card of a network without a certificate ---
-
-
-CERTIFY = "`cascade fit --policy cpo-batch` trains the same network and certifies a threshold for it."
-
-
-def uncertified_files(done: Uncertified, settings: Mapping[str, str], plot: bytes | None) -> dict[str, bytes]:
-    """Return the card, the learning curves and their plot, if it was drawn, by the names of their files."""
-    text = "\n".join(_uncertified_lines(done, settings, drawn=plot is not None)).rstrip() + "\n"
-    return {CARD_FILE: text.encode("utf-8"), **_learning_files(done.learning, plot)}
-
-
-def _uncertified_lines(done: Uncertified, settings: Mapping[str, str], *, drawn: bool) -> Iterator[str]:
-    method, name = done.policy.method, plain_line(done.training.dataset)
-    yield from (f"# A policy for {name}, not certified", "")
-    yield from (f"Method `{method}`: {METHODS_IN_WORDS[method]}. Made by `cascade fit`.", "")
-    yield from (f"`{POLICY_FILE}` lists what it reads, `{MODEL_FILE}` has its numbers.", "")
-    yield from ("## What it was made from", "")
-    rows = [
-        ("log", name),
-        ("questions", f"{done.sizes.questions:,}"),
-        ("of them to train on", f"{done.sizes.training:,}"),
-        ("of them to judge it on", f"{done.sizes.calibration:,}"),
-        *((what, plain_line(said)) for what, said in settings.items()),
-        ("training data, SHA-256", f"`{data_sha256(done.training)}`"),
-    ]
-    yield from markdown_table(["", ""], rows)
-    yield from ("## What it promises", "")
-    yield from (f"Nothing: it has no certificate. {CERTIFY}", "")
-    yield from (found_in_words(done), "")
-    yield from _trained(done.learning, drawn=drawn)
-    yield from _looks_at(weighed(done.policy, history_of(done.training)))
-
-
-def found_in_words(done: Uncertified) -> str:
-    """Return the policy's figures on questions that it has not seen, in words."""
-    kept, wanted, found = done.kept, done.wanted, done.realised
-    asked = f", where {100 * (1 - wanted.alpha):.4g} % were asked for"
-    cost = f"{found.length:.2f} steps a question"
-    if found.cost_nano_usd is not None:
-        cost = f"${found.cost_nano_usd / 1e6:.4g} per 1,000 questions, {cost}"
-    came = "the promise asked for covers none"
-    if kept.share is not None:
-        interval = f"{100 * kept.low:.1f} to {100 * kept.high:.1f} %, with 95 % confidence"
-        came = f"{wanted.rules.kept}: {100 * kept.share:.1f} % ({interval})"
-    many = found.n if kept.share is None else kept.n
-    return f"On {many:,} questions that it has not seen, {came}{asked}. It costs {cost}."

@@ -23,12 +23,12 @@ from cascade.conformal.split import needed_n
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.policies.learned import BARE, LearnedPolicy
+from cascade.policies.learned import LearnedPolicy
 from cascade.text import counted
 from cascade.training.objective import Objective
 
 if TYPE_CHECKING:
-    from cascade.training.networks.progress import Training
+    from cascade.training.networks.trainer import Training
 
 
 SHARE, REGRET_SHARE = 0.3, 0.7
@@ -267,9 +267,8 @@ def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy
 def ended_early(learning: Training | None) -> Iterator[str]:
     """Yield a note if the training of a network ended before its last step."""
     if learning is not None and learning.diverged is not None:
-        held = "" if learning.method in BARE else ". The certificate still holds: it is valid for any network"
-        more = ": it will cost more than necessary" if held else ". It will miss more or cost more than necessary"
-        yield f"the training of the network was ended early, at {learning.diverged}{held}{more}"
+        held = "The certificate still holds: it is valid for any network: it will cost more than necessary"
+        yield f"the training of the network was ended early, at {learning.diverged}. {held}"
 
 
 def about_training(learning: Training | None) -> Iterator[str]:

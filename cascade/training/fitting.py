@@ -57,8 +57,7 @@ from cascade.training.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_l
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.training.networks.progress import Training
-    from cascade.training.networks.trainer import Networks
+    from cascade.training.networks.trainer import Networks, Training
 
 BESIDE = "purchases"
 """The method that is tested beside a named score. It reads every number and decides before each call. It is not chosen

@@ -43,7 +43,7 @@ Estimator: TypeAlias = Callable[[Problem], LearnedPolicy]
 """Fits a policy to a problem of optimal stopping."""
 
 AUTO = "auto"
-METHODS = (AUTO, *learned.METHODS)
+METHODS = (AUTO, *(method for method in learned.METHODS if method not in BARE))
 """The methods that a fit can be asked for."""
 DEPTH = "fixed depth"
 REFERENCE = "the reference alone"
@@ -115,13 +115,7 @@ def portfolio(
     `method` is "auto" for all candidates, or one of `policies.learned.METHODS` for those of that method. The candidates
     read only numbers that are known and vary in the table.
     """
-    if method not in {AUTO, *learned.METHODS}:
-        raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *learned.METHODS))}.")
-    if method in BARE:
-        raise UsageError(
-            f"The network {method} cannot have a certificate, so there is nothing to compare or to promise: cascade "
-            f"fit --policy {method.replace('_', '-')} writes it without one. cpo-batch calibrates the network of cpo."
-        )
+    check_method(method)
     if not table.n:  # only policies that read no signal can be fitted
         method = "depth"
     offers = networks is not None and networks.offered
@@ -337,7 +331,11 @@ def method_named(said: str | None) -> str | None:
 
 
 def check_method(method: str) -> None:
-    """Raise UsageError for a method that does not exist."""
+    """Raise UsageError for a method that does not exist, or that cannot have a certificate."""
+    if method in BARE:
+        raise UsageError(
+            f"--policy {method_written(method)} cannot have a certificate: cpo-batch calibrates the same network."
+        )
     if method not in METHODS:
         meant = did_you_mean(method_written(method), map(method_written, METHODS))
         raise UsageError(f"There is no policy {method_written(method)!r} to fit{meant}.")

@@ -15,8 +15,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.policies.learned import CERTIFIABLE
 from cascade.training.estimators import one_thread
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.progress import columns_of
-from cascade.training.networks.trainer import Networks
+from cascade.training.networks.fitting import fit_network
 from cascade.training.stages import FitTarget
 from record.logs import SHIPPED, tables
 
@@ -38,10 +37,8 @@ def trained() -> Iterator[list[Any]]:
 @one_thread()
 def _figures(table: EpisodeTable, method: str) -> dict[str, Any]:
     """Train on every question, set the threshold of CPO batch and CCPO on the same, and count the sets there."""
-    networks = Networks(CONFIG)
-    policy = networks.policy(table, FitTarget("coverage", ALPHA), method, seed=0)
-    told = networks.training_of(policy)
-    assert told is not None
+    learned = fit_network(table, FitTarget("coverage", ALPHA), method=method, config=CONFIG)
+    policy = learned.policy
     sample = sample_of(table, policy)
     kappa = policy.kappa
     if method in CERTIFIABLE:
@@ -49,10 +46,9 @@ def _figures(table: EpisodeTable, method: str) -> dict[str, Any]:
     walk = rollout(sample.table.arrays, sample.levels, kappa)
     kept = passed(sample.levels.leaf, kappa).sum(axis=(0, 1)).tolist()
     sizes = [int((walk.distinct == size).sum()) for size in range(int(walk.distinct.max()) + 1)]
-    curves = columns_of(told.curves)
     return {
         "questions": table.n,
-        "multiplier": float(curves["multiplier"][-1]),
+        "multiplier": learned.trained.rows[-1].multiplier,
         "trained kappa": float(policy.kappa),
         "kappa": float(kappa),
         "actions": [*kept, int(passed(sample.levels.reach, kappa)[:, 1:].sum())],

@@ -34,7 +34,7 @@ ONLY_IN = {
     "requests": set(),
     "yaml": {"config/yamlfile.py"},
     "math_verify": {"matching/maths_worker.py"},
-    "matplotlib": {f"evaluation/{name}.py" for name in ("learning_plot", "plots")},
+    "matplotlib": {"evaluation/plots.py"},
     "pyarrow": {"episodes/parquet.py"},
     "sklearn": {"training/trees.py"},
     "threadpoolctl": {"training/estimators.py"},

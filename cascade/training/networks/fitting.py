@@ -87,7 +87,7 @@ def fit_network(
         confidences: whether to fit the probabilities that answers are right, as `error` and `regret` always do.
         seed: the seed of weights and batches, and of the folds of the confidences.
         builder: makes the problem; `stopping.SharedProblem` shares it with other estimators.
-        run: trains the network; a function of your own may show progress, or resume from a checkpoint.
+        run: trains the network; by default `training.train`.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 

@@ -14,7 +14,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.progress import Checkpoints, Following, Tell, Training, csv_of, silent
 from cascade.training.stages import FitTarget
 from cascade.training.stopping import SharedProblem
 
@@ -22,6 +21,28 @@ if TYPE_CHECKING:
     from cascade.training.networks.fitting import Learned
     from cascade.training.networks.problem import TrainingProblem
     from cascade.training.networks.training import Trained
+
+
+class Training(NamedTuple):
+    """How a policy network was trained, for reports and model cards.
+
+    Attributes:
+        method: one of `policies.learned.NETWORKS`.
+        settings: all of `CCPOConfig`, as plain values.
+        steps: the number of steps done.
+        questions: the number of questions that the network was trained on.
+        levels: the number of levels that the network serves, 1 or more.
+        covered: the share of questions that training aims to cover, the mean over levels.
+        diverged: why training ended before its last step, in words; None if it did not.
+    """
+
+    method: str
+    settings: Mapping[str, object]
+    steps: int
+    questions: int
+    levels: int
+    covered: float
+    diverged: str | None
 
 
 class _For(NamedTuple):
@@ -48,20 +69,10 @@ class Networks:
     Args:
         config: how they are trained.
         offered: whether "auto" tries them too.
-        checkpoints: where the run is saved; only for a single network.
-        tell: is called with the progress of training.
     """
 
-    def __init__(
-        self,
-        config: CCPOConfig | None = None,
-        *,
-        offered: bool = False,
-        checkpoints: Checkpoints | None = None,
-        tell: Tell = silent,
-    ) -> None:
+    def __init__(self, config: CCPOConfig | None = None, *, offered: bool = False) -> None:
         self.config, self.offered = config or CCPOConfig(), offered
-        self._checkpoints, self._tell = checkpoints, tell
         self._made: list[_Made] = []
         self._build = SharedProblem()
 
@@ -81,7 +92,7 @@ class Networks:
 
         Raises:
             MissingExtraError: torch is not installed.
-            UsageError: the log has nothing to learn from, or lacks required columns; a checkpoint is of another run.
+            UsageError: the log has nothing to learn from, or lacks required columns.
         """
         return self._once(table, _For(asked, method, seed, confidences=True))
 
@@ -132,18 +143,14 @@ class Networks:
             confidences=confidences,
             seed=seed,
             builder=self._build,
-            run=lambda setting: self._trained(setting, method, whole=confidences),
+            run=self._trained,
         )
 
-    def _trained(self, setting: TrainingProblem, method: str, *, whole: bool) -> Trained:
-        from cascade.training.networks.checkpoint import train_kept
+    def _trained(self, setting: TrainingProblem) -> Trained:
         from cascade.training.networks.training import train
 
         _check_start(setting)
-        following = Following(method, setting.config.steps, self._tell)
-        if self._checkpoints is None or not whole:
-            return train(setting, tell=following)
-        return train_kept(setting, self._checkpoints, following)
+        return train(setting)
 
 
 def _check_start(setting: TrainingProblem) -> None:
@@ -183,5 +190,4 @@ def _training(learned: Learned, method: str) -> Training:
         levels=setting.levels,
         covered=1.0 - limit,
         diverged=trained.diverged,
-        curves=csv_of(trained.rows),
     )

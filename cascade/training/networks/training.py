@@ -4,7 +4,7 @@ A step draws a batch, counts the misses of the sets at κ under the current poli
 κ by Eq. 9 with its sign corrected, κ ← κ − η_t (misses − α). So κ does not depend on the update of the policy from the
 same questions. Earlier steps have seen these questions too, so only calibration, on other questions, promises anything.
 `advance` is a pure function of the training problem and the state; the draws of a step depend only on the seed and the
-step's number. So a resumed run gives the same bytes as a run without interruption.
+step's number.
 
 The multiplier μ starts at `config.multiplier` over the limit (α), in mean steps for a missed question.
 """

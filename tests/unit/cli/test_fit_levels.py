@@ -180,7 +180,7 @@ def test_an_older_plot_goes_with_a_card_that_shows_none(
     assert cli(*arguments).code == 0
     for folder in ("policy", "policy/levels/low"):
         assert {one.name for one in (tmp_path / folder).iterdir()} >= COMPLETE
-        (tmp_path / folder / "curves.svg").write_text("of another day")
+        (tmp_path / folder / "frontier.svg").write_text("of another day")
     monkeypatch.setattr(plots, "available", lambda: False)
     assert cli(*arguments).code == 0
     assert not [one for one in contents(tmp_path / "policy") if one.endswith(".svg")]

@@ -206,9 +206,9 @@ def test_hostile_names_reach_neither_terminal_nor_report(cli: Cli, written: Writ
         (["--against", "base"], "--against is guide or all, not base"),
         (["--splits", "1"], "--splits"),
         (["--policy", "treshold"], "did you mean threshold"),
-        (["--policy", "cpo"], "--policy cpo has no certificate; cpo-batch calibrates the same network"),
-        (["--policy", "cpo_online", "--alpha", "2"], "--policy cpo-online has no certificate"),
-        (["--policy", "cp0"], "did you mean cpo? Known: auto, ccpo, cpo, cpo-batch, cpo-online"),
+        (["--policy", "cpo"], "--policy cpo cannot have a certificate"),
+        (["--policy", "cpo_online", "--alpha", "2"], "--policy cpo-online cannot have a certificate"),
+        (["--policy", "cp0"], "known: auto, ccpo, cpo-batch"),
         (["--where", "step=1"], "cut episodes apart"),
     ],
 )

@@ -94,13 +94,13 @@ def test_a_model_card_stays_with_its_policy_alone(tmp_path: Path) -> None:
 
 
 def test_an_older_plot_goes_where_there_is_a_new_card_without_one(tmp_path: Path) -> None:
-    write(tmp_path, certified(), files={"README.md": b"card", "frontier.svg": b"plot", "curves.svg": b"plot"})
+    write(tmp_path, certified(), files={"README.md": b"card", "frontier.svg": b"plot"})
     write(tmp_path, certified(), files={"README.md": b"new", "frontier.svg": b"new"})
     assert set(files(tmp_path)) == {POLICY_FILE, CERTIFICATE_FILE, "README.md", "frontier.svg"}
     (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "curves.svg").write_bytes(b"of somebody")
+    (tmp_path / "project" / "frontier.svg").write_bytes(b"of somebody")
     write(tmp_path / "project", certified(), files={"README.md": b"card"})
-    assert (tmp_path / "project" / "curves.svg").read_bytes() == b"of somebody"  # no policy was here
+    assert (tmp_path / "project" / "frontier.svg").read_bytes() == b"of somebody"  # no policy was here
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,10 @@
-"""Policy networks among the candidates, in levels, and without a certificate."""
+"""Policy networks among the candidates and in levels."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
 from importlib import util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cascade.calibration.scores import play, sample_of
-from cascade.conformal.binomial import lower_bound, upper_bound
+from cascade.calibration.scores import sample_of
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
-from cascade.evaluation.card import card_files, facts_of, found_in_words, uncertified_files
+from cascade.evaluation.card import card_files, facts_of
 from cascade.guarantees.base import Guarantee
-from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, Threshold, write
+from cascade.policies.artifact import CARD_FILE, MODEL_FILE
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
 from cascade.training.dividing import about_training, divided, ended_early
 from cascade.training.fitting import Fitted, fit_policy, objective_of
@@ -28,10 +26,9 @@ from cascade.training.networks import mlp as devices
 from cascade.training.networks import trainer as module
 from cascade.training.networks import training
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.progress import Progress, rows_of
+from cascade.training.networks.problem import TrainingProblem
 from cascade.training.networks.trainer import Networks, require_torch
 from cascade.training.portfolio import asked_of, portfolio
-from cascade.training.uncertified import fit_uncertified
 from unit.calibration.logs import log
 
 DAY = date(2026, 11, 21)
@@ -51,18 +48,25 @@ def objective(table: EpisodeTable, guarantee: Guarantee = COVERAGE) -> Any:
 # --- as candidates
 
 
-def test_a_network_is_trained_once_and_certified(tmp_path: Path) -> None:
-    told: list[Progress] = []
-    found = fit(log(300), networks=Networks(SMALL, tell=told.append))
-    assert [one.step for one in told] == list(range(1, 21))  # once, though the choice asks for it too
-    assert {one.method for one in told} == {"ccpo"}
+class Counting(Networks):
+    """Networks that count the runs of training."""
+
+    runs = 0
+
+    def _trained(self, setting: TrainingProblem) -> training.Trained:
+        self.runs += 1
+        return super()._trained(setting)
+
+
+def test_a_network_is_trained_once_and_certified() -> None:
+    networks = Counting(SMALL)
+    found = fit(log(300), networks=networks)
+    assert networks.runs == 1  # though the choice asks for it too
     assert found.policy.method == found.choice.winner.method == "ccpo"
     assert found.choice.folds == 0
     assert found.artifact.certificates[0].n == found.sizes.calibration
     assert found.learning is not None
     assert (found.learning.steps, found.learning.questions, found.learning.levels) == (20, found.sizes.training, 1)
-    rows = rows_of(found.learning.curves)
-    assert told[-1].coverage == pytest.approx(np.mean([row.coverage for row in rows]))
     again = fit(log(300))
     assert again.artifact == found.artifact
     assert again.learning == found.learning
@@ -80,12 +84,11 @@ def test_a_network_is_trained_once_and_certified(tmp_path: Path) -> None:
     ],
 )
 def test_every_kind_of_promise_can_be_asked_of_a_network(method: str, guarantee: Guarantee) -> None:
-    told: list[Progress] = []
-    networks = Networks(SMALL.model_copy(update={"steps": 5}), tell=told.append)
+    networks = Counting(SMALL.model_copy(update={"steps": 5}))
     found = fit(promised(guarantee), guarantee, method=method, networks=networks, allow_everything=True)
     assert found.policy.method == method
     assert {one.kind for one in found.artifact.certificates} == {guarantee.kind}
-    assert len(told) == 5
+    assert networks.runs == 1
 
 
 def promised(guarantee: Guarantee) -> EpisodeTable:
@@ -122,26 +125,24 @@ def test_a_network_out_of_fold_is_that_of_the_fold_without_confidences() -> None
 
 
 def test_the_same_sketch_is_trained_once_while_its_table_is_looked_at() -> None:
-    ended: list[int] = []
-    quick = SMALL.model_copy(update={"steps": 2})
-    network = Networks(quick, tell=lambda now: ended.append(now.step) if now.step == now.steps else None)
+    network = Counting(SMALL.model_copy(update={"steps": 2}))
     table, other = log(60), log(60, 7)
     asked = asked_of(objective(table))
     served = network.policy(table, asked, "ccpo")
     sketch = network.sketch(table, asked, "ccpo")
     assert network.sketch(table, asked, "ccpo") is sketch
-    assert len(ended) == 2  # the sketch is another than what is served: it has no confidences
+    assert network.runs == 2  # the sketch is another than what is served: it has no confidences
     network.sketch(table, asked, "ccpo", seed=1)
     network.sketch(other, asked, "ccpo")
-    assert len(ended) == 4
+    assert network.runs == 4
     assert network.sketch(table, asked, "ccpo") is not sketch  # that of an earlier table was let go
     assert network.policy(table, asked, "ccpo") is served
-    assert len(ended) == 5
+    assert network.runs == 5
 
 
 @pytest.mark.parametrize("method", BARE)
 def test_what_carries_no_certificate_is_no_candidate(method: str) -> None:
-    with pytest.raises(UsageError, match=r"cannot have a certificate.*--policy cpo.*cpo-batch"):
+    with pytest.raises(UsageError, match="cpo-batch"):
         fit(log(100), method=method)
 
 
@@ -149,11 +150,10 @@ def test_what_carries_no_certificate_is_no_candidate(method: str) -> None:
 
 
 def test_one_network_serves_all_levels_and_each_is_certified_by_itself() -> None:
-    told: list[Progress] = []
-    networks, alphas = Networks(SMALL, tell=told.append), {"low": 0.3, "high": 0.1}
+    networks, alphas = Counting(SMALL), {"low": 0.3, "high": 0.1}
     make = conditioned(networks, "ccpo", 0)
     found = fit_levels([log(300)], Guarantee("coverage"), alphas, make=make, networks=networks, today=DAY)
-    assert len(told) == SMALL.steps
+    assert networks.runs == 1
     assert [one.calibrated.guarantee.alpha for one in found.values()] == [0.3, 0.1]
     low, high = found["low"], found["high"]
     assert low.learning is high.learning
@@ -169,14 +169,10 @@ def test_one_network_serves_all_levels_and_each_is_certified_by_itself() -> None
 
 def test_the_card_says_how_a_network_was_trained() -> None:
     found = fit(log(300))
-    files = card_files(facts_of(found, {}), None, b"<svg/>")
-    card = files[CARD_FILE].decode()
+    card = card_files(facts_of(found, {}), None)[CARD_FILE].decode()
     assert "## How it was trained" in card
     assert f"On {found.sizes.training} training questions: 20 steps of 20 questions each, on cpu." in card
     assert "| `layers` | \\[6\\] |" in card
-    assert "![Learning curves](curves.svg)" in card
-    assert files[CURVES_FILE] == found.learning.curves  # type: ignore[union-attr]
-    assert "![Learning curves]" not in card_files(facts_of(found, {}), None)[CARD_FILE].decode()
     assert "How it was trained" not in card_files(facts_of(fit(log(300), method="depth"), {}), None)[CARD_FILE].decode()
 
 
@@ -193,11 +189,6 @@ def test_training_that_was_ended_early_is_said_and_certified_all_the_same(monkey
     card = card_files(facts_of(found, {}), None)[CARD_FILE].decode()
     assert "8 of 20 steps" in card
     assert "**Training was ended early: step 8: over the last" in card
-    bare = fit_uncertified([log(300)], COVERAGE, method="cpo", networks=Networks(SMALL))
-    assert bare.notes == tuple(ended_early(bare.learning))
-    assert "The certificate still holds" in said
-    assert "certified" not in bare.notes[0]  # nothing is
-    assert bare.notes[0].endswith("It will miss more or cost more than necessary")
 
 
 def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
@@ -209,75 +200,6 @@ def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
     assert list(about_training(None)) == []
 
 
-def test_the_curves_of_another_policy_go_where_a_new_one_is_written(tmp_path: Path) -> None:
-    found = fit(log(300))
-    write(tmp_path, found.artifact, files=card_files(facts_of(found, {}), None, b"<svg/>"))
-    assert {"curves.csv", "curves.svg"} <= {one.name for one in tmp_path.iterdir()}
-    write(tmp_path, fit(log(300), method="depth").artifact)
-    assert not {"curves.csv", "curves.svg"} & {one.name for one in tmp_path.iterdir()}
-
-
-# --- without a certificate
-
-
-@pytest.mark.parametrize("method", BARE)
-@pytest.mark.parametrize(
-    "guarantee",
-    [COVERAGE, Guarantee("error", 0.5, 0.2), Guarantee("regret", 0.4, 0.2)],
-    ids=lambda one: one.kind,
-)
-def test_a_network_without_a_certificate_is_judged_on_questions_that_it_has_not_seen(
-    method: str, guarantee: Guarantee
-) -> None:
-    table = log(400)
-    found = fit_uncertified([table], guarantee, method=method, networks=Networks(SMALL))
-    assert found.artifact.certificates == ()
-    assert found.policy.method == method
-    unseen = np.array([one not in found.artifact.seen.all for one in table.questions])
-    assert (found.sizes.training, found.sizes.calibration) == (int((~unseen).sum()), int(unseen.sum()))
-    rest = table.take(np.flatnonzero(unseen))
-    sample = sample_of(rest, found.policy)
-    played = play(sample.table, sample.scores, Threshold(found.policy.kappa))
-    assert found.realised.coverage == pytest.approx(played.covered.mean())
-    kept = found.kept
-    counted = {"coverage": played.covered, "error": played.right}.get(guarantee.kind)
-    if counted is not None:
-        assert kept.share == pytest.approx(counted.mean())
-        missed = round((1 - counted).sum())
-        assert (kept.low, kept.high) == (
-            1 - upper_bound(missed, kept.n, 0.025),
-            1 - lower_bound(missed, kept.n, 0.025),
-        )
-    assert kept.low < kept.share < kept.high or kept.share in {0.0, 1.0}
-
-
-def test_cpo_takes_its_likeliest_action_also_where_every_answer_is_kept() -> None:
-    found = fit_uncertified([log(400)], Guarantee("error", 0.5, 0.2), method="cpo", networks=Networks(SMALL))
-    assert found.policy.kappa == np.log(0.5)
-    sample = sample_of(log(50, 9), found.policy)
-    played = play(sample.table, sample.scores, Threshold(found.policy.kappa))
-    first = np.exp(sample.scores.next[:, 0]) > 0.5
-    assert np.array_equal(played.length > 1, first & (sample.table.arrays.steps > 1))
-
-
-def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: Path) -> None:
-    found = fit_uncertified([log(400)], COVERAGE, method="cpo_online", networks=Networks(SMALL))
-    files = uncertified_files(found, {"seed": "0"}, None)
-    card = files[CARD_FILE].decode()
-    assert "Nothing: it has no certificate." in card
-    assert found_in_words(found) in card
-    assert "where 90 % were asked for" in card
-    assert "## How it was trained" in card
-    assert "## What it reads" in card
-    write(tmp_path, found.artifact, files=files)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["README.md", "curves.csv", MODEL_FILE, "policy.json"]
-
-
-def test_what_has_a_certificate_is_not_made_without() -> None:
-    with pytest.raises(UsageError, match="Only cpo and cpo_online are trained without a certificate, not ccpo"):
-        fit_uncertified([log(100)], COVERAGE, method="ccpo", networks=Networks(SMALL))
-
-
 # --- without torch, without a GPU
 
 
@@ -286,7 +208,6 @@ def test_what_has_a_certificate_is_not_made_without() -> None:
     [
         lambda: fit(log(60)),
         lambda: fit(log(60), method="auto", networks=Networks(SMALL, offered=True)),
-        lambda: fit_uncertified([log(60)], COVERAGE, method="cpo", networks=Networks(SMALL)),
     ],
 )
 def test_without_torch_the_error_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
