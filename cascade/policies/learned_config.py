@@ -38,10 +38,10 @@ class LearnedConfig(PolicyConfig):
     """A fitted policy, as `cascade fit` writes it into a policy directory; it exists nowhere else.
 
     `on_missing: go_on`: if a feature is missing that was never missing in training, the policy goes on. `fitted` holds
-    figures on how the policy was chosen; no decision reads them. `embedding` names the sentence model that embeds the
-    questions, if there is one. `takes` names the part of the strategy that the policy uses, if not all of it:
-    numbers of steps, the reference alone, or "calls" if it decides before each call which one is bought. `states` then
-    has the offers bought when each rule decides, and a feature's step is the number of its rule.
+    figures on how the policy was chosen; no decision reads them. `takes` names the part of the strategy that the policy
+    uses, if not all of it: numbers of steps, the reference alone, or "calls" if it decides before each call which one
+    is bought. `states` then has the offers bought when each rule decides, and a feature's step is the number of its
+    rule.
     """
 
     not_by_hand: ClassVar[str | None] = (

@@ -57,8 +57,6 @@ def test_a_guarantee_holds(name: str) -> None:
         ("coverage", coverage.COVERAGE, ALPHAS),
         ("coverage", coverage.CONFIDENT, ALPHAS),
         ("groups", "groups: the pool", ALPHAS),
-        ("loss", "graded loss", ALPHAS),
-        ("loss", "graded loss, 1 − δ", ALPHAS),
         ("error", "error", ALPHAS),
         ("abstain", "error, abstaining", ALPHAS),
         ("regret", "regret", ALPHAS),
@@ -87,7 +85,7 @@ def test_violations_of_a_promise_with_confidence_are_rare() -> None:
     sure = [
         cell for name in validity.GUARANTEES for cell in measured(name) if not cell.naive and cell.promised == DELTA
     ]
-    assert len({cell.guarantee for cell in sure}) >= 9
+    assert len({cell.guarantee for cell in sure}) >= 5
     assert all(cell.measured <= DELTA + 3 * sigma for cell in sure)
 
 
@@ -95,7 +93,6 @@ def test_violations_of_a_promise_with_confidence_are_rare() -> None:
     ("name", "guarantee"),
     [
         ("coverage", coverage.NAIVE),
-        ("loss", "naive: mean loss ≤ α"),
         ("error", "naive: error as seen"),
         ("abstain", "naive: error, abstaining as seen"),
         ("regret", "naive: regret as seen"),

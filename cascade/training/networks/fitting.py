@@ -78,7 +78,7 @@ def fit_network(
     Args:
         table: the training questions.
         asked: the target of the policy; for several levels, by their names, each with its own limit. For promises on
-            the set of answers each answer has its own score; for those on the single answer, and f1, every answer is
+            the set of answers each answer has its own score; for those on the single answer every answer is
             kept and only stopping is learned.
         method: "ccpo" trains the policy together with its threshold. The others train a policy that takes one action at
             each step: "cpo" serves its argmax, "cpo_batch" has a threshold that calibration sets, and "cpo_online" a
