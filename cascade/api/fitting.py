@@ -170,10 +170,10 @@ def fit(
     log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
     ready = checked(given, promise, log_asked, reviewed, told)
     found = _fitted(_Call(given, ready, working), seed)
-    if isinstance(found, PolicyFit):
-        for table in ready.tables:
-            if (said := describe_outside(table, found.certificates)) is not None:
-                told(said)
+    serves = found if isinstance(found, PolicyFit) else found.fits[found.default]
+    for table in ready.tables:
+        if (said := describe_outside(table, serves.certificates)) is not None:
+            told(said)
     found = replace(found, notices=tuple(notices))
     if output is None:
         return found

@@ -129,7 +129,9 @@ class Fields:
         if refused:
             listed = ", ".join(name[:_LONGEST] for name in refused[:_MOST])
             more = f" and {len(refused) - _MOST} more" if len(refused) > _MOST else ""
-            advice = "Leave them out, or have the operator open them for a model (models.NAME.allow_fields)."
+            advice = "Leave them out."
+            if not any(map(is_closed, refused)):
+                advice = "Leave them out, or have the operator open them for a model (models.NAME.allow_fields)."
             raise RefusedFieldError(
                 f"The request has fields that are not passed on: {listed}{more}. {advice}", fields=tuple(refused)
             )

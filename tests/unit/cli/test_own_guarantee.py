@@ -50,14 +50,11 @@ def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_page_shows_the_example_and_its_code_runs() -> None:
+def test_the_page_shows_the_example() -> None:
     blocks = re.findall(r"```(python|toml)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    (code, check), (project,) = ([text for kind, text in blocks if kind == one] for one in ("python", "toml"))
+    (code,), (project,) = ([text for kind, text in blocks if kind == one] for one in ("python", "toml"))
     assert code == (EXAMPLE / "avoidable_guarantee.py").read_text("utf-8")
     assert project == (EXAMPLE / "pyproject.toml").read_text("utf-8")
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(check, str(PAGE), "exec"), names)  # noqa: S102 - our own page
-    assert 0 < len(names["found"].risks) <= names["found"].repeats
 
 
 @pytest.mark.usefixtures("installed")

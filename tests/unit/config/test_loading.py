@@ -399,6 +399,7 @@ def test_a_guarantee_is_read_whole() -> None:
         "alpha": 0.05,
         "delta": 0.1,
         "required": True,
+        "uncovered": "policy",
         "audit": {"probability": 0.02, "seed": 7},
         "monitor": {"level": 0.01, "fallback": "guide"},
     }

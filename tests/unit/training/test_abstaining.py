@@ -110,7 +110,7 @@ def test_the_bars_are_tested_from_the_strictest_on_and_rest_on_no_outcome() -> N
 
 @pytest.mark.parametrize(
     "asked",
-    [Guarantee("error", 0.1, 0.1), Guarantee("regret", 0.1, 0.1), Guarantee("error", 0.1, 0.1, 5, 9, abstain=True)],
+    [Guarantee("error", 0.1, 0.1), Guarantee("regret", 0.1, 0.1)],
 )
 def test_other_promises_have_no_such_bar(asked: Guarantee) -> None:
     assert not has_one_bar(ladder(50, 6), asked)
