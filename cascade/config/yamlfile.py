@@ -103,8 +103,3 @@ def _depth(value: object, level: int = 0) -> int:
         return level
     inner = value.values() if isinstance(value, Mapping) else value
     return max((_depth(item, level + 1) for item in inner), default=level)
-
-
-def yaml_text(document: Mapping[str, Any]) -> str:
-    """Return plain values as YAML, in their order."""
-    return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
