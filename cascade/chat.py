@@ -369,18 +369,55 @@ def _problems(messages: object, options: object) -> Iterable[str]:
         return
     for name in sorted({"messages", "n", "stream"} & options.keys()):
         yield f"options must not hold {name}"
-    tools = options.get("tools")
-    if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)):
-        yield "tools must be a list of dicts"
+    yield from _tool_problems(options)
     if isinstance(options.get("response_format"), type):
         yield (
             'response_format is a class; give {"type": "json_schema", "json_schema": {"name": "reply", "schema": '
             "CLASS.model_json_schema()}}, and read answer.parsed"
         )
+        return
+    for name in ("response_format", "audio", "logit_bias"):
+        if not (options.get(name) is None or isinstance(options[name], Mapping)):
+            yield f"{name} must be a dict, not {type(options[name]).__name__}"
     for name in ("max_tokens", "max_completion_tokens"):
         limit = options.get(name)
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            yield f"{name} must be a whole number of at least 1, not {limit!r}"
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < _LARGEST):
+            yield f"{name} must be a whole number of at least 1, not {str(limit)[:40]}"
+
+
+def _tool_problems(options: Mapping[str, Any]) -> Iterable[str]:
+    tools, functions = options.get("tools"), options.get("functions")
+    if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)):
+        yield "tools must be a list of dicts"
+        return
+    for number, tool in enumerate(tools or ()):
+        if "function" in tool and not isinstance(tool["function"], Mapping):
+            yield f"tools[{number}].function must be a dict"
+    if functions is not None and not isinstance(functions, list | tuple):
+        yield "functions must be a list of dicts"
+
+
+_LARGEST = 2**53
+"""Whole numbers up to here are exact in every server's JSON."""
+_PART_FIELDS = {"image_url": "image_url", "file": "file", "input_audio": "input_audio"}
+"""Types of parts, with the field that holds their content."""
+
+
+def _part_problems(where: str, part: object) -> Iterable[str]:
+    """Yield what is wrong with a part: a library that writes the request fails on it, as if its server were down."""
+    if isinstance(part, str):
+        return
+    if not isinstance(part, Mapping):
+        yield f"{where} must be a dict with a type, not {type(part).__name__}"
+        return
+    name = _PART_FIELDS.get(str(part.get("type")))
+    if name is None:
+        return
+    held = part.get(name)
+    if not (isinstance(held, Mapping) or (name == "image_url" and isinstance(held, str))):
+        yield f"{where}.{name} must be a dict"
+    elif name == "image_url" and isinstance(held, Mapping) and not isinstance(held.get("url"), str):
+        yield f"{where}.image_url.url must be a text"
 
 
 def _message_problems(where: str, message: object) -> Iterable[str]:
@@ -392,5 +429,7 @@ def _message_problems(where: str, message: object) -> Iterable[str]:
     content = message.get("content")
     if not (content is None or isinstance(content, str | list | tuple)):
         yield f"{where}.content must be a text, a list of parts or null, not {type(content).__name__}"
+    for number, part in enumerate(content if isinstance(content, list | tuple) else ()):
+        yield from _part_problems(f"{where}.content[{number}]", part)
     if content is None and message.get("role") in ("system", "developer", "user", "tool"):
         yield f"{where}.content is missing"

@@ -81,6 +81,8 @@ class _Walk:
             observation = self._within(Observation(self.question, self._seen(item), self.strategy.horizon))
             step, last = observation.step, observation.last
             decision = decide(self.policy, observation)
+            if self.left_scope and not last:  # what such a step keeps is not promised: the last step answers
+                decision = decision._replace(keep=())
             if decision.buy is not None:
                 decision = decision._replace(buy_name=dict(enumerate(self.strategy.step_names, 1)).get(decision.buy))
             self.warnings += () if last else missing_logprobs(step, self.policy.reads)
@@ -130,6 +132,11 @@ class _Walk:
             return observation
         reason = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
         return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
+
+    @property
+    def left_scope(self) -> bool:
+        """Whether a step was outside the certificate's scope, so that the walk goes on to its last one."""
+        return bool(self.outside) and self.scope is not None and self.scope.insists
 
     def _finish(self, step: Step) -> Step:
         """Record a decided step and begin the calls of the next one."""
@@ -216,7 +223,8 @@ class _Walk:
 
     def _call(self, request: Request) -> Generator[Request, Completion | None, Completion]:
         """Hold the money, make the call, settle, and record it."""
-        request = self.fields.sent(request)
+        if request.chat is not None:
+            request = self.fields.sent(request)
         price, purse = self.prices.get(request.model), self.purse
         hold = purse.hold(request, price)
         try:
@@ -334,7 +342,7 @@ def run(
     finally:
         walk.plan.close()
     walk.warnings += _failed_calls(walk.steps)
-    answers, stopped = _served(walk.steps, stopped, abstain_below, question.chat)
+    answers, stopped = _served(walk.steps, stopped, None if walk.left_scope else abstain_below, question.chat)
     walk.warnings += _unkept(walk.steps, answers, stopped)
     if certificate is not None:
         reasons = list(dict.fromkeys(walk.outside))

@@ -7,6 +7,7 @@ file; without it, the estimate is UTF-8 bytes / 3 (English has about 4 bytes a t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import util
 from pathlib import Path
@@ -27,11 +28,52 @@ _MARGIN_PERCENT = 15
 def bound_tokens(request: Request) -> int:
     """Return an upper bound on a prompt's tokens: byte-level BPE makes at most one token of a byte."""
     if request.chat is not None:
-        return _utf8_bytes(request.chat.canonical) + 2 * _TOKENS_PER_MESSAGE
+        return expanded_bytes(request.chat) + 2 * _TOKENS_PER_MESSAGE
     texts = [message.content for message in request.messages]
     if request.schema is not None:
         texts.append(json.dumps(request.schema))
     return sum(map(_utf8_bytes, texts)) + 2 * _TOKENS_PER_MESSAGE * len(texts)
+
+
+def expanded_bytes(chat: ChatRequest) -> int:
+    """Return the bytes of a request, at least those once each `$ref` of its schemas is written out in full.
+
+    litellm writes them out for Gemini, Bedrock and Anthropic, where 2 references to a definition that holds 2 to the
+    next double the request with each definition.
+    """
+    plain = _utf8_bytes(chat.canonical)
+    if '"$ref"' not in chat.canonical:
+        return plain
+    options = {name: value for name, value in chat.options.items() if name in ("tools", "functions", "response_format")}
+    definitions: dict[str, Any] = {}
+    _define(options, definitions)
+    return plain + _written_out(options, definitions, {})
+
+
+def _define(node: Any, into: dict[str, Any]) -> None:
+    """Collect all definitions of schemas, by name."""
+    if isinstance(node, dict):
+        for name in ("$defs", "definitions"):
+            if isinstance(node.get(name), dict):
+                into.update(node[name])
+        node = list(node.values())
+    for inner in node if isinstance(node, list) else ():
+        _define(inner, into)
+
+
+def _written_out(node: Any, definitions: Mapping[str, Any], known: dict[str, int]) -> int:
+    """Return the bytes of a schema with its references written out; `known` has those of definitions so far."""
+    if isinstance(node, dict):
+        name = str(node.get("$ref", "")).rpartition("/")[2]
+        if name in definitions:
+            if name not in known:
+                known[name] = 0  # a circle is not written out
+                known[name] = _written_out(definitions[name], definitions, known)
+            return known[name]
+        return sum(len(json.dumps(key)) + _written_out(value, definitions, known) for key, value in node.items())
+    if isinstance(node, list):
+        return sum(_written_out(inner, definitions, known) for inner in node)
+    return _utf8_bytes(json.dumps(node)) + 2
 
 
 def _utf8_bytes(text: str) -> int:

@@ -197,7 +197,7 @@ UNSAID: Kind = {_FORM: _UNSAID}
 DRAWN = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "stop", "reasoning_effort", "verbosity", "modalities", "tool_choice", "parallel_tool_calls",
-    "web_search_options",
+    "web_search_options", "audio", "context_management", "output_config", "function_call",
 )  # fmt: skip
 """The settings that change how a reply is sampled. Others (user, metadata, store) do not change the reply."""
 _NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
@@ -219,6 +219,7 @@ def kind_of(chat: ChatRequest | None) -> Kind:
         "tools": bool(chat.tools or chat.options.get("functions")),
         "a JSON schema": chat.json_schema is not None,
         "a JSON object": chat.wants_json and chat.json_schema is None,
+        "another format": chat.options.get("response_format") is not None and not chat.wants_json,
         "a system message": any(role in ("system", "developer") for role in roles),
         "several turns": any(role not in ("system", "developer", "user") for role in roles),
         **dict.fromkeys(_parts(chat), True),
@@ -238,7 +239,7 @@ def _parts(chat: ChatRequest) -> Iterator[str]:
     for message in chat.messages:
         content = message.get("content")
         for part in content if isinstance(content, list | tuple) else ():
-            kind = str(part.get("type", "text")) if isinstance(part, Mapping) else "text"
+            kind = str(part.get("type") or next(iter(part), "text")) if isinstance(part, Mapping) else "text"
             if kind not in ("text", "refusal"):
                 yield f"{kind.removeprefix('input_').removesuffix('_url')} parts"
 

@@ -48,6 +48,8 @@ OPENAI_OWN = OPTIONAL & _names(
 _SEARCH, _TIER = "web_search_options", "service_tier"
 _TOOL_KEYS = frozenset({"type", "function", "custom", "cache_control"})
 _TOOL_TYPES = frozenset({"function", "custom"})
+_FUNCTION_KEYS = frozenset({"name", "description", "parameters", "strict", "format", "cache_control"})
+"""Keys of a function, or of a custom tool; litellm reads a vendor's own tool in others, such as `googleSearch`."""
 _CLOSED = re.compile(
     r"messages|model|models|model_.*|n|best_of|stream|stream_options|client|organization|project|route|provider|proxy"
     r"|deployment_id|plugins|transforms|guardrails|cache|caching|tags|timeout|request_timeout|stream_timeout"
@@ -70,7 +72,7 @@ def is_closed(name: str) -> bool:
     return _CLOSED.fullmatch(name.strip()) is not None
 
 
-_CHECKED = STANDARD - {"tools"}
+_CHECKED = STANDARD - {"tools", "functions"}
 """Fields that need no look at their values."""
 
 
@@ -165,3 +167,9 @@ def _refused(options: Mapping[str, Any], rules: Collection[ModelFields]) -> Iter
                 yield f"tools[{number}].type {str(kind)!r}"
         else:
             yield from (f"tools[{number}].{name}" for name in tool if name not in _TOOL_KEYS)
+            held = tool.get(kind)
+            keys = held if isinstance(held, Mapping) else ()
+            yield from (f"tools[{number}].{kind}.{name}" for name in keys if name not in _FUNCTION_KEYS)
+    for number, function in enumerate(options.get("functions") or ()):
+        names = list(function) if isinstance(function, Mapping) else ["(not an object)"]
+        yield from (f"functions[{number}].{name}" for name in names if name not in _FUNCTION_KEYS)

@@ -18,6 +18,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from cascade.budget.tokens import expanded_bytes
 from cascade.chat import ChatRequest
 from cascade.errors import (
     AuthenticationError,
@@ -176,9 +177,10 @@ class LiteLLM:
         endpoint = self._endpoint(request.model)
         if request.chat is not None:
             _refuse_controls(request.chat)
-            if endpoint is None or endpoint.base_url is None:
-                _refuse_fetching(request.model, request.chat)
+            _refuse_fetching(request.model, request.chat)
         arguments = wire_body(request, request.model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
+        for message in arguments["messages"]:
+            message.pop("provider_specific_fields", None)  # litellm puts some into the request as they are
         arguments["_skip_mcp_handler"] = True  # else 1.106 imports the package mcp where there are tools
         if endpoint is not None and endpoint.api_key is not None:
             arguments["api_key"] = endpoint.api_key
@@ -229,32 +231,39 @@ def _refuse_controls(chat: ChatRequest) -> None:
 
 
 _PASSED_ON = frozenset({"openai", "azure", "openrouter"})
-"""Providers of litellm, besides the OpenAI-compatible ones, to which it passes URLs in messages on as they are."""
-_REMOTE = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+"""Providers of litellm, besides the OpenAI-compatible ones, to which it passes the URLs of images on as they are."""
+_REMOTE = re.compile(r"(?!data:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_MOST_EXPANDED = 1_000_000
+"""The most bytes of a request whose `$ref`s litellm writes out for some vendors: each may double the ones before."""
 
 
 def _refuse_fetching(model: str, chat: ChatRequest) -> None:
-    """Raise UsageError if litellm would fetch an address in a message itself, to send what is there."""
-    if not any(_names_address(message.get("content")) for message in chat.messages):
+    """Raise UsageError if litellm would fetch an address in a message itself, or would write out too many `$ref`s."""
+    if expanded_bytes(chat) > _MOST_EXPANDED:
+        raise UsageError("The schemas of the request are too large once their $refs are written out.")
+    named = [part for message in chat.messages for part in _naming_address(message)]
+    if not named:
         return
     litellm = load_litellm()
     try:
-        provider = litellm.get_llm_provider(model)[1]
+        provider = litellm.get_llm_provider(model)[1] if "/" in model else "openai"
     except Exception:  # noqa: BLE001 - an unknown model fails in the call, with litellm's own message
         provider = ""
-    if provider not in _PASSED_ON.union(litellm.openai_compatible_providers):
-        said = f"{model} reads no URLs: send the image or file itself, as a data: URL."
-        raise UsageError(said)
+    passed_on = provider in _PASSED_ON.union(litellm.openai_compatible_providers)
+    if not passed_on or any(part.keys() - {"type", "image_url"} for part in named):
+        raise UsageError(f"{model} is sent no such URL: send the image or file itself, as a data: URL.")
 
 
-def _names_address(content: object) -> bool:
+def _naming_address(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the parts of a message that hold an address."""
+    content = message.get("content")
     parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
-    return any(_has_address({key: part[key] for key in part if key not in {"type", "text"}}) for part in parts)
+    return [part for part in parts if _has_address({key: part[key] for key in part if key not in {"type", "text"}})]
 
 
 def _has_address(value: object) -> bool:
     if isinstance(value, str):
-        return _REMOTE.match(value[:_SCHEME]) is not None
+        return _REMOTE.match(value.lstrip()[:_SCHEME]) is not None
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return any(map(_has_address, inner))
 

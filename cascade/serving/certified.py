@@ -73,6 +73,7 @@ class CertifiedPolicy:
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
         takes = policy.takes
+        self._whole = strategy
         self._strategy = strategy if takes is None else strategy.only(takes)
         self._walk = reference_walk(strategy) if takes is not None and takes.reference else None
         self._today, self._level = today, level
@@ -158,8 +159,8 @@ class CertifiedPolicy:
             return RunPlan(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
         if reasons and self._to_guide and self._each:
             kind = next(iter(self._each.values())).kind
-            strategy, fallback = fallback_of("guide", kind, self._strategy)
-            alone = None if strategy is self._strategy else reference_walk(self._strategy)
+            strategy, fallback = fallback_of("guide", kind, self._whole)
+            alone = None if strategy is self._whole else reference_walk(self._whole)
             return RunPlan(strategy, fallback, warnings=warnings, walk=alone, level=self._level)
         if stays and not audit and (certificate is None or get(certificate.kind).reference_keeps_it):
             held = None if reasons else certificate

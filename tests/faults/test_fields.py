@@ -11,7 +11,7 @@ import pytest
 from unit.server.served import asgi
 
 from cascade import Orchestrator
-from cascade.errors import ConfigError, RefusedFieldError, UsageError
+from cascade.errors import BudgetExceededError, ConfigError, RefusedFieldError, UsageError
 from cascade.providers.fields import OPENAI_OWN, OPTIONAL, STANDARD, is_closed
 
 from .server import FaultServer
@@ -119,7 +119,27 @@ TOOLS: dict[str, Any] = {
     "search": {"type": "web_search_20250305", "name": "web_search", "max_uses": 50},
     "code": {"googleSearch": {}, "type": "function", "function": {"name": "a", "parameters": {}}},
     "image": {"type": "image_generation"},
+    "inside": {"type": "function", "function": {"name": "a", "googleSearch": {}}},
 }
+FUNCTIONS: list[list[dict[str, Any]]] = [[{"googleSearch": {}}], [{"type": "mcp", "server_url": AWAY}]]
+MALFORMED: dict[str, Any] = {
+    "response_format": "x",
+    "functions": {"a": 1},
+    "tools": [{"type": "function", "function": "x"}],
+    "audio": [1],
+    "max_tokens": 10**400,
+}
+PARTS: list[Any] = [
+    {"type": "image_url"},
+    {"type": "image_url", "image_url": {"url": 1}},
+    {"type": "file", "file": "x"},
+    {"type": "input_audio", "input_audio": None},
+    7,
+]
+FETCHED = (
+    {"type": "file", "file": {"file_id": f"{AWAY}/a.pdf"}},
+    {"type": "file", "file": {"file_data": f"{' ' * 70}{AWAY}/a.pdf"}},
+)
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"{AWAY}/cat.png"}}]}]
 
 
@@ -147,7 +167,7 @@ def config(provider: str, address: str, **base: Any) -> dict[str, Any]:
         "provider": provider,
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "policy": {"kind": "fixed", "depth": 1},
-        "budget": {"per_question": 100},
+        "budget": {"per_question": 20},
         "traces": "off",
     }
 
@@ -194,7 +214,7 @@ async def test_tools_that_run_elsewhere_are_refused(
     served: Orchestrator, upstream: FaultServer, away: FaultServer, path: str, stream: bool, tool: str
 ) -> None:
     before = upstream.count()
-    if path == "/v1/responses" and tool == "code":
+    if path == "/v1/responses" and tool in ("code", "inside"):
         pytest.skip("a function of this form has its name elsewhere: the dialect reads the function alone")
     async with asgi(served) as client:
         extra = {"tools": [placed(TOOLS[tool], away)]}
@@ -291,6 +311,51 @@ async def test_litellm_fetches_no_address_of_a_message(model: str, stream: bool,
             body = {"model": "cascade", "messages": placed(IMAGE, away), "stream": stream}
             response = await client.post(PATHS[0], json=body)
     assert (response.status_code, away.paths) == (400, [])
+
+
+@pytest.mark.litellm
+@pytest.mark.parametrize("part", FETCHED)
+@pytest.mark.parametrize("model", ["openai/small", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"])
+@pytest.mark.parametrize("own", [True, False])
+def test_litellm_fetches_no_file_of_a_message(
+    part: Any, model: str, own: bool, upstream: FaultServer, away: FaultServer
+) -> None:
+    made = config("litellm", upstream.address)
+    place = {"api_base": upstream.address} if own else {}
+    made["models"]["base"] = {"model": model, "price": {"input": 1, "output": 1}, **place}
+    before = upstream.count()
+    with Orchestrator.from_config(made) as served, pytest.raises(UsageError):
+        served.chat([{"role": "user", "content": [placed(part, away)]}])
+    assert (upstream.count(), away.paths) == (before, [])
+
+
+@pytest.mark.parametrize("functions", FUNCTIONS)
+def test_functions_start_no_vendor_s_own_tools(served: Orchestrator, upstream: FaultServer, functions: Any) -> None:
+    before = upstream.count()
+    with pytest.raises(RefusedFieldError):
+        served.chat(HI, functions=functions)
+    assert upstream.count() == before
+
+
+def test_a_malformed_request_is_the_client_s_fault_and_costs_nobody_money(served: Orchestrator) -> None:
+    """litellm fails on such a request as if its server were down, which opened the breaker for all clients."""
+    for name, value in MALFORMED.items():
+        with pytest.raises(UsageError):
+            served.chat(HI, **{name: value})
+    for part in PARTS:
+        with pytest.raises(UsageError):
+            served.chat([{"role": "user", "content": [part]}])
+    assert served.chat(HI).text
+
+
+@pytest.mark.litellm
+def test_a_cap_counts_the_references_of_a_schema_as_they_are_written_out(served: Orchestrator) -> None:
+    both = {
+        f"a{n}": {"type": "object", "properties": {k: {"$ref": f"#/$defs/a{n + 1}"} for k in "xy"}} for n in range(20)
+    }
+    root = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a0"}}, "$defs": {**both, "a20": {"type": "string"}}}
+    with pytest.raises(BudgetExceededError):
+        served.chat(HI, tools=[{"type": "function", "function": {"name": "a", "parameters": root}}])
 
 
 def test_the_lists_do_not_contradict_each_other() -> None:

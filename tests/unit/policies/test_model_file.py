@@ -338,5 +338,6 @@ def test_settings_that_were_edited_are_refused(tmp_path: Path, change: Callable[
 def test_the_methods_are_the_same_wherever_they_are_listed() -> None:
     """They stand where they are served, in the settings, on the command line and in the model card."""
     assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
-    assert ("auto", *METHODS) == portfolio.METHODS
+    uncertified = {"cpo", "cpo_online"}  # `compare` measures them, no fit certifies them
+    assert {"auto", *METHODS} - uncertified == set(portfolio.METHODS)
     assert set(card.METHODS_IN_WORDS) == set(METHODS)
