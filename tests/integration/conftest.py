@@ -55,9 +55,9 @@ def pair() -> Iterator[Local]:
     provider.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pair_servers() -> Iterator[tuple[str, str]]:
-    """Return the addresses of servers of the demo's two models."""
+    """Return the addresses of fresh servers: a cache of earlier prompts changes the order of sums, and near-ties."""
     _need(*PAIR)
     base, guide = (start_server(name) for name in PAIR)
     yield _address(base), _address(guide)

@@ -46,16 +46,9 @@ def test_real_models_answer_judge_and_are_paid(here: list[Answer]) -> None:
 
 
 def said(answer: Answer) -> Any:
-    """Return what a replay repeats."""
+    """Return what must not depend on the way the models were reached."""
     counts = [(c.request.role, c.completion and (c.completion.text, c.completion.usage[:2])) for c in answer.calls]
     return answer.text, answer.answers, answer.stopped, counts, answer.cost_nano_usd
-
-
-def read(answer: Answer) -> Any:
-    """Return what must not depend on the way the models were reached: the first prompt as tokens, and who was asked."""
-    first = answer.calls[0]
-    assert first.completion is not None
-    return first.request.role, first.request.model, first.completion.usage.input_tokens
 
 
 @pytest.mark.parametrize("kind", ["openai_http", pytest.param("litellm", marks=pytest.mark.litellm)])
@@ -67,12 +60,7 @@ def test_over_the_wire_the_answers_and_counts_are_the_same(
         document["models"][place]["api_base"] = address
     with Orchestrator.from_config(document | {"provider": {"kind": kind}}) as orchestrator:
         there = orchestrator.ask_many(QUESTIONS[:2], concurrency=1)
-    for answer, local in zip(there, here[:2], strict=True):
-        # Texts may differ after a near-tie: a server's cache of prompts changes the order of sums.
-        assert read(answer) == read(local)
-        assert answer.stopped == local.stopped
-        assert answer.cost_nano_usd is not None
-        assert all(call.completion is not None and call.cost_nano_usd for call in answer.calls)
+    assert [said(answer) for answer in there] == [said(answer) for answer in here[:2]]
 
 
 @pytest.fixture(scope="module")
