@@ -74,8 +74,6 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
     else:
         yield Said(headline(proof), strong=True)
     yield Said(_promise(proof))
-    if proof.own is not None:
-        yield Said(f"{proof.own}.")
     ways = _ways(proof, width)
     yield ways
     yield Said(_legend(proof, ways.heads))
@@ -457,7 +455,6 @@ def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:
         "coin": None if proof.coin is None else {**proof.coin._asdict(), "ahead": proof.coin.ahead._asdict()},
         "clairvoyant_usd": proof.clairvoyant_usd,
         "impossible": proof.impossible,
-        "own_difference": proof.own,
         "segments": [one._asdict() for one in proof.segments],
         "lost": proof.lost,
         "unsolvable": proof.unsolvable,

@@ -164,7 +164,6 @@ def calibrate_policy(
         notes=(
             *(one.removesuffix(".") for one in said),
             *priced_said(chosen.table),
-            *(() if chosen.table.own is None else (chosen.table.own.said,)),
             *chosen.notes,
             *_pooled(found, chosen.table, guarantee),
             *_guessed(sample, guarantee),

@@ -32,8 +32,6 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
     first = tables[0]
     if len(tables) == 1:
         return first
-    from cascade.episodes.own_difference import pooled
-
     parents, answering = {table.parents for table in tables}, _at_each_step(tables)
     reordered = any(len(names) > 1 for names in answering)
     if len({_cascade(table) for table in tables}) > 1 or reordered or len(parents) > 1:
@@ -67,7 +65,6 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         truth=first.truth,
         parents=first.parents,
         labels=_labels(tables),
-        own=pooled(table.own for table in tables),
         uncached=_filled(tables, [table.uncached for table in tables], np.nan),
         unjudged=sum(table.unjudged for table in tables),
         bought=_filled(tables, [table.bought for table in tables], True),

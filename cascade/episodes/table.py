@@ -14,7 +14,6 @@ from cascade.guarantees.questions import Labels, Truth
 
 if TYPE_CHECKING:  # of logs that are read from rows
     from cascade.episodes.asked import Asker
-    from cascade.episodes.own_difference import OwnDifference
     from cascade.policies.scope import Kind
 
 
@@ -105,7 +104,6 @@ class EpisodeTable:
             `arrays` treats the steps as bought in the listed order, which is exact for any parents, since these come
             earlier. `graph` has the steps as nodes with parents.
         labels: the questions with judgements by people (`review.labels`); None if people did not judge.
-        own: how often the reference differs from itself, in the whole log; None if it answered no request twice.
         uncached: float64 (n, T), the cost of each step without prompt caches, in nano-USD; NaN = unknown. None if the
             log has no tokens read from a cache.
         bought: bool (n, T), the steps that were bought, in the log or in a policy's walk (`as_bought`), if some before
@@ -138,7 +136,6 @@ class EpisodeTable:
     truth: Truth | None = None
     parents: Parents | None = None
     labels: Labels | None = None
-    own: OwnDifference | None = None
     uncached: Floats | None = None
     bought: Bools | None = None
     kinds: tuple[Kind | None, ...] = ()

@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
-from cascade.episodes.own_difference import OwnDifference, OwnRun, own_difference
-from cascade.episodes.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, question_id, replay_of
+from cascade.episodes.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
 from cascade.episodes.table import AGREEMENT
 from cascade.errors import UsageError
 from cascade.guarantees.questions import Truth
@@ -97,7 +95,7 @@ class _Given:
     """The reference's outputs in one data set.
 
     `walked` has the guide's output by episode, `last` the latest step with an answer and its text. `audited` has the
-    episodes of audits, `asked` the hash of each episode's request.
+    episodes of audits.
     """
 
     walked: dict[str, str] = field(default_factory=dict)
@@ -107,14 +105,11 @@ class _Given:
     makers: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     audited: set[str] = field(default_factory=set)
     episodes: set[str] = field(default_factory=set)
-    asked: dict[str, str] = field(default_factory=dict)
 
     def take(self, row: Row) -> None:
         """Add one row."""
         name, step = row["episode_id"], row["step"] or 1
         self.episodes.add(name)
-        if name not in self.asked and row["question"] is not None:
-            self.asked[name] = question_id(row["question"], row["context"])
         if row["split"] == AUDIT:
             self.audited.add(name)
         if row["walk"] == GUIDE_ONLY:
@@ -169,12 +164,10 @@ class Relabelled:
     Attributes:
         truths: by data set, the reference and the comparator.
         rows: yields the rows, with the reference's output as `gold`, and as `correct` whether the answer equals it.
-        own: by data set, how often the reference differs from itself; None if it answered no request twice.
     """
 
     truths: Mapping[str, Truth]
     rows: Callable[[Dropped], Iterator[dict[str, Any]]]
-    own: Mapping[str, OwnDifference | None]
 
 
 def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | None = None) -> Relabelled:
@@ -214,27 +207,7 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
                 continue
             yield _judged(row, given, comparing)
 
-    return Relabelled(truths, rows, _own_differences(read, found, comparing))
-
-
-def _own_differences(
-    read: Callable[[], Iterable[Row]], found: Mapping[str, _Given], comparing: Comparator
-) -> dict[str, OwnDifference | None]:
-    """Return by data set how often the reference differs from itself; the log is read only if a request repeats."""
-    runs: dict[str, dict[str, OwnRun]] = {dataset: {} for dataset in found}
-    audits_alone = {dataset for dataset, given in found.items() if given.only_audits}
-    if any(len(set(given.asked.values())) < len(given.asked) for given in found.values()):
-        for row in read():
-            dataset, episode = row["dataset"] or "log", row["episode_id"]
-            given = found[dataset]
-            asked, output = given.asked.get(episode), given.output(episode)
-            unknown = asked is None or output is None or (dataset in audits_alone and episode not in given.audited)
-            if given.gives(row) and not unknown:
-                runs[dataset].setdefault(episode, OwnRun(str(asked), str(output), chat_of(row)))
-    judged = partial(same, comparing)
-    return {
-        dataset: own_difference(given.name(dataset), runs[dataset].values(), judged) for dataset, given in found.items()
-    }
+    return Relabelled(truths, rows)
 
 
 def _judged(row: Row, given: _Given, comparing: Comparator) -> dict[str, Any]:

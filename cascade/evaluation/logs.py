@@ -162,7 +162,7 @@ def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str |
 
     found = labelled_by_reference(rows, comparator)
     tables = tables_from_rows(found.rows(dropped), dropped)
-    told = [replace(table, truth=found.truths[table.dataset], own=found.own[table.dataset]) for table in tables]
+    told = [replace(table, truth=found.truths[table.dataset]) for table in tables]
     return Log(tuple(told), rows, matcher=comparator)
 
 

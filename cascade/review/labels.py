@@ -35,8 +35,7 @@ def tables_with(compared: Compared, harmless: Harmless, dropped: Dropped | None 
         for row, number in _numbered(compared, left_out)
     )
     tables = tables_from_rows(rows, left_out)
-    found = compared.relabelled
-    return [replace(table, truth=found.truths[table.dataset], own=found.own[table.dataset]) for table in tables]
+    return [replace(table, truth=compared.relabelled.truths[table.dataset]) for table in tables]
 
 
 def _numbered(compared: Compared, dropped: Dropped) -> Iterator[tuple[Mapping[str, Any], int]]:

@@ -141,7 +141,6 @@ class Proof:
         first_right: the share of questions that stopping at the first step answers rightly.
         signals: the AUROC of the first step's signals; empty if the first step answers all questions rightly, or none.
         unknown: what the log does not record, in words.
-        own: how often the reference differs from itself, in words; None if it answered no request twice.
         segments: the certified policies' figures on each segment, the worst first; a split without a policy counts as
             the reference.
         truth: what a right answer is compared with; None if labels say what is right.
@@ -174,7 +173,6 @@ class Proof:
     first_right: float
     signals: tuple[SignalUse, ...]
     unknown: tuple[str, ...]
-    own: str | None = None
     segments: tuple[SegmentFigures, ...] = ()
     truth: Truth | None = None
 
@@ -363,7 +361,6 @@ def _proof(
         first_right=float(first_step(judged).right.mean()),
         signals=tuple(signal_uses(judged)),
         unknown=(*left_out.said, *unknowns(table)),
-        own=None if table.own is None else table.own.said,
         truth=table.truth,
     )
 
