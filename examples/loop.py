@@ -183,9 +183,8 @@ class Client:
         answer.raise_for_status()
         told, guide = answer.headers, self.pair.message(self.pair.guide, body)
         served = answer.json()["choices"][0]["message"]
-        same = (
-            told["x-cascade-served-by"] == self.pair.guide
-            or self.pair.comparator.same(_text(served), _text(guide), self.pair.chat).correct
+        same = told["x-cascade-served-by"] == self.pair.guide or self.pair.comparator.same(
+            _text(served), _text(guide), self.pair.chat
         )
         saved = self.pair.price[self.pair.guide] - float(told["x-cascade-cost-usd"])
         return Asked(told["x-cascade-mode"], told["x-cascade-served-by"], same is not True, saved)

@@ -25,7 +25,7 @@ def main() -> None:
     """Judge three answers."""
     matcher = get_matcher("function", function=same_colour)
     for answer in ("Scarlet", "blue", "navy"):
-        print(answer, matcher.matches(answer, ["red"]).correct)
+        print(answer, matcher.matches(answer, ["red"]))
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def collect(
         concurrency: how many questions run at once.
         max_cost_usd: stop before the log costs more than this, in USD.
         walks: the names of the baselines to log too; ("all",) for all, () for none. By default the guide alone.
-        matcher: how answers are judged: exact, hotpotqa, choice, … By default, the form of the questions decides.
+        matcher: how answers are judged: exact, choice, number, … By default, the form of the questions decides.
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
         show: is called with the progress.

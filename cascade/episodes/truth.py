@@ -224,7 +224,7 @@ def _judged(row: Row, given: _Given, comparing: Comparator) -> dict[str, Any]:
 
 def same(comparing: Comparator, answer: str | None, output: str, request: ChatRequest | None) -> bool:
     """Whether an answer equals the reference's output; if the comparator cannot decide, it counts as different."""
-    return answer is not None and (answer == output or comparing.same(answer, output, request).correct is True)
+    return answer is not None and (answer == output or comparing.same(answer, output, request) is True)
 
 
 def _without_failure(row: Row, given: _Given) -> Any:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from cascade._names import loaded_on_use
 
 if TYPE_CHECKING:
-    from cascade.matching.base import Comparator, KeyedComparator, Matcher, QuestionMatcher, Verdict
-    from cascade.matching.exact import exact_match, only_number
+    from cascade.matching.base import Comparator, KeyedComparator, Matcher, QuestionMatcher
     from cascade.matching.judging import judge_rows
     from cascade.matching.registry import get_comparator, get_matcher, names
     from cascade.matching.same import answer_key, default_for, default_of
+    from cascade.matching.words import exact_match, only_number
 
 _HOMES = {
-    "base": "Comparator KeyedComparator Matcher QuestionMatcher Verdict",
-    "exact": "exact_match only_number",
+    "base": "Comparator KeyedComparator Matcher QuestionMatcher",
+    "words": "exact_match only_number",
     "judging": "judge_rows",
     "registry": "get_comparator get_matcher names",
     "same": "answer_key default_for default_of",
@@ -31,7 +31,6 @@ __all__ = [
     "KeyedComparator",
     "Matcher",
     "QuestionMatcher",
-    "Verdict",
     "answer_key",
     "default_for",
     "default_of",

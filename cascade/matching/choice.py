@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
+from cascade.matching.base import accepted
 from cascade.matching.reading import clean, stated
 from cascade.text import normalize_answer
 
@@ -27,31 +27,31 @@ class ChoiceMatcher:
     text. An answer that marks several letters is wrong. If the accepted answers have no letter and the answer is only
     a letter, its truth is unknown.
 
-    >>> ChoiceMatcher().matches("The answer is (b).", ["B", "Vienna"]).correct
+    >>> ChoiceMatcher().matches("The answer is (b).", ["B", "Vienna"])
     True
-    >>> ChoiceMatcher().matches("(A) or (B)", ["B"]).correct
+    >>> ChoiceMatcher().matches("(A) or (B)", ["B"])
     False
     """
 
     letters: str = DEFAULT_LETTERS
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer names the accepted option."""
         options = [clean(text) or "" for text in accepted(gold)]
         wanted = {letter for option in options if (letter := named_letter(option, self.letters))}
         texts = {key for option in options for text in (option, self._text(option)) if (key := normalize_answer(text))}
         if not texts:
-            return UNKNOWN
+            return None
         plain = clean(answer) or ""
         if normalize_answer(plain) in texts:
-            return RIGHT
+            return True
         letter = named_letter(plain, self.letters)
         if letter and wanted:
-            return Verdict(letter in wanted)
+            return letter in wanted
         text = normalize_answer(self._text(plain))
         if letter and not text:
-            return UNKNOWN
-        return RIGHT if text in texts else WRONG
+            return None
+        return text in texts
 
     def _text(self, plain: str) -> str:
         """Return the text behind the option's letter in what a cleaned text states, or all of it."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
-from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted, any_of
+from cascade.matching.base import accepted
 
 _FENCED = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
 _KEPT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
@@ -37,7 +37,7 @@ class CodeMatcher:
         command: the command that runs the tests; by default Python runs the file. `{file}` is the file's path.
         timeout_s: seconds until the tests, and all processes that they started, are killed, which counts as failed.
 
-    >>> CodeMatcher().matches("def double(x): return 2 * x", ["assert double(2) == 4"]).correct
+    >>> CodeMatcher().matches("def double(x): return 2 * x", ["assert double(2) == 4"])
     True
     """
 
@@ -47,22 +47,21 @@ class CodeMatcher:
         self._timeout_s = timeout_s
         self._passes = lru_cache(maxsize=4_096)(self._run)
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer's code passes one of the accepted tests."""
         tests = accepted(gold)
         if not tests:
-            return UNKNOWN
-        return any_of([RIGHT if self._passes(f"{code_in(answer)}\n\n{test}\n") else WRONG for test in tests])
+            return None
+        return any(self._passes(f"{code_in(answer)}\n\n{test}\n") for test in tests)
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:  # noqa: ARG002 - the Protocol's
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool | None:  # noqa: ARG002 - the Protocol's
         """Return whether both outputs pass the command's tests, or both fail."""
         if not self._own_tests:
             raise UsageError(
                 'Two outputs are compared by your tests: "code:command=python -m pytest -q /path/to/tests".'
             )
         mine, theirs = code_in(one), code_in(other)
-        same = mine == theirs or self._passes(mine) == self._passes(theirs)
-        return Verdict(same, float(same))
+        return mine == theirs or self._passes(mine) == self._passes(theirs)
 
     def _run(self, code: str) -> bool:
         """Return whether the command succeeds on the code in time."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest
-from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of, by_keys
+from cascade.matching.base import KeyedComparator, accepted
 from cascade.text import normalize_answer
 
-Leaf: TypeAlias = tuple[str, str]
-"""A value's path and the value: ("$.city", "'Wien'")."""
 
-
-class JsonMatcher:
+class JsonMatcher(KeyedComparator):
     """An answer is right if it is the same JSON value: 5.0 is 5; blanks and the order of keys do not matter.
 
     Text is compared unchanged. If the request has a JSON schema, a missing property has its default, and the order of a
@@ -25,36 +21,24 @@ class JsonMatcher:
         ignore: names of fields that do not count, at any depth, joined by "+".
         lists: "ordered" (the default), or "unordered" if the order of a list's items does not matter.
 
-    The score is the F1 over the leaves of both values.
-
-    >>> JsonMatcher().matches('{"b": 1.0, "a": "x"}', ['{"a": "x", "b": 1}']).correct
+    >>> JsonMatcher().matches('{"b": 1.0, "a": "x"}', ['{"a": "x", "b": 1}'])
     True
-    >>> JsonMatcher(ignore="note").matches('{"a": 1, "note": "sure"}', ['{"a": 1}']).correct
+    >>> JsonMatcher(ignore="note").matches('{"a": 1, "note": "sure"}', ['{"a": 1}'])
     True
     """
 
     def __init__(self, ignore: str = "", lists: str = "ordered") -> None:
         self._form = Form(frozenset(filter(None, ignore.split("+"))), lists == "ordered")
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON."""
         golds = [value for text in accepted(gold) if (value := self._value(text, None)) is not NOT_JSON]
         if not golds:
-            return UNKNOWN
+            return None
         given = self._value(answer, None)
         if given is NOT_JSON:
-            return Verdict(correct=False, score=0.0)
-        mine = Counter(leaves(given))
-        return any_of(Verdict(mine == other, f1(mine, other)) for other in (Counter(leaves(one)) for one in golds))
-
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
-        """Return whether two outputs are the same value."""
-        if one == other:
-            return Verdict(correct=True, score=1.0)
-        mine, theirs = self._value(one, request), self._value(other, request)
-        if mine is NOT_JSON or theirs is NOT_JSON:
-            return by_keys(_key(mine, one), _key(theirs, other))
-        return by_keys(spelled(mine), spelled(theirs), f1(Counter(leaves(mine)), Counter(leaves(theirs))))
+            return False
+        return spelled(given) in map(spelled, golds)
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the value in one spelling; an output that is not JSON is the same only as one with the same words."""
@@ -72,10 +56,6 @@ class JsonMatcher:
 
 def _key(value: Any, output: str) -> str:
     return f"text {normalize_answer(output)}" if value is NOT_JSON else spelled(value)
-
-
-class Unordered(list[Any]):
-    """A list whose order does not matter; its items are sorted by their spelling."""
 
 
 class Form(NamedTuple):
@@ -103,7 +83,7 @@ class Form(NamedTuple):
             made = [self.of(item, items) for item in value]
             if self.ordered and not (isinstance(schema, dict) and schema.get("uniqueItems") is True):
                 return made
-            return Unordered(sorted(made, key=spelled))
+            return sorted(made, key=spelled)
         return int(value) if kind is float and value.is_integer() else value
 
     def _object(self, value: Mapping[str, Any], inside: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,30 +115,3 @@ def read_json(text: str) -> Any:
         return _decode(bare)
     except (ValueError, RecursionError):
         return NOT_JSON
-
-
-def leaves(value: Any, path: str = "$") -> Iterator[Leaf]:
-    """Yield each leaf of a JSON value in one form; an empty object or list is a leaf.
-
-    An item of a list whose order does not matter is compared whole: its leaves must not mix with another item's.
-
-    >>> list(leaves({"a": [1, "x"]}))
-    [('$.a[0]', '1'), ('$.a[1]', "'x'")]
-    """
-    if isinstance(value, dict) and value:
-        for name, item in value.items():
-            yield from leaves(item, f"{path}.{name}" if name.isidentifier() else f"{path}[{spelled(name)}]")
-    elif isinstance(value, Unordered) and value:
-        yield from ((f"{path}[]", spelled(item)) for item in value)
-    elif isinstance(value, list) and value:
-        for place, item in enumerate(value):
-            yield from leaves(item, f"{path}[{place}]")
-    else:
-        yield path, spelled(value)
-
-
-def f1(mine: Counter[Leaf], other: Counter[Leaf]) -> float:
-    """Return the F1 of two sets of leaves, 1 if both are the same."""
-    common = sum((mine & other).values())
-    size = sum(mine.values()) + sum(other.values())
-    return 2 * common / size if size else 1.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from cascade.chat import ChatRequest
-from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
+from cascade.matching.base import accepted
 from cascade.text import data_block, normalize_answer
 from cascade.types import Message
 
@@ -49,7 +49,7 @@ class JudgeMatcher:
         ask: sends messages, returns the reply. Use a temperature of 0 and a model that did not write the answers.
 
     >>> judge = JudgeMatcher(lambda messages: "Yes.")
-    >>> judge.matches("Donau", ["Danube"]).correct
+    >>> judge.matches("Donau", ["Danube"])
     True
     """
 
@@ -57,39 +57,39 @@ class JudgeMatcher:
         self._ask = lru_cache(maxsize=4_096)(lambda messages: read_verdict(ask(messages)))
         self._choose = lru_cache(maxsize=4_096)(lambda messages: read_preference(ask(messages)))
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return the judge's verdict without the question."""
         return self.matches_question("", answer, gold)
 
-    def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> bool | None:
         """Return the judge's verdict on an answer to a question."""
         golds = [one for one in accepted(gold) if one.strip()]
         if not golds:
-            return UNKNOWN
+            return None
         if not answer.strip():
-            return WRONG
+            return False
         key = normalize_answer(answer)
         # `normalize_answer` reads the start of a text; long answers may differ after it.
         if len(answer) <= _READ_AT_MOST and any(normalize_answer(one) == key for one in golds):
-            return RIGHT
+            return True
         return self._ask(messages_for(question, answer, golds))
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool | None:
         """Return whether two outputs serve a request equally well, by the model's verdict in both orders.
 
         If it prefers the same output in both orders, the outputs differ; if its preference changes with the order, the
         result is unknown.
         """
         if one.strip() == other.strip():
-            return Verdict(correct=True, score=1.0)
+            return True
         asked = "" if request is None else request.canonical
         first, second = (self._preferred(asked, *pair) for pair in ((one, other), (other, one)))
         if None in {first, second}:
-            return UNKNOWN
+            return None
         if first == second == _EQUAL:
-            return Verdict(correct=True, score=1.0)
+            return True
         swapped = {_FIRST: _SECOND, _SECOND: _FIRST}
-        return Verdict(correct=False, score=0.0) if first != _EQUAL and swapped.get(second or "") == first else UNKNOWN
+        return False if first != _EQUAL and swapped.get(second or "") == first else None
 
     def _preferred(self, asked: str, first: str, second: str) -> str | None:
         fields = {**({"request": asked} if asked else {}), "first": first, "second": second}
@@ -118,17 +118,17 @@ def messages_for(question: str, answer: str, gold: Sequence[str]) -> tuple[Messa
     return (Message("system", _RULE), Message("user", f"{block}\nIs the answer right? Reply Yes or No."))
 
 
-def read_verdict(reply: str) -> Verdict:
+def read_verdict(reply: str) -> bool | None:
     """Return the verdict of a judge's reply; unknown unless it begins with a verdict and does not contradict it.
 
-    >>> [read_verdict(said).correct for said in ("Yes.", "**No**, it differs", "Yes and no", "I think so", "")]
+    >>> [read_verdict(said) for said in ("Yes.", "**No**, it differs", "Yes and no", "I think so", "")]
     [True, False, None, None, None]
     """
     start = reply[:_READ_AT_MOST]
     found = _VERDICT.match(start)
     if found is None:
-        return UNKNOWN
+        return None
     word = found[1].lower()
     if any(other.lower() != word for other in _EITHER.findall(start, found.end())):
-        return UNKNOWN
-    return Verdict(word == "yes")
+        return None
+    return word == "yes"

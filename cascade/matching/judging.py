@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cascade.errors import UsageError, quote
-from cascade.matching.base import Matcher, QuestionMatcher, Verdict
+from cascade.matching.base import Matcher, QuestionMatcher
 
 
 def judge_rows(
@@ -27,29 +27,20 @@ def judge_rows(
 
     >>> from cascade.matching import get_matcher
     >>> log = [{"answer": "The Danube.", "gold": ["Danube"], "correct": None}]
-    >>> list(judge_rows(log, get_matcher("squad")))
+    >>> list(judge_rows(log, get_matcher("exact")))
     [{'answer': 'The Danube.', 'gold': ['Danube'], 'correct': True}]
     """
     for number, row in enumerate(rows, 1):
-        if not (overwrite or row.get("correct") is None):
-            _gold(row, number)
+        gold, answer = _gold(row, number), row.get("answer")
+        if answer is None or not gold or not (overwrite or row.get("correct") is None):
             yield dict(row)
             continue
-        verdict = judge_row(row, number, matcher)
-        yield dict(row) if verdict is None else {**row, "correct": verdict.correct}
+        if not isinstance(answer, str):
+            raise UsageError(f"{_place(row, number)}: the answer is not a text but {type(answer).__name__}.")
+        yield {**row, "correct": _verdict(matcher, row, answer, gold)}
 
 
-def judge_row(row: Mapping[str, Any], number: int, matcher: Matcher) -> Verdict | None:
-    """Return the verdict on one row, the `number`-th; None if it has no answer or no accepted answer."""
-    answer, gold = row.get("answer"), _gold(row, number)
-    if answer is None or not gold:
-        return None
-    if not isinstance(answer, str):
-        raise UsageError(f"{_place(row, number)}: the answer is not a text but {type(answer).__name__}.")
-    return _verdict(matcher, row, answer, gold)
-
-
-def _verdict(matcher: Matcher, row: Mapping[str, Any], answer: str, gold: tuple[str, ...]) -> Verdict:
+def _verdict(matcher: Matcher, row: Mapping[str, Any], answer: str, gold: tuple[str, ...]) -> bool | None:
     question = row.get("question")
     if isinstance(question, str) and isinstance(matcher, QuestionMatcher):
         return matcher.matches_question(question, answer, gold)

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from cascade.errors import MissingExtraError, UsageError, quote
 from cascade.forks import after_fork, keep
-from cascade.matching.base import RIGHT, UNKNOWN, Verdict, accepted
-from cascade.matching.exact import only_number
+from cascade.matching.base import accepted
 from cascade.matching.reading import clean, same_text, stated
+from cascade.matching.words import only_number
 
 DEFAULT_TIMEOUT_S = 10.0
 """Ordinary formulas take 1 to 300 ms; the margin keeps a loaded machine from changing a result."""
@@ -51,13 +51,13 @@ class MathMatcher:
         self._pool, self._compare = pool, _remembering(pool)
         weakref.finalize(self, pool.close)
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer's formula equals an accepted one's."""
         golds = accepted(gold)
         if any(same_text(answer, one, fold=False) for one in golds):
-            return RIGHT
+            return True
         wanted = tuple([found for found in map(as_latex, golds) if found is not None])
-        return self._compare(as_latex(answer) or "", wanted) if wanted else UNKNOWN
+        return self._compare(as_latex(answer) or "", wanted) if wanted else None
 
     def close(self) -> None:
         """End the worker processes. The matcher may still be used; it starts new ones."""
@@ -70,15 +70,15 @@ class MathMatcher:
         self.close()
 
 
-def _remembering(pool: Pool) -> Callable[[str, tuple[str, ...]], Verdict]:
+def _remembering(pool: Pool) -> Callable[[str, tuple[str, ...]], bool | None]:
     """Return the comparison with a cache of its last results, since the steps of a walk repeat a few answers."""
 
     @lru_cache(maxsize=4_096)
-    def compare(answer: str, gold: tuple[str, ...]) -> Verdict:
+    def compare(answer: str, gold: tuple[str, ...]) -> bool | None:
         reply = pool.ask({"gold": list(gold), "answer": answer})
         if reply is None or not reply.get("readable"):
-            return UNKNOWN
-        return Verdict(correct=reply["correct"] is True)
+            return None
+        return reply["correct"] is True
 
     return compare
 

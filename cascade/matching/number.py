@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import islice
 from typing import NamedTuple
 
-from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
+from cascade.matching.base import accepted
 from cascade.matching.reading import clean, remembering, same_text, stated
 
 
@@ -25,27 +25,27 @@ class NumberMatcher:
         rel: relative tolerance, 0 by default.
         abs: absolute tolerance, 0 by default.
 
-    >>> NumberMatcher().matches("about 1,500 m", ["1500"]).correct, NumberMatcher().matches("3 or 4", ["3"]).correct
+    >>> NumberMatcher().matches("about 1,500 m", ["1500"]), NumberMatcher().matches("3 or 4", ["3"])
     (True, False)
-    >>> NumberMatcher(rel=Fraction("0.01")).matches("3.14", ["3.14159"]).correct
+    >>> NumberMatcher(rel=Fraction("0.01")).matches("3.14", ["3.14159"])
     True
     """
 
     rel: Fraction = Fraction(0)
     abs: Fraction = Fraction(0)
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer's number is that of an accepted answer."""
         golds = accepted(gold)
         if any(same_text(answer, one, fold=False) for one in golds):
-            return RIGHT
+            return True
         wanted = [quantity for quantity in map(only_quantity, golds) if quantity is not None]
         if not wanted:
-            return UNKNOWN
+            return None
         said = _read(answer)
         if said.unreadable or not said.quantities:
-            return WRONG
-        return Verdict(any(all(self._agree(one, other) for one in said.quantities) for other in wanted))
+            return False
+        return any(all(self._agree(one, other) for one in said.quantities) for other in wanted)
 
     def _agree(self, said: Quantity, wanted: Quantity) -> bool:
         if said.relation != wanted.relation:

@@ -14,23 +14,20 @@ from cascade.errors import CascadeError, UsageError, quote
 from cascade.matching.base import ByMatching, Comparator, Matcher
 from cascade.registry import Registry, callable_alone, imported
 
-_OFFICIAL = "cascade.matching.official"
 MATCHERS: Registry[Callable[..., Matcher]] = Registry(
     "matcher",
     "cascade.matchers",
     {
-        "text": "cascade.matching.exact:TextMatcher",
-        "label": "cascade.matching.label:LabelMatcher",
-        "exact": "cascade.matching.exact:ExactMatcher",
-        "squad": f"{_OFFICIAL}:SquadMatcher",
-        "hotpotqa": f"{_OFFICIAL}:HotpotQAMatcher",
+        "text": "cascade.matching.words:TextMatcher",
+        "label": "cascade.matching.words:LabelMatcher",
+        "exact": "cascade.matching.words:ExactMatcher",
         "choice": "cascade.matching.choice:ChoiceMatcher",
         "number": "cascade.matching.number:NumberMatcher",
         "math": "cascade.matching.maths:MathMatcher",
         "json": "cascade.matching.json_value:JsonMatcher",
         "tool_calls": "cascade.matching.tool_calls:ToolCallsMatcher",
         "code": "cascade.matching.code:CodeMatcher",
-        "function": "cascade.matching.function:FunctionMatcher",
+        "function": "cascade.matching.base:FunctionMatcher",
         "judge": "cascade.matching.judge:JudgeMatcher",
         "request": "cascade.matching.same:RequestMatcher",
     },
@@ -63,14 +60,6 @@ def fraction(value: Any) -> Fraction:
         raise ValueError("is not a number") from None
     if read < 0:
         raise ValueError("must not be negative")
-    return read
-
-
-def share(value: Any) -> Fraction:
-    """Return a number above 0 and at most 1."""
-    read = fraction(value)
-    if not 0 < read <= 1:
-        raise ValueError("must be above 0 and at most 1")
     return read
 
 
@@ -147,8 +136,6 @@ class Options(NamedTuple):
 
 
 OPTIONS: Mapping[str, Options] = {
-    "squad": Options({"f1": share}),
-    "hotpotqa": Options({"f1": share}),
     "choice": Options({"letters": letters}),
     "number": Options({"rel": fraction, "abs": fraction}),
     "math": Options({"timeout_s": seconds, "workers": count}),
@@ -158,7 +145,7 @@ OPTIONS: Mapping[str, Options] = {
     ),
     "label": Options({"labels": str}),
     "code": Options({"command": str, "timeout_s": seconds}),
-    "function": Options({"function": function_or_name, "at_least": share}, needed=("function",)),
+    "function": Options({"function": function_or_name}, needed=("function",)),
     "judge": Options({"ask": function}, needed=("ask",)),
 }
 """The options of the built-in matchers. An installed matcher checks its own."""
@@ -172,7 +159,7 @@ def names() -> tuple[str, ...]:
 def get_matcher(spec: str, **given: Any) -> Matcher:
     """Return the matcher that a spec names.
 
-    A spec is a name, or a name with options after a colon: "number:rel=1e-3,abs=0.5", "squad:f1=0.8",
+    A spec is a name, or a name with options after a colon: "number:rel=1e-3,abs=0.5",
     "function:my_module.is_right". Options that are not texts, such as the judge's `ask`, are given as keywords.
 
     Raises:
@@ -180,8 +167,8 @@ def get_matcher(spec: str, **given: Any) -> Matcher:
         problem.
         MissingExtraError: the matcher's package is not installed; it has the pip command.
 
-    >>> get_matcher("squad:f1=0.8").matches("the blue Danube", ["Danube"])
-    Verdict(correct=False, score=0.6666666666666666)
+    >>> get_matcher("number:rel=1e-2").matches("about 4.98 km", ["5 km"])
+    True
     """
     name, _, written = spec.partition(":")
     name = name.strip()
@@ -198,7 +185,7 @@ def get_matcher(spec: str, **given: Any) -> Matcher:
 def get_comparator(spec: str, **given: Any) -> Comparator:
     """Return the comparator that a spec names, as `get_matcher` reads it; any matcher can compare two outputs.
 
-    >>> get_comparator("label:labels=spam|ham").same("Spam.", "it is spam").correct
+    >>> get_comparator("label:labels=spam|ham").same("Spam.", "it is spam")
     True
     """
     made = get_matcher(spec, **given)

@@ -11,7 +11,7 @@ from cascade.errors import UsageError
 from cascade.text import normalize_answer
 
 if TYPE_CHECKING:
-    from cascade.matching.base import KeyedComparator, Verdict
+    from cascade.matching.base import KeyedComparator
 
 _FREE_TEXT = (
     "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator "
@@ -57,11 +57,11 @@ def _chosen(name: str, warning: str | None = None) -> Chosen:
 class RequestMatcher:
     """Compares each output by its own request's comparator (`default_for`), for logs with several kinds of requests.
 
-    >>> RequestMatcher().same("The Danube.", "danube").correct
+    >>> RequestMatcher().same("The Danube.", "danube")
     True
     """
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Raise UsageError: without the request there is no rule to compare an answer with an accepted one."""
         del answer, gold
         raise UsageError(
@@ -69,7 +69,7 @@ class RequestMatcher:
             "tool_calls, json, label or another."
         )
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool | None:
         """Return whether two outputs are the same answer to the request."""
         return default_for(request).comparator.same(one, other, request)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, function_of
-from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of, by_keys
-from cascade.matching.json_value import NOT_JSON, Form, JsonMatcher, Leaf, f1, leaves, read_json, spelled
+from cascade.matching.base import KeyedComparator, accepted, any_of
+from cascade.matching.json_value import NOT_JSON, Form, JsonMatcher, read_json, spelled
 from cascade.text import normalize_answer
 
 _MOST_CALLS = 64
@@ -25,14 +24,13 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
 
 
-class ToolCallsMatcher:
+class ToolCallsMatcher(KeyedComparator):
     """An answer is right if it calls the same tools with the same arguments, compared as JSON.
 
     A dot in a name counts as "_". An accepted answer is a JSON list of calls, `[{"name": …, "arguments": {…}}]` (an
     empty list: no tool should be called), or an object with the accepted values of each argument,
     `{"name": {"argument": [value, …]}}`, as in the Berkeley Function Calling Leaderboard; an empty text among the
-    values means that the argument may be left out. The score is the F1 over names and arguments; for accepted values
-    there is none.
+    values means that the argument may be left out.
 
     For two outputs of a request, a missing argument has the default of the tool's schema, and answers without a call
     are the same in any wording, unless the request wants JSON.
@@ -43,31 +41,21 @@ class ToolCallsMatcher:
 
     >>> matcher = ToolCallsMatcher()
     >>> matcher.matches('[{"name": "add", "arguments": {"a": 1.0}}]', ['[{"arguments": {"a": 1}, "name": "add"}]'])
-    Verdict(correct=True, score=1.0)
-    >>> matcher.matches('[{"name": "add", "arguments": {"a": 1}}]', ['{"add": {"a": [1, "1"], "b": [0, ""]}}']).correct
+    True
+    >>> matcher.matches('[{"name": "add", "arguments": {"a": 1}}]', ['{"add": {"a": [1, "1"], "b": [0, ""]}}'])
     True
     """
 
     def __init__(self, order: str = "any", words: str = "ignored") -> None:
         self._any_order, self._words = order == "any", words == "compared"
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer makes one of the accepted sets of calls; unknown if none can be read."""
         golds = [value for text in accepted(gold) if isinstance(value := read_json(text), list | dict)]
         if not golds:
-            return UNKNOWN
+            return None
         calls = read_calls(answer)
         return any_of(self._compared(calls, value) for value in golds)
-
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
-        """Return whether two outputs make the same calls."""
-        if one == other:
-            return Verdict(correct=True, score=1.0)
-        mine, theirs = self._read(one, request), self._read(other, request)
-        keys = self._key(mine, one, request), self._key(theirs, other, request)
-        if keys[0] == keys[1] or not (mine and theirs):
-            return by_keys(*keys)
-        return by_keys(*keys, f1(self._parts(mine), self._parts(theirs)))
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the calls in one spelling: `[]` for an answer without a call, its words if it cannot be read."""
@@ -85,35 +73,23 @@ class ToolCallsMatcher:
 
     def _key(self, calls: list[Call] | None, output: str, request: ChatRequest | None) -> str:
         if calls:
-            made = [spelled(tuple(one)) for one in calls]
-            return f"[{','.join(sorted(made) if self._any_order else made)}]"
+            return f"[{','.join(self._spelled(calls))}]"
         if request is not None and request.wants_json:
             return _JSON.key(output, request)
         return "[]" if calls is not None and not self._words else f"text {normalize_answer(output)}"
 
-    def _compared(self, calls: list[Call] | None, gold: list[Any] | dict[str, Any]) -> Verdict:
+    def _compared(self, calls: list[Call] | None, gold: list[Any] | dict[str, Any]) -> bool | None:
         if isinstance(gold, dict):
-            return Verdict(calls is not None and self._accepted(calls, gold))
+            return calls is not None and self._accepted(calls, gold)
         wanted = _calls_in(gold)
         if wanted is None:
-            return UNKNOWN
-        if calls is None or not calls or not wanted:
-            same = not calls and not wanted
-            return Verdict(same, float(same))
-        mine, other = (self._parts([Call(name, _FORM.of(given)) for name, given in one]) for one in (calls, wanted))
-        return Verdict(mine == other, f1(mine, other))
+            return None
+        mine, other = ([Call(name, _FORM.of(given)) for name, given in one] for one in (calls or (), wanted))
+        return self._spelled(mine) == self._spelled(other)
 
-    def _parts(self, calls: Sequence[Call]) -> Counter[Leaf]:
-        """Return names and arguments of calls in one form. Calls of one tool are numbered, in any order sorted."""
-        listed = [(one.name, tuple(leaves(one.arguments))) for one in calls]
-        parts: Counter[Leaf] = Counter()
-        seen: Counter[str] = Counter()
-        for place, (name, inside) in enumerate(sorted(listed, key=_by_content) if self._any_order else listed):
-            seen[name] += 1
-            here = f"{name} {seen[name]}" if self._any_order else f"{place} {name}"
-            parts[here, "called"] += 1
-            parts.update((f"{here} {path}", value) for path, value in inside)
-        return parts
+    def _spelled(self, calls: Sequence[Call]) -> list[str]:
+        spellings = [spelled(tuple(call)) for call in calls]
+        return sorted(spellings) if self._any_order else spellings
 
     def _accepted(self, calls: Sequence[Call], gold: Mapping[str, Any]) -> bool:
         """Whether the calls are the accepted ones."""
@@ -141,10 +117,6 @@ def _assigned(calls: Sequence[Call], left: Sequence[tuple[str, Mapping[str, Any]
         if _fits(calls[0], *one) and _assigned(calls[1:], [*left[:place], *left[place + 1 :]], any_order):
             return True
     return False
-
-
-def _by_content(one: tuple[str, tuple[Leaf, ...]]) -> tuple[str, list[Leaf]]:
-    return one[0], sorted(one[1])
 
 
 def read_calls(text: str) -> list[Call] | None:
@@ -202,8 +174,8 @@ def _same(mine: Any, other: Any) -> bool:
     if isinstance(mine, list) and isinstance(other, list):
         return len(mine) == len(other) and all(map(_same, mine, other))
     if isinstance(mine, Mapping) and isinstance(other, Mapping):  # the accepted values of an object may be nested
-        return _fit(mine, other) or _leaves_of(mine) == _leaves_of(other)
-    return _leaves_of(mine) == _leaves_of(other)
+        return _fit(mine, other) or _spelling(mine) == _spelling(other)
+    return _spelling(mine) == _spelling(other)
 
 
 def _letters(text: str) -> str:
@@ -213,5 +185,5 @@ def _letters(text: str) -> str:
 _NO_MATTER = frozenset(" ,./-_*^")
 
 
-def _leaves_of(value: Any) -> list[Leaf]:
-    return sorted(leaves(_FORM.of(value)))
+def _spelling(value: Any) -> str:
+    return spelled(_FORM.of(value))

@@ -26,4 +26,4 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
     from cascade.matching import get_matcher
 
     rule, gold = get_matcher(matcher), (right,) if isinstance(right, str) else tuple(right)
-    return lambda text: rule.matches(text, gold).correct
+    return lambda text: rule.matches(text, gold)

@@ -7,13 +7,12 @@ from fractions import Fraction
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cascade.matching import Matcher, Verdict, get_matcher
+from cascade.matching import Matcher, get_matcher
 from cascade.matching.choice import DEFAULT_LETTERS
 from cascade.matching.number import NumberMatcher, find_words, only_quantity
-from cascade.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
 from cascade.matching.reading import clean, same_text, stated
 
-NAMES = ("exact", "squad", "hotpotqa", "choice", "number")
+NAMES = ("exact", "choice", "number")
 MATCHERS: dict[str, Matcher] = {name: get_matcher(name) for name in NAMES}
 
 WORDS = st.sampled_from(
@@ -44,30 +43,27 @@ WORDS = st.sampled_from(
     ]
 )
 TEXT = st.text() | st.lists(WORDS, max_size=12).map(" ".join) | st.lists(WORDS, max_size=12).map("".join)
-TOKENS = st.lists(st.sampled_from(["the", "danube", "rhine", "yes", "no", "noanswer", "a", "b.", "5"]), max_size=6)
 
 
 @given(st.sampled_from(NAMES), TEXT)
 def test_an_accepted_answer_is_right(name: str, text: str) -> None:
     assume(clean(text))
-    assert MATCHERS[name].matches(text, [text]).correct is True
+    assert MATCHERS[name].matches(text, [text]) is True
 
 
 @given(st.sampled_from(NAMES), TEXT, TEXT)
 def test_one_of_several_accepted_answers_is_enough(name: str, text: str, other: str) -> None:
     assume(clean(text))
-    alone = MATCHERS[name].matches(text, [text]).correct
-    assert MATCHERS[name].matches(text, [other, text]).correct is alone
+    alone = MATCHERS[name].matches(text, [text])
+    assert MATCHERS[name].matches(text, [other, text]) is alone
 
 
 @given(st.sampled_from(NAMES), TEXT, st.lists(TEXT, max_size=3))
 def test_any_text_gets_a_verdict(name: str, answer: str, gold: list[str]) -> None:
     verdict = MATCHERS[name].matches(answer, gold)
-    assert isinstance(verdict, Verdict)
-    assert verdict.correct in {True, False, None}
-    assert verdict.score is None or 0 <= verdict.score <= 1
-    assert gold or verdict.correct is None
-    assert MATCHERS[name].matches(answer, gold) == verdict
+    assert verdict in {True, False, None}
+    assert gold or verdict is None
+    assert MATCHERS[name].matches(answer, gold) is verdict
 
 
 # Not of multiple choice: beside a letter a text that was right may be overruled, as it should.
@@ -76,30 +72,13 @@ def test_any_text_gets_a_verdict(name: str, answer: str, gold: list[str]) -> Non
 )
 def test_more_accepted_answers_never_make_a_right_answer_wrong(name: str, gold: str, form: str, more: str) -> None:
     answer = form.format(gold.replace("{", "(").replace("}", ")"))
-    if MATCHERS[name].matches(answer, [gold]).correct is True:
-        assert MATCHERS[name].matches(answer, [gold, more]).correct is True
-
-
-@given(TEXT | TOKENS.map(" ".join), TEXT | TOKENS.map(" ".join))
-def test_the_official_rules_are_symmetric(one: str, other: str) -> None:
-    for matcher in (SquadMatcher(), HotpotQAMatcher(), SquadMatcher(Fraction(1, 2))):
-        here, there = matcher.matches(one, [other]), matcher.matches(other, [one])
-        assert here.correct == there.correct
-        assert abs((here.score or 0) - (there.score or 0)) < 1e-12
-
-
-@given(TOKENS.map(" ".join), TOKENS.map(" ".join))
-def test_hotpotqa_gives_no_more_than_squad(one: str, other: str) -> None:
-    squad, hotpot = SquadMatcher().matches(one, [other]), HotpotQAMatcher().matches(one, [other])
-    assert hotpot.correct == squad.correct
-    assert (hotpot.score or 0) <= (squad.score or 0)
+    if MATCHERS[name].matches(answer, [gold]) is True:
+        assert MATCHERS[name].matches(answer, [gold, more]) is True
 
 
 @given(TEXT)
 @example("A.N.")
 def test_normalising_twice_is_normalising_once(text: str) -> None:
-    once = official_normalize(text)
-    assert official_normalize(once) == once
     plain = clean(text)
     assert plain is None or clean(plain) == plain
     assert plain is None or plain == "" or stated(plain)
@@ -131,20 +110,20 @@ def test_a_whole_number_is_the_same_in_any_form(number: int) -> None:
         f"**{number}**",
         f"{number:,}".replace("-", "−"),
     ]
-    assert [form for form in forms if NumberMatcher().matches(form, [str(number)]).correct is not True] == []
+    assert [form for form in forms if NumberMatcher().matches(form, [str(number)]) is not True] == []
 
 
 @given(NUMBERS, NUMBERS)
 def test_numbers_are_equal_when_their_values_are(one: Fraction, other: Fraction) -> None:
     matcher = NumberMatcher()
-    assert matcher.matches(str(one), [str(other)]).correct is (one == other)
-    assert matcher.matches(str(other), [str(one)]).correct is (one == other)
+    assert matcher.matches(str(one), [str(other)]) is (one == other)
+    assert matcher.matches(str(other), [str(one)]) is (one == other)
 
 
 @given(NUMBERS, NUMBERS, st.fractions(0, 1, max_denominator=100), st.fractions(0, 100, max_denominator=100))
 def test_a_tolerance_is_what_its_formula_says(one: Fraction, other: Fraction, rel: Fraction, most: Fraction) -> None:
     right = abs(one - other) <= max(most, rel * abs(other))
-    assert NumberMatcher(rel, most).matches(str(one), [str(other)]).correct is right
+    assert NumberMatcher(rel, most).matches(str(one), [str(other)]) is right
 
 
 QUANTITY = st.builds(
@@ -185,7 +164,7 @@ def in_words(number: int) -> str:
 @given(st.integers(0, 10**12 - 1) | st.integers(0, 1_000))
 def test_a_number_in_words_is_the_number(number: int) -> None:
     assert [one.value for one in find_words(f"it was {in_words(number)} years")] == [number]
-    assert NumberMatcher().matches(in_words(number), [str(number)]).correct is True
+    assert NumberMatcher().matches(in_words(number), [str(number)]) is True
 
 
 @given(st.sampled_from(DEFAULT_LETTERS), st.sampled_from(DEFAULT_LETTERS))
@@ -193,7 +172,7 @@ def test_a_letter_is_itself_in_any_form(one: str, other: str) -> None:
     forms = [one, one.lower(), f"({one})", f"{one}.", f"{one})", f"Answer: {one}", f"the answer is ({one.lower()})"]
     forms += [f"**{one}**", f"\\boxed{{{one}}}", f"{one}. Some text", f"({one}) some text"]
     matcher = MATCHERS["choice"]
-    assert [form for form in forms if matcher.matches(form, [other]).correct is not (one == other)] == []
+    assert [form for form in forms if matcher.matches(form, [other]) is not (one == other)] == []
     if one != other:
-        assert matcher.matches(f"{one} or {other}", [one]).correct is False
-        assert matcher.matches(f"({one}) or ({other})", [one]).correct is False
+        assert matcher.matches(f"{one} or {other}", [one]) is False
+        assert matcher.matches(f"({one}) or ({other})", [one]) is False

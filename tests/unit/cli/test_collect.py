@@ -112,7 +112,7 @@ def test_which_walks_are_logged_is_chosen(cli: Cli, flags: tuple[str, ...], walk
 
 @pytest.mark.usefixtures("settings", "questions")
 def test_limit_dataset_and_matcher_are_taken(cli: Cli) -> None:
-    flags = ("--limit", "2", "--dataset", "mine", "--matcher", "squad:f1=0.1", "--concurrency", "1")
+    flags = ("--limit", "2", "--dataset", "mine", "--matcher", "number:rel=0.1", "--concurrency", "1")
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags).code == 0
     assert {row["episode_id"] for row in rows()} == {"q1", "q2"}
     assert {row["dataset"] for row in rows()} == {"mine"}

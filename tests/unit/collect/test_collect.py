@@ -40,7 +40,7 @@ from cascade.errors import (
     UsageError,
 )
 from cascade.guarantees.questions import reference_known, reference_right
-from cascade.matching import Verdict, get_matcher
+from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
@@ -218,12 +218,12 @@ class _Told:
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         raise AssertionError("the question is known")
 
-    def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> Verdict:
+    def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> bool | None:
         self.told.append((question, answer, tuple(gold)))
-        return Verdict(None)
+        return None
 
 
 def test_a_matcher_that_wants_the_question_is_told_it(log: Path) -> None:
@@ -709,7 +709,7 @@ def test_questions_that_were_not_asked_because_it_stopped_did_not_fail(log: Path
 
 def test_a_matcher_that_breaks_leaves_what_was_paid_on_record(log: Path) -> None:
     class Broken:
-        def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
             raise UsageError("this matcher is broken")
 
     models = Models()

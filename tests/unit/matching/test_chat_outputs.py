@@ -35,20 +35,20 @@ TOOL_CASES = [
 
 @pytest.mark.parametrize(("answer", "gold", "right"), [case[1:] for case in TOOL_CASES], ids=[c[0] for c in TOOL_CASES])
 def test_tool_calls(answer: str, gold: str, right: bool | None) -> None:
-    assert get_matcher("tool_calls").matches(answer, [gold]).correct is right
+    assert get_matcher("tool_calls").matches(answer, [gold]) is right
 
 
 def test_the_order_of_calls_counts_only_where_it_is_asked_for() -> None:
     calls = [{"name": "f", "arguments": {"n": n}} for n in (1, 2)]
     there, back = json.dumps(calls), json.dumps(calls[::-1])
-    assert get_matcher("tool_calls").matches(back, [there]).correct
-    assert not get_matcher("tool_calls:order=kept").matches(back, [there]).correct
+    assert get_matcher("tool_calls").matches(back, [there])
+    assert not get_matcher("tool_calls:order=kept").matches(back, [there])
 
 
 def test_calls_are_assigned_to_accepted_ones_where_the_first_that_fits_would_be_wrong() -> None:
     gold = json.dumps({"f 1": {"n": [1, 2]}, "f 2": {"n": [1]}})
     calls = json.dumps([{"name": "f", "arguments": {"n": n}} for n in (1, 2)])
-    assert get_matcher("tool_calls").matches(calls, [gold]).correct
+    assert get_matcher("tool_calls").matches(calls, [gold])
 
 
 JSON_CASES = [
@@ -66,9 +66,4 @@ JSON_CASES = [
 
 @pytest.mark.parametrize(("spec", "answer", "gold", "right"), JSON_CASES)
 def test_json(spec: str, answer: str, gold: str, right: bool | None) -> None:
-    assert get_matcher(spec).matches(answer, [gold]).correct is right
-
-
-def test_json_is_graded_leaf_by_leaf() -> None:
-    found = get_matcher("json").matches('{"a": 1, "b": 2, "c": 3}', ['{"a": 1, "b": 2, "c": 4}'])
-    assert found == (False, pytest.approx(2 / 3))
+    assert get_matcher(spec).matches(answer, [gold]) is right

@@ -83,7 +83,7 @@ def test_the_letter_counts_alone_or_marked() -> None:
         (gold, answer)
         for gold in [["A"], ["a"], ["(A)"], ["A. Paris"], ["A", "Paris"], ["Paris", "(a)"]]
         for answer in A
-        if ChoiceMatcher().matches(answer, gold).correct is not True
+        if ChoiceMatcher().matches(answer, gold) is not True
     ]
     assert wrong == []
 
@@ -93,20 +93,20 @@ def test_no_letter_another_or_several_are_wrong() -> None:
         (gold, answer)
         for gold in [["A"], ["A", "Paris"]]
         for answer in NOT_A
-        if ChoiceMatcher().matches(answer, gold).correct is not False
+        if ChoiceMatcher().matches(answer, gold) is not False
     ]
     assert wrong == []
 
 
 @pytest.mark.parametrize("answer", ["Paris", "paris.", "the Paris", "A Paris", "Answer: Paris"])
 def test_the_text_alone_counts_where_it_is_known(answer: str) -> None:
-    assert ChoiceMatcher().matches(answer, ["A", "Paris"]).correct is True
-    assert ChoiceMatcher().matches(answer, ["A"]).correct is False
+    assert ChoiceMatcher().matches(answer, ["A", "Paris"]) is True
+    assert ChoiceMatcher().matches(answer, ["A"]) is False
 
 
 def test_a_text_that_looks_like_a_letter_is_a_text() -> None:
-    assert ChoiceMatcher().matches("Vitamin C", ["B", "Vitamin C"]).correct is True
-    assert ChoiceMatcher().matches("A. Lincoln", ["B", "A. Lincoln"]).correct is True
+    assert ChoiceMatcher().matches("Vitamin C", ["B", "Vitamin C"]) is True
+    assert ChoiceMatcher().matches("A. Lincoln", ["B", "A. Lincoln"]) is True
 
 
 def test_what_cannot_be_judged_is_unknown() -> None:
@@ -122,23 +122,23 @@ def test_what_cannot_be_judged_is_unknown() -> None:
             ("B", [], None),
             ("B", [" "], None),
         ]
-        if ChoiceMatcher().matches(answer, gold).correct is not correct
+        if ChoiceMatcher().matches(answer, gold) is not correct
     ]
     assert wrong == []
 
 
 def test_letters_are_those_that_were_given() -> None:
-    assert ChoiceMatcher().matches("K", ["K"]).correct is True  # as a text
-    assert ChoiceMatcher().matches("K. Paris", ["K"]).correct is False
-    assert get_matcher("choice:letters=ABCDEFGHIJK").matches("K. Paris", ["K"]).correct is True
-    assert get_matcher("choice:letters=XY").matches("x) left", ["X"]).correct is True
+    assert ChoiceMatcher().matches("K", ["K"]) is True  # as a text
+    assert ChoiceMatcher().matches("K. Paris", ["K"]) is False
+    assert get_matcher("choice:letters=ABCDEFGHIJK").matches("K. Paris", ["K"]) is True
+    assert get_matcher("choice:letters=XY").matches("x) left", ["X"]) is True
 
 
 def test_the_letter_i_alone_is_not_the_pronoun() -> None:
     wrong = [
         answer
         for answer in ["I", "(I)", "Answer: I", "I.", "The answer is I."]
-        if ChoiceMatcher().matches(answer, ["I"]).correct is not True
+        if ChoiceMatcher().matches(answer, ["I"]) is not True
     ]
     assert wrong == []
 
@@ -147,6 +147,6 @@ def test_the_person_i_is_no_letter() -> None:
     wrong = [
         answer
         for answer in ["I think so", "I believe B", "The answer is I guess B"]
-        if ChoiceMatcher().matches(answer, ["I"]).correct is not False
+        if ChoiceMatcher().matches(answer, ["I"]) is not False
     ]
     assert wrong == []

@@ -34,7 +34,7 @@ DOUBLE = "def double(x):\n    return 2 * x"
     ],
 )
 def test_code_and_tests(answer: str, test: str, right: bool) -> None:
-    assert get_matcher("code").matches(answer, [test]).correct is right
+    assert get_matcher("code").matches(answer, [test]) is right
 
 
 def test_endless_code_and_what_it_starts_is_killed(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_endless_code_and_what_it_starts_is_killed(tmp_path: Path) -> None:
     )
     limit_s = 0.3
     while not told.exists():  # a busy machine may take longer to start it
-        assert get_matcher(f"code:timeout_s={limit_s}").matches(answer, ["pass"]).correct is False
+        assert get_matcher(f"code:timeout_s={limit_s}").matches(answer, ["pass"]) is False
         limit_s *= 2
     until(lambda: not lives(int(told.read_text())))
 
@@ -56,7 +56,7 @@ def test_endless_code_and_what_it_starts_is_killed(tmp_path: Path) -> None:
 def test_the_tests_see_no_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     test = "import os\nassert not any('KEY' in name for name in os.environ), sorted(os.environ)"
-    assert get_matcher("code").matches("", [test]).correct is True
+    assert get_matcher("code").matches("", [test]) is True
     assert "OPENAI_API_KEY" in os.environ
 
 
@@ -65,9 +65,9 @@ def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path: Path) -> No
     check.write_text("import runpy, sys\nassert runpy.run_path(sys.argv[1])['double'](3) == 6\n")
     comparator = get_comparator("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
     shifted, wrong = "def double(n): return n << 1", "def double(n): return n ** 2"
-    assert comparator.same(DOUBLE, shifted).correct is True
-    assert comparator.same(DOUBLE, wrong).correct is False
-    assert comparator.same(wrong, "no code at all").correct is True
+    assert comparator.same(DOUBLE, shifted) is True
+    assert comparator.same(DOUBLE, wrong) is False
+    assert comparator.same(wrong, "no code at all") is True
 
 
 def test_without_tests_or_with_a_command_that_is_none_it_says_so() -> None:
@@ -75,4 +75,4 @@ def test_without_tests_or_with_a_command_that_is_none_it_says_so() -> None:
         get_comparator("code").same("x = 1", "x = 2")
     with pytest.raises(UsageError, match="cannot be run"):
         get_comparator("code", command="/nowhere/at/all {file}").same("x = 1", "x = 2")
-    assert get_matcher("code").matches("x = 1", []).correct is None
+    assert get_matcher("code").matches("x = 1", []) is None

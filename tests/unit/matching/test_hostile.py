@@ -10,14 +10,12 @@ import pytest
 from cases import each
 from steps import superlinear
 
-from cascade.matching import Matcher, Verdict, get_matcher, maths, reading
+from cascade.matching import Matcher, get_matcher, maths, reading
 from cascade.matching.judge import read_verdict
 from cascade.matching.maths import as_latex
 
 GOLD = {
     "exact": "Danube",
-    "squad": "Danube",
-    "hotpotqa": "yes",
     "choice": "B",
     "number": "5 km",
     "judge": "Danube",
@@ -50,35 +48,35 @@ def made(name: str) -> Matcher:
 @each("kind", HOSTILE)
 @each("name", GOLD)
 def test_a_huge_answer_is_wrong_and_does_no_harm(name: str, kind: str) -> None:
-    assert made(name).matches(HOSTILE[kind], [GOLD[name]]).correct is False
+    assert made(name).matches(HOSTILE[kind], [GOLD[name]]) is False
 
 
 @each("kind", HOSTILE)
 @each("name", GOLD)
 def test_a_huge_accepted_answer_does_no_harm(name: str, kind: str) -> None:
-    assert made(name).matches("Danube", [HOSTILE[kind]]).correct in {False, None}
+    assert made(name).matches("Danube", [HOSTILE[kind]]) in {False, None}
 
 
 @each("name", ["choice", "number"])
 @each("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
 def test_what_cannot_be_seen_changes_nothing(name: str, around: str) -> None:
-    assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]).correct is True
+    assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]) is True
 
 
 @pytest.mark.parametrize("name", ["choice", "number"])
 def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
-    assert made(name).matches("\ud800", ["\ud800"]).correct is True
-    assert isinstance(made(name).matches("\ud8005 \udfff", [GOLD[name]]), Verdict)
+    assert made(name).matches("\ud800", ["\ud800"]) is True
+    assert made(name).matches("\ud8005 \udfff", [GOLD[name]]) in {True, False, None}
 
 
-@each("name", ["exact", "squad", "choice", "number"])
+@each("name", ["exact", "choice", "number"])
 @each(
     "text", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
 )
 def test_marks_without_content_are_texts_like_others(name: str, text: str) -> None:
-    assert made(name).matches(text, [text]).correct is True
-    assert made(name).matches(text, [GOLD[name]]).correct is False
-    assert made(name).matches("Danube", [text]).correct in {False, None}
+    assert made(name).matches(text, [text]) is True
+    assert made(name).matches(text, [GOLD[name]]) is False
+    assert made(name).matches("Danube", [text]) in {False, None}
 
 
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
@@ -99,7 +97,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["exact", "squad", "hotpotqa", "choice", "number", "judge", "reply", "math"])
+@pytest.mark.parametrize("name", ["exact", "choice", "number", "judge", "reply", "math"])
 def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
     monkeypatch.setattr(maths, "MAX_FORMULA_CHARS", 10**9)

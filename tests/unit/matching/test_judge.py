@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from cascade.errors import UsageError
-from cascade.matching import QuestionMatcher, Verdict, get_matcher, judge_rows
+from cascade.matching import QuestionMatcher, get_matcher, judge_rows
 from cascade.matching.judge import JudgeMatcher, messages_for, read_verdict
 from cascade.types import Message
 
@@ -30,7 +30,7 @@ def test_yes_is_right() -> None:
     wrong = [
         reply
         for reply in ["Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes"]
-        if read_verdict(reply) != Verdict(True)
+        if read_verdict(reply) is not True
     ]
     assert wrong == []
 
@@ -39,7 +39,7 @@ def test_no_is_wrong() -> None:
     wrong = [
         reply
         for reply in ["No", "no.", "*No*", "No, it is another river.", "Verdict: No"]
-        if read_verdict(reply) != Verdict(False)
+        if read_verdict(reply) is not False
     ]
     assert wrong == []
 
@@ -64,7 +64,7 @@ def test_anything_else_is_unknown_and_never_right() -> None:
             "Yes" * 3,
             "?" * 100_000,
         ]
-        if read_verdict(reply) != Verdict(None)
+        if read_verdict(reply) is not None
     ]
     assert wrong == []
 
@@ -117,17 +117,17 @@ def test_a_known_block_cannot_be_closed_from_inside() -> None:
 def test_what_needs_no_judge_costs_nothing() -> None:
     judge = Judge("No")
     matcher = JudgeMatcher(judge)
-    assert matcher.matches("The Danube.", ["Danube"]) == Verdict(True)
-    assert matcher.matches("  ", ["Danube"]) == Verdict(False)
-    assert matcher.matches("Danube", []) == Verdict(None)
-    assert matcher.matches("Danube", ["", " "]) == Verdict(None)
+    assert matcher.matches("The Danube.", ["Danube"]) is True
+    assert matcher.matches("  ", ["Danube"]) is False
+    assert matcher.matches("Danube", []) is None
+    assert matcher.matches("Danube", ["", " "]) is None
     assert judge.asked == []
 
 
 def test_the_same_answer_is_asked_once() -> None:
     judge = Judge()
     matcher = JudgeMatcher(judge)
-    assert [matcher.matches("Donau", ["Danube"]).correct for _ in range(3)] == [True] * 3
+    assert [matcher.matches("Donau", ["Danube"]) for _ in range(3)] == [True] * 3
     assert len(judge.asked) == 1
     matcher.matches_question("Which river?", "Donau", ["Danube"])
     assert len(judge.asked) == 2
@@ -136,7 +136,7 @@ def test_the_same_answer_is_asked_once() -> None:
 def test_a_long_answer_that_starts_like_a_reference_is_judged() -> None:
     judge = Judge("No")
     start = "x" * 2_000
-    assert JudgeMatcher(judge).matches(start + " but not really", [start]) == Verdict(False)
+    assert JudgeMatcher(judge).matches(start + " but not really", [start]) is False
     assert len(judge.asked) == 1
 
 

@@ -35,7 +35,7 @@ def test_both_orders_have_to_say_the_same(replies: tuple[str, str], same: bool |
         return replies[len(asked) - 1]
 
     comparator = get_comparator("judge", ask=ask)
-    assert comparator.same("Hello", "Good day", REQUEST).correct is same
+    assert comparator.same("Hello", "Good day", REQUEST) is same
     assert len(asked) == 2
     assert asked[0].index("Hello") < asked[0].index("Good day")
     assert asked[1].index("Good day") < asked[1].index("Hello")
@@ -43,10 +43,10 @@ def test_both_orders_have_to_say_the_same(replies: tuple[str, str], same: bool |
 
 def test_equal_texts_are_not_paid_for() -> None:
     comparator = get_comparator("judge", ask=lambda _: pytest.fail("asked"))
-    assert comparator.same("Hello ", "Hello", REQUEST).correct is True
+    assert comparator.same("Hello ", "Hello", REQUEST) is True
 
 
 def test_a_users_function_compares_two_outputs() -> None:
     comparator = get_comparator("function", function=lambda one, gold: one[0] == gold[0][0])
-    assert comparator.same("Hello", "Hi").correct is True
-    assert comparator.same("Hello", "Bye").correct is False
+    assert comparator.same("Hello", "Hi") is True
+    assert comparator.same("Hello", "Bye") is False

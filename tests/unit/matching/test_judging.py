@@ -11,17 +11,17 @@ from cascade.episodes.schema import COLUMNS
 from cascade.errors import UsageError
 from cascade.matching import get_matcher, judge_rows
 
-SQUAD = get_matcher("squad")
+EXACT = get_matcher("exact")
 
 
 def judged(*rows: dict[str, Any], **options: Any) -> list[Any]:
-    return [row["correct"] for row in judge_rows(rows, SQUAD, **options)]
+    return [row["correct"] for row in judge_rows(rows, EXACT, **options)]
 
 
 def test_correct_is_filled_in_and_nothing_else() -> None:
     row = dict.fromkeys(COLUMNS) | {"answer": "The Danube.", "gold": ["Danube"], "cost_nano_usd": 5, "extra": 1}
     before = dict(row)
-    assert list(judge_rows([row], SQUAD)) == [{**before, "correct": True}]
+    assert list(judge_rows([row], EXACT)) == [{**before, "correct": True}]
     assert row == before
 
 
@@ -36,7 +36,7 @@ def test_correct_is_filled_in_and_nothing_else() -> None:
     ],
 )
 def test_a_row_that_cannot_be_judged_stays_as_it_is(row: dict[str, Any]) -> None:
-    (after,) = judge_rows([row], SQUAD, overwrite=True)
+    (after,) = judge_rows([row], EXACT, overwrite=True)
     assert after == row
     assert after is not row
 
@@ -64,9 +64,9 @@ def test_rows_stream() -> None:
         nonlocal pulled
         while True:
             pulled += 1
-            yield {"answer": "a b", "gold": ["b"]}
+            yield {"answer": "a. b", "gold": ["b"]}
 
-    stream = judge_rows(endless(), SQUAD)
+    stream = judge_rows(endless(), EXACT)
     assert [next(stream)["correct"] for _ in range(3)] == [True] * 3
     assert pulled == 3
 

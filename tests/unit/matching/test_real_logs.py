@@ -36,7 +36,7 @@ def agreement(matcher: Matcher, file: str, dataset: str) -> tuple[int, int, int,
     for answer, gold, correct in judged(file, dataset):
         key = (answer, gold[0])
         if key not in known:
-            known[key] = matcher.matches(answer, gold).correct
+            known[key] = matcher.matches(answer, gold)
         total += 1
         agree += known[key] is correct
         more += known[key] is True and not correct
@@ -48,8 +48,6 @@ def test_every_verdict_of_the_source_is_ours() -> None:
     wrong = [
         (name, file, dataset, total)
         for name, file, dataset, total in [
-            ("hotpotqa", "episodes_uala", "uala_hotpotqa", 1_000),
-            ("squad", "episodes_uala", "uala_hotpotqa", 1_000),
             ("choice", "episodes_uala", "uala_mmlu", 1_140),
             ("choice", "episodes_zell_mmlu", "zell_mmlu", 39_952),
             ("choice", "episodes_mmlu_pro", "mmlu_pro", 141_331),
