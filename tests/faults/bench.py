@@ -35,7 +35,7 @@ PROVIDERS = ["openai_http", pytest.param("litellm", marks=needs_litellm)]
 
 @dataclass
 class Bench:
-    """What a scenario works with. `prefix` is code that a scenario's subprocess runs first."""
+    """What a test works with. `prefix` is code that its subprocess runs first."""
 
     server: FaultServer
     patch: pytest.MonkeyPatch

@@ -35,7 +35,7 @@ def written(bench: Bench, text: str) -> Path:
     return path
 
 
-def scenario_f65(bench: Bench) -> None:
+def test_f65_every_problem_is_listed_at_once_with_its_path(bench: Bench) -> None:
     found = problems(
         {
             "models": {
@@ -60,10 +60,6 @@ def scenario_f65(bench: Bench) -> None:
         "strategy.rounds": "greater than or equal to 1",
     }.items():
         assert [line for line in found if line.startswith(f"{path}:") and said in line], f"{path} not in {found}"
-
-
-def test_f65_every_problem_is_listed_at_once_with_its_path(bench: Bench) -> None:
-    scenario_f65(bench)
 
 
 @each(
@@ -102,7 +98,7 @@ def test_f65_a_setting_that_stands_twice(bench: Bench) -> None:
     assert "'base' appears twice" in problem
 
 
-def scenario_f66(bench: Bench) -> None:
+def test_f66_tags_aliases_and_size(bench: Bench) -> None:
     aliases = "\n".join(f"x{number}: *a" for number in range(60))
     found = problems(written(bench, f"models: {{base: small, guide: &a large}}\n{aliases}\n"))
     assert len(found) == 1
@@ -112,10 +108,6 @@ def scenario_f66(bench: Bench) -> None:
     found = problems(written(bench, f"models: !!python/object/apply:os.mkdir [{marker}]\n"))
     assert "python/object" in found[0]
     assert not marker.exists()
-
-
-def test_f66_tags_aliases_and_size(bench: Bench) -> None:
-    scenario_f66(bench)
 
 
 @pytest.mark.parametrize(
@@ -176,15 +168,11 @@ def _with_key(place: str, value: Any = KEY) -> dict[str, Any]:
     return {"models": models, "provider": provider}
 
 
-def scenario_f67(bench: Bench) -> None:
+def test_f67_a_key_in_the_settings_is_refused_with_advice(bench: Bench) -> None:
     for settings in (_with_key("model.api_key"), _with_key("provider.api_key_env"), _with_key("model.model")):
         found = problems(settings)
         assert any("api_key_env: NAME" in line for line in found), found
         assert KEY not in "\n".join(found)
-
-
-def test_f67_a_key_in_the_settings_is_refused_with_advice(bench: Bench) -> None:
-    scenario_f67(bench)
 
 
 @each("value", [PLAIN_KEY, 12345678, None, ["a"], {"env": "X"}])

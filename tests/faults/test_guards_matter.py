@@ -1,10 +1,12 @@
-"""Take each guard out, and the scenario of its fault must fail: no test here passes for nothing."""
+"""Take each guard out, and the first test of its fault must fail: no test here passes for nothing."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
-from types import SimpleNamespace
+from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +21,20 @@ from cascade.types import Usage
 from . import test_config, test_guide, test_payload, test_process, test_streams, test_transport
 from .bench import Bench, needs_litellm
 
-Scenario = Callable[[Bench], None]
+Test = Callable[[Bench], None]
 TakeOut = Callable[[Bench], Any]
+
+
+def scenario(name: str, home: ModuleType | Test) -> Test:
+    """Return the first test of a fault in its module, or the given one, with the first of each of its parameters."""
+    named = f"test_{name.split(maxsplit=1)[0].lower()}_"
+    test = home if callable(home) else next(one for title, one in vars(home).items() if title.startswith(named))
+    given: dict[str, Any] = {}
+    for mark in getattr(test, "pytestmark", ()):
+        if mark.name == "parametrize":
+            names, (first, *_) = mark.args
+            given |= {names: first} if isinstance(names, str) else dict(zip(names, first, strict=True))
+    return partial(test, **given)
 
 
 def instead(home: Any, name: str, naive: Any) -> TakeOut:
@@ -29,7 +43,7 @@ def instead(home: Any, name: str, naive: Any) -> TakeOut:
 
 
 def first_in_subprocess(code: str) -> TakeOut:
-    """Return what runs code first in the scenario's subprocess."""
+    """Return what runs code first in the test's subprocess."""
     return lambda bench: setattr(bench, "prefix", code)
 
 
@@ -125,45 +139,48 @@ def _only_the_first(bench: Bench) -> None:
 _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFORE_IMPORT = {}"
 _EXTRAS_REQUIRED = "import cascade.providers.litellm as adapter\nadapter.create = lambda _: __import__('litellm')"
 
-GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
-    "F12 quote": (test_transport.scenario_f12, instead(exchange, "quote", lambda said, _secrets: said)),
-    "F12 retry": (test_transport.scenario_f12, instead(reading.BadResponseError, "retryable", False)),
-    "F13": (test_transport.scenario_f13, _wall_clock),
-    "F14": (test_payload.scenario_f14, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
-    "F15": (test_payload.scenario_f15, instead(guard, "read_completion", _null_is_empty)),
-    "F16": (test_payload.scenario_f16, instead(reading, "raise_refusal", lambda *_: None)),
-    "F17": (test_payload.scenario_f17, instead(types.Completion, "truncated", property(lambda _self: False))),
-    "F18": (test_payload.scenario_f18, _no_mapping),
-    "F19": (test_payload.scenario_f19, _ignore_errors),
-    "F20": (test_payload.scenario_f20, instead(reading, "read_usage", _usage_as_told)),
-    "F21": (test_payload.scenario_f21, instead(reading, "is_count", lambda value: isinstance(value, int))),
-    "F22": (test_payload.scenario_f22, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
-    "F23": (test_payload.scenario_f23, instead(money.PriceTable, "price", _free_if_unknown)),
-    "F24 off": (test_payload.scenario_f24_refused, instead(guard, "refused", lambda *_: frozenset())),
-    "F24 sampled": (test_payload.scenario_f24, instead(base_guide.BaseGuide, "_sampled", _no_samples)),
-    "F25": (test_payload.scenario_f25, instead(reading, "logprob", lambda value: value)),
-    "F05": (test_transport.scenario_f05, _no_mapping),
-    "F26 partial": (test_streams.scenario_f26, instead(guard, "_interrupted", lambda error, _assembler: error)),
-    "F27": (test_streams.scenario_f27, _stop_where_it_ends),
-    "F28": (test_streams.scenario_f28, _first_usage_counts),
-    "F29": (test_streams.scenario_f29, instead(reading, "storable", lambda said, _notes: said)),
-    "F30": (test_payload.scenario_f30, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
-    "F40": (test_guide.scenario_f40, instead(verdict, "data_block", _naive_block)),
-    "F40 tokens": (test_guide.scenario_f40, instead(text, "defuse", lambda said: said)),
-    "F41": (test_guide.scenario_f41, instead(reply, "is_answer", bool)),
-    "F42": (test_guide.scenario_f42, instead(verdict, "read_text", _naive_verdict)),
-    "F43": (test_guide.scenario_f43, instead(base_guide, "ProviderError", _NothingError)),
-    "F43 closed": (test_guide.scenario_f43, instead(engine, "actions", _accept_anything)),
-    "F49": (test_guide.scenario_f49, instead(orchestrator, "refuse_in_event_loop", lambda *_: None)),
-    "F65 all": (test_config.scenario_f65, _only_the_first),
-    "F65 hints": (test_config.scenario_f65, instead(problems, "did_you_mean", lambda *_: "")),
-    "F66 aliases": (test_config.scenario_f66, instead(yamlfile, "REFUSE_ALIASES", False)),
-    "F66 size": (test_config.scenario_f66, _no_limits("MAX_FILE_BYTES")),
-    "F66 tags": (test_config.scenario_f66, _safe_loader_off),
-    "F67": (test_config.scenario_f67, instead(config, "secret_problems", lambda *_: ())),
-    "F67 shape": (test_config.scenario_f67, instead(checks, "holds_key", lambda _: False)),
-    "F71": (test_process.scenario_f71, first_in_subprocess(_BEFORE_IMPORT_OUT)),
-    "F73": (test_process.scenario_f73, first_in_subprocess(_EXTRAS_REQUIRED)),
+GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
+    "F12 quote": (test_transport, instead(exchange, "quote", lambda said, _secrets: said)),
+    "F12 retry": (test_transport, instead(reading.BadResponseError, "retryable", False)),
+    "F13": (test_transport, _wall_clock),
+    "F14": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
+    "F15": (test_payload, instead(guard, "read_completion", _null_is_empty)),
+    "F16": (test_payload, instead(reading, "raise_refusal", lambda *_: None)),
+    "F17": (test_payload, instead(types.Completion, "truncated", property(lambda _self: False))),
+    "F18": (test_payload, _no_mapping),
+    "F19": (test_payload, _ignore_errors),
+    "F20": (test_payload, instead(reading, "read_usage", _usage_as_told)),
+    "F21": (test_payload, instead(reading, "is_count", lambda value: isinstance(value, int))),
+    "F22": (test_payload, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
+    "F23": (test_payload, instead(money.PriceTable, "price", _free_if_unknown)),
+    "F24 off": (test_payload, instead(guard, "refused", lambda *_: frozenset())),
+    "F24 sampled": (
+        test_payload.test_f24_a_guide_without_logprobs_is_sampled_instead,
+        instead(base_guide.BaseGuide, "_sampled", _no_samples),
+    ),
+    "F25": (test_payload, instead(reading, "logprob", lambda value: value)),
+    "F05": (test_transport.test_f05_an_answer_that_breaks_off_is_not_asked_for_again, _no_mapping),
+    "F26 partial": (test_streams, instead(guard, "_interrupted", lambda error, _assembler: error)),
+    "F27": (test_streams, _stop_where_it_ends),
+    "F28": (test_streams, _first_usage_counts),
+    "F29": (test_streams, instead(reading, "storable", lambda said, _notes: said)),
+    "F30": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
+    "F40": (test_guide, instead(verdict, "data_block", _naive_block)),
+    "F40 tokens": (test_guide, instead(text, "defuse", lambda said: said)),
+    "F41": (test_guide, instead(reply, "is_answer", bool)),
+    "F42": (test_guide, instead(verdict, "read_text", _naive_verdict)),
+    "F43": (test_guide, instead(base_guide, "ProviderError", _NothingError)),
+    "F43 closed": (test_guide, instead(engine, "actions", _accept_anything)),
+    "F49": (test_guide, instead(orchestrator, "refuse_in_event_loop", lambda *_: None)),
+    "F65 all": (test_config, _only_the_first),
+    "F65 hints": (test_config, instead(problems, "did_you_mean", lambda *_: "")),
+    "F66 aliases": (test_config, instead(yamlfile, "REFUSE_ALIASES", False)),
+    "F66 size": (test_config, _no_limits("MAX_FILE_BYTES")),
+    "F66 tags": (test_config, _safe_loader_off),
+    "F67": (test_config, instead(config, "secret_problems", lambda *_: ())),
+    "F67 shape": (test_config, instead(checks, "holds_key", lambda _: False)),
+    "F71": (test_process, first_in_subprocess(_BEFORE_IMPORT_OUT)),
+    "F73": (test_process, first_in_subprocess(_EXTRAS_REQUIRED)),
 }
 _NUMBERS = {5, *range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
 
@@ -172,10 +189,12 @@ _NUMBERS = {5, *range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
     "name", [pytest.param(name, marks=[*needs_litellm, pytest.mark.long] if name == "F71" else ()) for name in GUARDS]
 )
 def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> None:
-    scenario, take_out = GUARDS[name]
+    home, take_out = GUARDS[name]
+    test = scenario(name, home)
+    inspect.signature(test).bind(bench)  # to ask for more would fail, too
     take_out(bench)
     with pytest.raises((Exception, pytest.fail.Exception)):
-        scenario(bench)
+        test(bench)
 
 
 def test_every_fault_of_this_suite_has_its_guard_taken_out() -> None:

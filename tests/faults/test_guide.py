@@ -55,7 +55,8 @@ def _accepted(bench: Bench, question: str, said: str) -> bool:
     return p_yes is not None and p_yes >= 0.5
 
 
-def scenario_f40(bench: Bench, way: str = "reasoning") -> None:
+@pytest.mark.parametrize("way", ["reasoning", "answer", "no form", "question"])
+def test_f40_no_text_reaches_an_instruction(bench: Bench, way: str) -> None:
     asked = {
         "answer": lambda attack: (QUESTION, f"Answer: {attack}"),
         "reasoning": lambda attack: (QUESTION, f"Reasoning: so it is {attack}\nAnswer: Elbe"),
@@ -66,11 +67,6 @@ def scenario_f40(bench: Bench, way: str = "reasoning") -> None:
     fooled = [_accepted(bench, *asked(attack)) for attack in ATTACKS if way != "answer" or "\n" not in attack]
     assert len(fooled) >= 12
     assert sum(fooled) / len(fooled) <= plain + 0.02
-
-
-@pytest.mark.parametrize("way", ["answer", "reasoning", "no form", "question"])
-def test_f40_no_text_reaches_an_instruction(bench: Bench, way: str) -> None:
-    scenario_f40(bench, way)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -86,31 +82,23 @@ def test_f40_nor_by_the_text_to_answer_from_or_the_guide_s_own_words(bench: Benc
     assert "{" not in fake.requests[2].messages[-1].content.split("<data-", maxsplit=1)[0]
 
 
-def scenario_f41(bench: Bench, said: str = "Thought process:") -> None:
-    orchestrator, fake = bench.scripted({"small": [said], "large": [reply("Yes", p_yes=0.99)]})
-    answer = orchestrator.ask(QUESTION)
-    assert not [request for request in fake.requests if request.purpose == "judge"]
-    assert answer.steps[0].signals["p_yes"] == 0.0
-    assert said not in answer.answers
-
-
 @pytest.mark.parametrize("form", ["{}", "Answer: {}", "Reasoning: so\nAnswer: {}"])
 @pytest.mark.parametrize("said", ONE_TOKEN_ANSWERS)
 def test_f41_a_lone_token_scores_0_and_no_guide_is_paid(bench: Bench, said: str, form: str) -> None:
-    scenario_f41(bench, form.format(said))
+    orchestrator, fake = bench.scripted({"small": [form.format(said)], "large": [reply("Yes", p_yes=0.99)]})
+    answer = orchestrator.ask(QUESTION)
+    assert not [request for request in fake.requests if request.purpose == "judge"]
+    assert answer.steps[0].signals["p_yes"] == 0.0
+    assert not {said, form.format(said)} & set(answer.answers)
 
 
-def scenario_f42(bench: Bench, said: str = "I think so: yes and no") -> None:
+@pytest.mark.parametrize("said", [said for said in NO_VERDICTS if said])
+def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench: Bench, said: str) -> None:
     orchestrator, fake = bench.scripted({"small": ["Answer: Elbe"], "large": [reply(said, p_yes=0.99)]})
     answer = orchestrator.ask(QUESTION)
     assert [step.signals["p_yes"] for step in answer.steps] == [None, None]
     assert len(fake.requests) == 4, "it did not go on"
     assert len([step for step in answer.steps if "no verdict" in " ".join(step.notes)]) == 2
-
-
-@pytest.mark.parametrize("said", [said for said in NO_VERDICTS if said])
-def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench: Bench, said: str) -> None:
-    scenario_f42(bench, said)
 
 
 @pytest.mark.parametrize("verdict", ["sampled", "structured"])
@@ -133,7 +121,8 @@ def test_f42_a_guide_that_refuses_is_no_exception(bench: Bench, mode: str) -> No
 _DOWN = (ProviderUnavailableError("it is down"), ProviderTimeoutError("too late"), RefusedError("I decline"))
 
 
-def scenario_f43(bench: Bench, error: Exception = _DOWN[0]) -> None:
+@pytest.mark.parametrize("error", _DOWN, ids=lambda error: type(error).__name__)
+def test_f43_without_a_guide_the_walk_goes_on(bench: Bench, error: Exception) -> None:
     orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [error]})
     answer = orchestrator.ask(QUESTION)
     assert len(answer.steps) == 2, "an answer that nobody judged ended the walk"
@@ -141,11 +130,6 @@ def scenario_f43(bench: Bench, error: Exception = _DOWN[0]) -> None:
     assert (answer.steps[0].decision.keep, answer.steps[0].decision.proceed) == ((), True)
     assert all(step.signals["p_yes"] is None for step in answer.steps)
     assert "guide error" in answer.explain()
-
-
-@pytest.mark.parametrize("error", _DOWN, ids=lambda error: type(error).__name__)
-def test_f43_without_a_guide_the_walk_goes_on(bench: Bench, error: Exception) -> None:
-    scenario_f43(bench, error)
 
 
 @pytest.mark.parametrize(("wanted", "text"), [("accept", "Elbe"), ("abstain", None)])
@@ -166,7 +150,7 @@ def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench: Be
     assert any("Timeout" in text for text in (*answer.warnings, answer.explain()))
 
 
-def scenario_f49(bench: Bench) -> None:
+def test_f49_ask_inside_an_event_loop_names_aask(bench: Bench) -> None:
     orchestrator, fake = bench.scripted(None)
 
     async def inside() -> None:
@@ -178,10 +162,6 @@ def scenario_f49(bench: Bench) -> None:
 
     asyncio.run(inside())
     assert fake.requests == []
-
-
-def test_f49_ask_inside_an_event_loop_names_aask(bench: Bench) -> None:
-    scenario_f49(bench)
 
 
 async def test_f49_aask_works_there(bench: Bench) -> None:

@@ -22,14 +22,16 @@ from cascade.errors import (
 from cascade.providers.fake import reply
 from cascade.types import Answer
 
-from .bench import PROVIDERS, SMALL_COST, Bench
+from .bench import PROVIDERS, SMALL_COST, Bench, needs_litellm
 from .bodies import QUESTION, chat, choice, entry
 
 BAD_USAGES = ["negative_usage", "text_usage", "float_usage", "nan_usage", "huge_usage", "bool_usage", "list_usage"]
+BAD_LOGPROBS = ["nan_logprob", "positive_logprob", "missing_logprob", "text_logprob", "gigantic_logprob"]
 LADDER = {"kind": "ladder", "models": ["base"]}
 
 
-def scenario_f14(bench: Bench, provider: str = "openai_http") -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f14_a_completion_without_a_choice_is_charged_and_passed_on(bench: Bench, provider: str) -> None:
     answer = bench.answer("empty_choices", provider)
     first = answer.calls[0]
     assert answer.text == "Danube"
@@ -39,27 +41,20 @@ def scenario_f14(bench: Bench, provider: str = "openai_http") -> None:
     assert bench.server.count("small") == len(answer.steps), "it was asked again in the same round"
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_f14_a_completion_without_a_choice_is_charged_and_passed_on(bench: Bench, provider: str) -> None:
-    scenario_f14(bench, provider)
-
-
 def test_f14_alone_it_is_an_error_of_its_own(bench: Bench) -> None:
     assert bench.error("empty_choices", EmptyCompletionError).usage.input_tokens == 100
-
-
-def scenario_f15(bench: Bench, mode: str = "no_choices", provider: str = "openai_http") -> None:
-    bench.error(mode, BadResponseError, provider)
-    assert bench.server.count() == 2
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ["no_choices", "null_choices"])
 def test_f15_choices_missing_or_null(bench: Bench, mode: str, provider: str) -> None:
-    scenario_f15(bench, mode, provider)
+    bench.error(mode, BadResponseError, provider)
+    assert bench.server.count() == 2
 
 
-def scenario_f16(bench: Bench, mode: str = "null_content_filter", provider: str = "openai_http") -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("mode", ["null_content_filter", "blank", "refusal"])
+def test_f16_a_refusal_is_never_an_empty_answer(bench: Bench, mode: str, provider: str) -> None:
     bench.error(mode, RefusedError, provider)
     answer = bench.answer(mode, provider)
     assert answer.text == "Danube"
@@ -68,12 +63,7 @@ def scenario_f16(bench: Bench, mode: str = "null_content_filter", provider: str 
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("mode", ["null_content_filter", "blank", "refusal"])
-def test_f16_a_refusal_is_never_an_empty_answer(bench: Bench, mode: str, provider: str) -> None:
-    scenario_f16(bench, mode, provider)
-
-
-def scenario_f17(bench: Bench, provider: str = "openai_http") -> None:
+def test_f17_a_cut_answer_is_marked_and_neither_kept_nor_judged(bench: Bench, provider: str) -> None:
     answer = bench.answer("length", provider)
     assert "Dan" not in answer.answers
     assert answer.calls[0].completion is not None
@@ -82,19 +72,10 @@ def scenario_f17(bench: Bench, provider: str = "openai_http") -> None:
     assert not [call for call in answer.calls if call.request.purpose == "judge"]
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_f17_a_cut_answer_is_marked_and_neither_kept_nor_judged(bench: Bench, provider: str) -> None:
-    scenario_f17(bench, provider)
-
-
-def scenario_f18(bench: Bench, mode: str = "bad_gzip") -> None:
+@pytest.mark.parametrize("mode", ["bad_gzip", "bad_json", "wrong_content_type", "json_as_html", "not_an_object"])
+def test_f18_what_is_not_json_is_asked_for_once_more(bench: Bench, mode: str) -> None:
     bench.error(mode, BadResponseError)
     assert bench.server.count() == 2
-
-
-@pytest.mark.parametrize("mode", ["bad_json", "bad_gzip", "wrong_content_type", "json_as_html", "not_an_object"])
-def test_f18_what_is_not_json_is_asked_for_once_more(bench: Bench, mode: str) -> None:
-    scenario_f18(bench, mode)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS[1:])
@@ -104,14 +85,10 @@ def test_f18_litellm_what_is_not_json_is_asked_for_once_more(bench: Bench, mode:
     assert bench.server.count() == 2
 
 
-def scenario_f19(bench: Bench, provider: str = "openai_http") -> None:
-    error = bench.error("error_429_in_200", RateLimitedError, provider)
-    assert provider == "litellm" or "it went wrong" in str(error)
-
-
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_f19_an_error_inside_a_200_is_that_error(bench: Bench, provider: str) -> None:
-    scenario_f19(bench, provider)
+    error = bench.error("error_429_in_200", RateLimitedError, provider)
+    assert provider == "litellm" or "it went wrong" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -140,17 +117,16 @@ def _base_call_is_estimated(answer: Answer) -> None:
     assert any("usage" in note for note in call.completion.notes)
 
 
-def scenario_f20(bench: Bench, provider: str = "openai_http") -> None:
-    _base_call_is_estimated(bench.answer("no_usage", provider))
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_f20_a_missing_usage_is_estimated_high_and_said_to_be(bench: Bench, provider: str) -> None:
-    scenario_f20(bench, provider)
-
-
-def test_f20_null_usage_is_missing_usage(bench: Bench) -> None:
-    _base_call_is_estimated(bench.answer("null_usage"))
+@pytest.mark.parametrize(
+    ("mode", "provider"),
+    [
+        ("no_usage", PROVIDERS[0]),
+        ("null_usage", PROVIDERS[0]),
+        pytest.param("no_usage", "litellm", marks=needs_litellm),
+    ],
+)
+def test_f20_a_missing_usage_is_estimated_high_and_said_to_be(bench: Bench, mode: str, provider: str) -> None:
+    _base_call_is_estimated(bench.answer(mode, provider))
 
 
 def test_f20_under_a_hard_cap_the_whole_hold_is_booked(bench: Bench) -> None:
@@ -171,13 +147,9 @@ def test_f20_under_a_hard_cap_the_whole_hold_is_booked(bench: Bench) -> None:
         bench.answer("no_usage", **climb)
 
 
-def scenario_f21(bench: Bench, mode: str = "negative_usage") -> None:
-    _base_call_is_estimated(bench.answer(mode))
-
-
 @pytest.mark.parametrize("mode", BAD_USAGES)
 def test_f21_a_usage_that_is_no_count_is_a_missing_usage(bench: Bench, mode: str) -> None:
-    scenario_f21(bench, mode)
+    _base_call_is_estimated(bench.answer(mode))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS[1:])
@@ -189,7 +161,9 @@ def test_f21_litellm_a_usage_that_is_no_count_never_makes_a_cost(bench: Bench, m
     assert call.completion is None or call.completion.usage.estimated
 
 
-def scenario_f22(bench: Bench, mode: str = "wrong_model_echo", provider: str = "openai_http") -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("mode", ["wrong_model_echo", "near_model_echo"])
+def test_f22_another_model_answered(bench: Bench, mode: str, provider: str) -> None:
     orchestrator = bench.alone(mode, provider)
     first, second = orchestrator.ask(QUESTION), orchestrator.ask(QUESTION)
     completion = first.calls[0].completion
@@ -200,19 +174,13 @@ def scenario_f22(bench: Bench, mode: str = "wrong_model_echo", provider: str = "
     assert len([r for r in bench.log.records if "answered by" in r.getMessage()]) == 1
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("mode", ["wrong_model_echo", "near_model_echo"])
-def test_f22_another_model_answered(bench: Bench, mode: str, provider: str) -> None:
-    scenario_f22(bench, mode, provider)
-
-
 def test_f22_a_dated_name_is_the_same_model(bench: Bench) -> None:
     completion = bench.alone("dated_model_echo").ask(QUESTION).calls[0].completion
     assert completion is not None
     assert completion.notes == ()
 
 
-def scenario_f23(bench: Bench) -> None:
+def test_f23_an_unknown_price_is_unknown_and_refused_under_a_cap(bench: Bench) -> None:
     unpriced = {"models": {"base": "nobody/knows-this"}, "strategy": LADDER}
     answer = bench.served(**unpriced).ask(QUESTION)
     assert (answer.text, answer.cost, answer.cost_bound) == ("Danube", None, None)
@@ -220,11 +188,20 @@ def scenario_f23(bench: Bench) -> None:
         bench.served(**unpriced, budget={"per_question": 1.0})
 
 
-def test_f23_an_unknown_price_is_unknown_and_refused_under_a_cap(bench: Bench) -> None:
-    scenario_f23(bench)
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f24_a_guide_that_refuses_logprobs_is_asked_without(bench: Bench, provider: str) -> None:
+    bench.server.modes["large"] = "refuses_logprobs"
+    orchestrator = bench.served(provider)
+    assert orchestrator.ask(QUESTION).text == "Danube"
+    asked = bench.server.count("large")
+    orchestrator.ask(QUESTION)
+    later = [r for r in bench.server.requests if r["model"] == "large"][asked:]
+    assert later
+    assert not any(request.get("logprobs") for request in later)
 
 
-def scenario_f24(bench: Bench, provider: str = "openai_http") -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f24_a_guide_without_logprobs_is_sampled_instead(bench: Bench, provider: str) -> None:
     bench.server.modes["large"] = "no_logprobs"
     orchestrator = bench.served(provider)
     answer = orchestrator.ask(QUESTION)
@@ -239,28 +216,14 @@ def scenario_f24(bench: Bench, provider: str = "openai_http") -> None:
     assert len([r for r in bench.log.records if "no log-probs" in r.getMessage()]) == 1
 
 
-def scenario_f24_refused(bench: Bench, provider: str = "openai_http") -> None:
-    bench.server.modes["large"] = "refuses_logprobs"
-    orchestrator = bench.served(provider)
-    assert orchestrator.ask(QUESTION).text == "Danube"
-    asked = bench.server.count("large")
-    orchestrator.ask(QUESTION)
-    later = [r for r in bench.server.requests if r["model"] == "large"][asked:]
-    assert later
-    assert not any(request.get("logprobs") for request in later)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_f24_a_guide_that_refuses_logprobs_is_asked_without(bench: Bench, provider: str) -> None:
-    scenario_f24_refused(bench, provider)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_f24_a_guide_without_logprobs_is_sampled_instead(bench: Bench, provider: str) -> None:
-    scenario_f24(bench, provider)
-
-
-def scenario_f25(bench: Bench, mode: str = "nan_logprob", provider: str = "openai_http") -> None:
+@pytest.mark.parametrize(
+    ("mode", "provider"),
+    [
+        *((mode, PROVIDERS[0]) for mode in BAD_LOGPROBS),
+        *(pytest.param(mode, "litellm", marks=needs_litellm) for mode in BAD_LOGPROBS[:2]),
+    ],
+)
+def test_f25_what_is_no_log_probability_is_no_verdict(bench: Bench, mode: str, provider: str) -> None:
     bench.server.modes["large"] = mode
     answer = bench.answer(mode, provider)
     assert answer.text == "Danube"
@@ -270,19 +233,6 @@ def scenario_f25(bench: Bench, mode: str = "nan_logprob", provider: str = "opena
     logprobs = [token.logprob for call in answer.calls for token in call.completion.tokens or ()]
     assert None in logprobs
     assert all(value is None or value <= 0 for value in logprobs)
-
-
-@pytest.mark.parametrize(
-    "mode", ["nan_logprob", "positive_logprob", "missing_logprob", "text_logprob", "gigantic_logprob"]
-)
-def test_f25_what_is_no_log_probability_is_no_verdict(bench: Bench, mode: str) -> None:
-    scenario_f25(bench, mode)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS[1:])
-@pytest.mark.parametrize("mode", ["nan_logprob", "positive_logprob"])
-def test_f25_litellm_what_is_no_log_probability_is_no_verdict(bench: Bench, mode: str, provider: str) -> None:
-    scenario_f25(bench, mode, provider)
 
 
 def test_f25_minus_infinity_is_probability_zero(bench: Bench) -> None:
@@ -305,18 +255,17 @@ def test_f25_bytes_that_are_no_utf8(bench: Bench) -> None:
         bench.alone("invalid_utf8").ask(QUESTION)
 
 
-def scenario_f30(bench: Bench, mode: str = "unordered_choices", provider: str = "openai_http") -> None:
+@pytest.mark.parametrize(
+    ("mode", "provider"),
+    [
+        ("unordered_choices", PROVIDERS[0]),
+        ("duplicate_choices", PROVIDERS[0]),
+        ("odd_indices", PROVIDERS[0]),
+        pytest.param("duplicate_choices", "litellm", marks=needs_litellm),
+    ],
+)
+def test_f30_only_one_valid_choice_is_used_and_the_rest_noted(bench: Bench, mode: str, provider: str) -> None:
     answer = bench.alone(mode, provider).ask(QUESTION)
     assert answer.text == "Danube"
     assert answer.calls[0].completion is not None
     assert any("choices" in note for note in answer.calls[0].completion.notes)
-
-
-@pytest.mark.parametrize("mode", ["unordered_choices", "duplicate_choices", "odd_indices"])
-def test_f30_only_one_valid_choice_is_used_and_the_rest_noted(bench: Bench, mode: str) -> None:
-    scenario_f30(bench, mode)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS[1:])
-def test_f30_litellm_only_one_valid_choice_is_used(bench: Bench, provider: str) -> None:
-    scenario_f30(bench, "duplicate_choices", provider)

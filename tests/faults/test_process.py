@@ -198,18 +198,14 @@ assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
 """
 
 
-def scenario_f71(bench: Bench) -> None:
+@pytest.mark.litellm
+@needs_litellm[2]
+def test_f71_importing_litellm_reads_no_env_file_and_fetches_nothing(bench: Bench) -> None:
     with FaultServer() as evil:
         (bench.folder / ".env").write_text(f"OPENAI_BASE_URL={evil.address}\nOPENAI_API_KEY={KEY}\n", "utf-8")
         done = run_python(bench, _LOAD_LITELLM, LITELLM_MODEL_COST_MAP_URL=f"{evil.address}/prices.json")
     assert done.returncode == 0, done.stderr[-2_000:]
     assert (evil.requests, evil.paths) == ([], [])
-
-
-@pytest.mark.litellm
-@needs_litellm[2]
-def test_f71_importing_litellm_reads_no_env_file_and_fetches_nothing(bench: Bench) -> None:
-    scenario_f71(bench)
 
 
 _WITHOUT_EXTRAS = """
@@ -231,14 +227,10 @@ for kind, command in (("litellm", "litellm"), ("local", "xllamacpp")):
 """
 
 
-def scenario_f73(bench: Bench) -> None:
+def test_f73_without_the_optional_packages(bench: Bench) -> None:
     done = run_python(bench, _WITHOUT_EXTRAS.replace("ADDRESS", bench.server.address))
     assert done.returncode == 0, done.stderr[-2_000:]
     assert bench.server.count() == 2
-
-
-def test_f73_without_the_optional_packages(bench: Bench) -> None:
-    scenario_f73(bench)
 
 
 def test_f73_importing_cascade_imports_none_of_them(bench: Bench) -> None:

@@ -12,11 +12,18 @@ from cascade.errors import BadResponseError, StreamInterruptedError
 from cascade.text import normalize_answer
 from cascade.types import Answer, TextDelta
 
-from .bench import PROVIDERS, SMALL_COST, Bench
+from .bench import PROVIDERS, SMALL_COST, Bench, needs_litellm
 from .bodies import QUESTION, chat, choice
 
 PARTIAL = "Reasoning: It is on t"
 """The first three pieces of seven characters."""
+USAGES = [
+    "stream_usage_doubled",
+    "ok",
+    "stream_usage_with_choices",
+    "stream_usage_before_finish",
+    "stream_empty_chunks",
+]
 
 
 def _told(events: list[Any]) -> str:
@@ -43,13 +50,9 @@ def _interrupted(bench: Bench, mode: str, provider: str) -> None:
     assert call.cost_bound_nano_usd > 0
 
 
-def scenario_f26(bench: Bench, provider: str = "openai_http") -> None:
-    _interrupted(bench, "stream_reset", provider)
-
-
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_f26_a_stream_that_is_reset_keeps_what_came(bench: Bench, provider: str) -> None:
-    scenario_f26(bench, provider)
+    _interrupted(bench, "stream_reset", provider)
 
 
 def test_f26_the_part_that_came_stands_in_the_trace(bench: Bench) -> None:
@@ -73,34 +76,23 @@ def test_f26_an_error_inside_a_stream_interrupts_it(bench: Bench) -> None:
     assert caught.value.partial == PARTIAL[:14]
 
 
-def scenario_f27(bench: Bench, provider: str = "openai_http") -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f27_a_stream_that_just_ends_was_cut(bench: Bench, provider: str) -> None:
     _interrupted(bench, "stream_no_finish", provider)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_f27_a_stream_that_just_ends_was_cut(bench: Bench, provider: str) -> None:
-    scenario_f27(bench, provider)
-
-
-def scenario_f28(bench: Bench, mode: str = "stream_usage_doubled", provider: str = "openai_http") -> None:
+@pytest.mark.parametrize(
+    ("mode", "provider"),
+    [
+        *((mode, PROVIDERS[0]) for mode in USAGES),
+        *(pytest.param(mode, "litellm", marks=needs_litellm) for mode in USAGES[:3]),
+    ],
+)
+def test_f28_usage_wherever_it_stands_is_counted_once(bench: Bench, mode: str, provider: str) -> None:
     told, answer = _streamed(bench, mode, provider)
     assert told == "Reasoning: It is on the river.\nAnswer: Danube"
     assert answer.text == "Danube"
     assert answer.cost_nano_usd == SMALL_COST
-
-
-@pytest.mark.parametrize(
-    "mode",
-    ["ok", "stream_usage_doubled", "stream_usage_with_choices", "stream_usage_before_finish", "stream_empty_chunks"],
-)
-def test_f28_usage_wherever_it_stands_is_counted_once(bench: Bench, mode: str) -> None:
-    scenario_f28(bench, mode)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS[1:])
-@pytest.mark.parametrize("mode", ["ok", "stream_usage_doubled", "stream_usage_with_choices"])
-def test_f28_litellm_usage_wherever_it_stands_is_counted_once(bench: Bench, mode: str, provider: str) -> None:
-    scenario_f28(bench, mode, provider)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -119,18 +111,14 @@ def test_f30_a_second_choice_in_a_stream_is_not_mixed_in(bench: Bench) -> None:
     assert answer.text == "Danube"
 
 
-def scenario_f29(bench: Bench, mode: str = "odd_characters", provider: str = "openai_http") -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("mode", ["odd_characters", "odd_names", "newlines"])
+def test_f29_every_text_can_be_stored(bench: Bench, mode: str, provider: str) -> None:
     answer = bench.alone(mode, provider).ask(QUESTION)
     assert answer.text is not None
     assert normalize_answer(answer.text).startswith("danube")
     stored = json.dumps(answer.to_dict(), ensure_ascii=False).encode()
     assert b"\\u0000" not in stored
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("mode", ["odd_characters", "odd_names", "newlines"])
-def test_f29_every_text_can_be_stored(bench: Bench, mode: str, provider: str) -> None:
-    scenario_f29(bench, mode, provider)
 
 
 def test_f29_every_piece_of_a_stream_can_be_shown(bench: Bench) -> None:
@@ -139,12 +127,8 @@ def test_f29_every_piece_of_a_stream_can_be_shown(bench: Bench) -> None:
     json.dumps(answer.to_dict(), ensure_ascii=False).encode()
 
 
-def test_f29_the_question_may_hold_anything(bench: Bench) -> None:
-    assert bench.served().ask("Which \ud800 river \x00 \u202e?").text == "Danube"
-
-
-@pytest.mark.parametrize("provider", PROVIDERS[1:])
-def test_f29_litellm_the_question_may_hold_anything(bench: Bench, provider: str) -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f29_the_question_may_hold_anything(bench: Bench, provider: str) -> None:
     assert bench.served(provider).ask("Which \ud800 river \x00 \u202e?").text == "Danube"
 
 

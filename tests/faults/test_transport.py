@@ -124,14 +124,10 @@ def test_f05_nobody_listens(bench: Bench, provider: str) -> None:
     assert provider == "litellm" or f"127.0.0.1:{port}" in str(caught.value)
 
 
-def scenario_f05(bench: Bench) -> None:
+def test_f05_an_answer_that_breaks_off_is_not_asked_for_again(bench: Bench) -> None:
     with pytest.raises(Exception, match="broke"):
         bench.alone("cut_short").ask(QUESTION)
     assert bench.server.count() == 1
-
-
-def test_f05_an_answer_that_breaks_off_is_not_asked_for_again(bench: Bench) -> None:
-    scenario_f05(bench)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -205,7 +201,8 @@ def test_f11_litellm_never_takes_the_key_to_another_host(bench: Bench, provider:
     assert not any(other.keys)
 
 
-def scenario_f12(bench: Bench, provider: str = "openai_http") -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f12_a_captive_portal_is_no_completion(bench: Bench, provider: str) -> None:
     error = bench.error("html_200", BadResponseError, provider)
     assert bench.server.count() == 2
     assert "Sign in to the network" in str(error)
@@ -213,12 +210,7 @@ def scenario_f12(bench: Bench, provider: str = "openai_http") -> None:
     assert KEY not in str(error)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_f12_a_captive_portal_is_no_completion(bench: Bench, provider: str) -> None:
-    scenario_f12(bench, provider)
-
-
-def scenario_f13(bench: Bench) -> None:
+def test_f13_a_clock_that_jumps_back_changes_nothing(bench: Bench) -> None:
     backwards = count(2e9, -3600.0)
     bench.patch.setattr(time, "time", lambda: next(backwards))
     orchestrator, _ = bench.scripted(None, timeouts={"per_question_s": 60.0})
@@ -227,7 +219,3 @@ def scenario_f13(bench: Bench) -> None:
     assert answer.text
     assert len(latencies) == 2
     assert all(0 <= latency < 10 for latency in [answer.latency_s, *latencies])
-
-
-def test_f13_a_clock_that_jumps_back_changes_nothing(bench: Bench) -> None:
-    scenario_f13(bench)
