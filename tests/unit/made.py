@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import multiprocessing.reduction
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cascade.errors import ProviderError
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, Reply, reply
+from cascade.strategies.base import Strategy
 from cascade.types import Call, Candidate, Completion, Decision, Message, Question, Request, Step, Token, Usage
 
 RIVER = Question("Which river runs through Vienna?")
@@ -84,6 +85,46 @@ def two_models(base: Reply | None = None, guide: Reply | None = None) -> FakePro
 def by_purpose(replies: Mapping[str, Any]) -> Callable[[Request], Any]:
     """Return a script that answers "base", "judge" and "direct" calls with fixed replies."""
     return lambda asked: replies["base" if asked.role == "base" else asked.purpose]
+
+
+def walked(
+    strategy: Strategy, *said: Completion | ProviderError | str, question: Question = RIVER
+) -> tuple[list[Request], list[Step]]:
+    """Drive a plan to its end with the given replies, in order; return what it asked and its steps."""
+    plan, left = strategy.plan(question), list(said)
+    asked: list[Request] = []
+    steps: list[Step] = []
+    item = next(plan, None)
+    while item is not None:
+        if isinstance(item, Step):
+            steps.append(item)
+            item = next(plan, None)
+            continue
+        asked.append(item)
+        given = left.pop(0)
+        try:
+            failed = isinstance(given, ProviderError)
+            item = plan.throw(given) if failed else plan.send(completion(given) if isinstance(given, str) else given)
+        except StopIteration:
+            item = None
+    assert not left, "every reply was asked for"
+    return asked, steps
+
+
+def caller(said: Iterable[str | Completion | BaseException], asked: list[Request] | None = None) -> Any:
+    """Return a function that answers each call with the next reply, and keeps what it was asked."""
+    left = iter(said)
+
+    def call(one: Request) -> Completion:
+        if asked is not None:
+            asked.append(one)
+        given = next(left, None)
+        assert given is not None, f"nobody expected {one.role} to be asked ({one.purpose}, step {one.step})"
+        if isinstance(given, BaseException):
+            raise given
+        return completion(given) if isinstance(given, str) else given
+
+    return call
 
 
 class Failing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -25,27 +24,12 @@ from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
 from cascade.types import Answer, Certificate, Completion, Request, Step, Usage
-from unit.made import CHEAP, DEAR, PRICES, RIVER, candidate, completion, request, yes_no
+from unit.made import CHEAP, DEAR, PRICES, RIVER, caller, candidate, completion, request, yes_no
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
 DOWN = ProviderUnavailableError("down")
 RHINE, DANUBE = "Answer: Rhine", "Answer: Danube"
 Said = str | Completion | BaseException
-
-
-def caller(said: Iterable[Said], asked: list[Request] | None = None) -> Any:
-    left = iter(said)
-
-    def call(one: Request) -> Completion:
-        if asked is not None:
-            asked.append(one)
-        reply = next(left, None)
-        assert reply is not None, f"nobody expected {one.role} to be asked ({one.purpose}, step {one.step})"
-        if isinstance(reply, BaseException):
-            raise reply
-        return completion(reply) if isinstance(reply, str) else reply
-
-    return call
 
 
 def walk(strategy: Strategy | None = None, policy: Any = None, **settings: Any) -> Run:

@@ -18,7 +18,7 @@ from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
 from cascade.types import Answer, Certificate, Completion, Request, Step
-from unit.made import PRICES, RIVER, completion, yes_no
+from unit.made import PRICES, RIVER, caller, yes_no
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
 THREE = BaseGuide(SMALL, LARGE, rounds=3)
@@ -27,19 +27,6 @@ DOWN = ProviderUnavailableError("down")
 CERTIFICATE = Certificate("coverage", 0.1, 100, "id")
 ALL_STEPS = (RHINE, yes_no(0.97), DANUBE, yes_no(0.9), MUR, yes_no(0.2, "No, Danube"))
 Said = str | Completion | BaseException
-
-
-def caller(said: Iterable[Said]) -> Any:
-    left = iter(said)
-
-    def call(one: Request) -> Completion:
-        reply = next(left, None)
-        assert reply is not None, f"nobody expected {one.role} to be asked ({one.purpose}, step {one.step})"
-        if isinstance(reply, BaseException):
-            raise reply
-        return completion(reply) if isinstance(reply, str) else reply
-
-    return call
 
 
 def asked(*said: Said, **settings: Any) -> Answer:

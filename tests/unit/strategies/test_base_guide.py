@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cascade.errors import AuthenticationError, ProviderError, ProviderUnavailableError
+from cascade.errors import AuthenticationError, ProviderUnavailableError
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.prompts import question_text
-from cascade.types import Completion, Question, Request, Step, Token, Usage
-from unit.made import RIVER, completion, yes_no
+from cascade.types import Completion, Question, Step, Token, Usage
+from unit.made import RIVER, completion, walked, yes_no
 
 SMALL, LARGE = ModelUse("small", 64, 0.0, 11), ModelUse("large", 32, 0.2, 22)
 DOWN = ProviderUnavailableError("down")
@@ -21,30 +21,6 @@ DOWN = ProviderUnavailableError("down")
 
 def guide(**settings: Any) -> BaseGuide:
     return BaseGuide(SMALL, LARGE, **({"rounds": 2} | settings))
-
-
-def walked(
-    strategy: BaseGuide, *said: Completion | ProviderError | str, question: Question = RIVER
-) -> tuple[list[Request], list[Step]]:
-    """Drive a plan with the given replies, in order; return what it asked and its steps."""
-    plan, left = strategy.plan(question), list(said)
-    asked: list[Request] = []
-    steps: list[Step] = []
-    item = next(plan, None)
-    while item is not None:
-        if isinstance(item, Step):
-            steps.append(item)
-            item = next(plan, None)
-            continue
-        asked.append(item)
-        reply = left.pop(0)
-        try:
-            failed = isinstance(reply, ProviderError)
-            item = plan.throw(reply) if failed else plan.send(completion(reply) if isinstance(reply, str) else reply)
-        except StopIteration:
-            item = None
-    assert not left, "every reply was asked for"
-    return asked, steps
 
 
 def sources(step: Step) -> list[tuple[str, str]]:

@@ -13,35 +13,10 @@ from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide, read_action
-from cascade.types import Answer, Completion, Question, Request, Step
-from unit.made import RIVER, completion, yes_no
+from cascade.types import Answer, Question, Request
+from unit.made import RIVER, completion, walked, yes_no
 
 SMALL, LARGE = ModelUse("small", 64, 0.0, 11), ModelUse("large", 32, 0.2, 22)
-
-
-def walked(strategy: BaseGuide, *said: Any, question: Question = RIVER) -> tuple[list[Request], list[Step]]:
-    """Drive a plan to its end with the given replies, in order; return what it asked and its steps."""
-    plan, left = strategy.plan(question), list(said)
-    asked: list[Request] = []
-    steps: list[Step] = []
-    item = next(plan, None)
-    while item is not None:
-        if isinstance(item, Step):
-            steps.append(item)
-            item = next(plan, None)
-            continue
-        asked.append(item)
-        given = left.pop(0)
-        try:
-            item = plan.throw(given) if isinstance(given, Exception) else plan.send(_whole(given))
-        except StopIteration:
-            item = None
-    assert not left, "every reply was asked for"
-    return asked, steps
-
-
-def _whole(given: Completion | str) -> Completion:
-    return completion(given) if isinstance(given, str) else given
 
 
 def deciding(**settings: Any) -> BaseGuide:

@@ -9,39 +9,16 @@ import pytest
 from cases import each
 
 from cascade.budget.charges import most_nano_usd
-from cascade.errors import AuthenticationError, BudgetExceededError, ProviderError
+from cascade.errors import AuthenticationError, BudgetExceededError
 from cascade.money import Price, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.base import ModelUse
 from cascade.strategies.exit import Exit, read_exit
-from cascade.types import Answer, Completion, Question, Request, Step
-from unit.made import RIVER, completion
+from cascade.types import Answer, Question, Request
+from unit.made import RIVER, completion, walked
 
 SMALL = ModelUse("small", 64, 0.3, 11)
-
-
-def walked(
-    strategy: Exit, *said: Completion | ProviderError | str, question: Question = RIVER
-) -> tuple[list[Request], list[Step]]:
-    """Drive a plan to its end with the given replies, in order; return what it asked and its steps."""
-    plan, left = strategy.plan(question), list(said)
-    asked: list[Request] = []
-    steps: list[Step] = []
-    item = next(plan, None)
-    while item is not None:
-        if isinstance(item, Step):
-            steps.append(item)
-            item = next(plan, None)
-            continue
-        asked.append(item)
-        given = left.pop(0)
-        if isinstance(given, ProviderError):
-            item = plan.throw(given)
-        else:
-            item = plan.send(completion(given) if isinstance(given, str) else given)
-    assert not left, "every reply was asked for"
-    return asked, steps
 
 
 # --- what a reply says ---

@@ -6,34 +6,14 @@ from typing import Any
 
 import pytest
 
-from cascade.errors import ProviderError, ProviderUnavailableError, RateLimitedError
+from cascade.errors import ProviderUnavailableError, RateLimitedError
 from cascade.strategies.base import ModelUse
 from cascade.strategies.ladder import Ladder
-from cascade.types import Completion, Request, Step
-from unit.made import RIVER, completion
+from unit.made import completion, walked
 
 RUNGS = (ModelUse("small", 10, 0.1, 1), ModelUse("middle", 20), ModelUse("large", 30))
+LADDER = Ladder(RUNGS)
 DOWN = ProviderUnavailableError("down")
-
-
-def walked(
-    *said: str | Completion | ProviderError, rungs: tuple[ModelUse, ...] = RUNGS
-) -> tuple[list[Request], list[Step]]:
-    plan, left = Ladder(rungs).plan(RIVER), list(said)
-    asked: list[Request] = []
-    steps: list[Step] = []
-    item: Any = next(plan, None)
-    while item is not None:
-        if isinstance(item, Step):
-            steps.append(item)
-            item = next(plan, None)
-            continue
-        asked.append(item)
-        reply = left.pop(0)
-        failed = isinstance(reply, ProviderError)
-        item = plan.throw(reply) if failed else plan.send(completion(reply) if isinstance(reply, str) else reply)
-    assert not left
-    return asked, steps
 
 
 def test_it_says_what_it_will_use() -> None:
@@ -41,7 +21,7 @@ def test_it_says_what_it_will_use() -> None:
 
 
 def test_every_rung_is_asked_the_same_as_configured() -> None:
-    asked, steps = walked("Answer: Rhine", "Answer: Danube", "Answer: Danube")
+    asked, steps = walked(LADDER, "Answer: Rhine", "Answer: Danube", "Answer: Danube")
     assert [(one.model, one.role, one.purpose, one.step) for one in asked] == [
         ("small", "small", "answer", 1),
         ("middle", "middle", "answer", 2),
@@ -60,23 +40,23 @@ def test_every_rung_is_asked_the_same_as_configured() -> None:
 
 @pytest.mark.parametrize("reply", [":", completion("Answer: Dan", finish_reason="length")])
 def test_a_reply_without_a_whole_answer_is_no_candidate(reply: Any) -> None:
-    _, steps = walked(reply, "Answer: Danube", "Answer: Danube")
+    _, steps = walked(LADDER, reply, "Answer: Danube", "Answer: Danube")
     assert steps[0].candidates == ()
     assert steps[0].notes == ("the reply of small has no complete answer",)
     assert steps[1].signals["agrees_with_earlier"] is None
 
 
 def test_a_rung_that_fails_is_climbed_over() -> None:
-    _, steps = walked(DOWN, "Answer: Danube", DOWN)
+    _, steps = walked(LADDER, DOWN, "Answer: Danube", DOWN)
     assert [len(step.candidates) for step in steps] == [0, 1, 0]
     assert steps[0].notes == ("small failed: ProviderUnavailableError: down",)
 
 
 def test_if_every_rung_failed_the_last_error_comes_out() -> None:
     with pytest.raises(RateLimitedError):
-        walked(DOWN, DOWN, RateLimitedError("slow down"))
+        walked(LADDER, DOWN, DOWN, RateLimitedError("slow down"))
 
 
 def test_an_earlier_rung_without_an_answer_does_not_hide_the_error() -> None:
     with pytest.raises(ProviderUnavailableError):
-        walked(":", DOWN, rungs=RUNGS[:2])
+        walked(Ladder(RUNGS[:2]), ":", DOWN)

@@ -12,7 +12,7 @@ from cascade.engine import drive, run
 from cascade.episodes.schema import rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.errors import ConfigError, ProviderError, ProviderUnavailableError, UsageError
+from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
 from cascade.policies.base import Takes
 from cascade.policies.fixed import FixedPolicy
@@ -21,8 +21,8 @@ from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers
-from cascade.types import Answer, Completion, Question, Request, Step
-from unit.made import RIVER, completion, yes_no
+from cascade.types import Answer, Completion, Question, Request
+from unit.made import RIVER, completion, walked, yes_no
 
 SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 64)
 MODELS = {
@@ -38,44 +38,20 @@ JUDGED = (
 )
 
 
-def walked(
-    offers: tuple[Offer, ...], *said: str | Completion | ProviderError, question: Question = RIVER
-) -> tuple[list[Request], list[Step]]:
-    plan, left = Offers(offers).plan(question), list(said)
-    asked: list[Request] = []
-    steps: list[Step] = []
-    item: Any = next(plan, None)
-    while item is not None:
-        if isinstance(item, Step):
-            steps.append(item)
-            item = next(plan, None)
-            continue
-        asked.append(item)
-        reply = left.pop(0)
-        if isinstance(reply, ProviderError):
-            item = plan.throw(reply)
-        else:
-            item = plan.send(completion(reply) if isinstance(reply, str) else reply)
-    assert not left
-    return asked, steps
-
-
 def test_a_list_of_models_is_the_ladder_of_them() -> None:
     offers = tuple(Offer(use.name, use) for use in (SMALL, LARGE))
     said = ("Answer: Rhine", "Answer: Danube")
-    asked, steps = walked(offers, *said)
-    ladder, replies, wanted = Ladder((SMALL, LARGE)).plan(RIVER), list(said), []
-    item: Any = next(ladder, None)
-    while item is not None:
-        wanted.append(item)
-        item = ladder.send(completion(replies.pop(0))) if isinstance(item, Request) else next(ladder, None)
-    assert asked == [one for one in wanted if isinstance(one, Request)]
-    assert [step._replace(parents=None) for step in steps] == [one for one in wanted if isinstance(one, Step)]
+    asked, steps = walked(Offers(offers), *said)
+    ladder_asked, ladder_steps = walked(Ladder((SMALL, LARGE)), *said)
+    assert asked == ladder_asked
+    assert [step._replace(parents=None) for step in steps] == ladder_steps
     assert [step.parents for step in steps] == [(), ()]
 
 
 def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
-    asked, steps = walked(JUDGED, "Reasoning: it is.\nAnswer: Rhine", yes_no(0.2), "Answer: Danube", "Answer: Danube")
+    asked, steps = walked(
+        Offers(JUDGED), "Reasoning: it is.\nAnswer: Rhine", yes_no(0.2), "Answer: Danube", "Answer: Danube"
+    )
     assert [(one.role, one.purpose, one.model, one.step) for one in asked] == [
         ("base", "answer", "small", 1),
         ("check", "judge", "large", 2),
@@ -99,7 +75,7 @@ def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
 )
 def test_a_verifier_gives_its_own_answer_after_a_no(said: Completion, answer: str, sure: float) -> None:
     offers = (Offer("base", SMALL), Offer("check", LARGE, "verify", (1,)), Offer("guide", LARGE, "outright"))
-    _, steps = walked(offers, "Answer: Rhine", said, "Answer: Inn")
+    _, steps = walked(Offers(offers), "Answer: Rhine", said, "Answer: Inn")
     (found,) = steps[1].candidates
     assert (found.text, found.model) == (answer, "large" if answer == "Danube" else "small")
     assert found.confidence == pytest.approx(sure)
@@ -112,13 +88,13 @@ def test_a_round_after_a_verifier_is_told_its_answer_and_not_its_no() -> None:
         Offer("again", SMALL, "answer", (1, 2)),
         Offer("guide", LARGE, "outright"),
     )
-    asked, _ = walked(offers, "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", "Answer: Danube")
+    asked, _ = walked(Offers(offers), "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", "Answer: Danube")
     assert "Danube" in asked[2].messages[-1].content
 
 
 def test_samples_are_drawn_with_other_seeds_and_say_how_often_an_answer_came() -> None:
     offers = (*(Offer(f"draw {n}", SMALL, "sample") for n in range(3)), Offer("guide", LARGE, "outright"))
-    asked, steps = walked(offers, "Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube")
+    asked, steps = walked(Offers(offers), "Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube")
     assert [one.seed for one in asked] == [5, 6, 7, None]
     assert [step.signals.get("answer_share") for step in steps] == [None, 0.5, pytest.approx(2 / 3), None]
 
@@ -126,23 +102,23 @@ def test_samples_are_drawn_with_other_seeds_and_say_how_often_an_answer_came() -
 def test_a_panel_says_which_share_of_it_said_yes() -> None:
     judges = tuple(Offer(f"judge {n}", LARGE, "judge", (1,)) for n in range(3))
     offers = (Offer("base", SMALL), *judges, Offer("guide", LARGE, "outright"))
-    _, steps = walked(offers, "Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Danube")
+    _, steps = walked(Offers(offers), "Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Danube")
     assert [step.signals["judge_share"] for step in steps[1:4]] == [1.0, 0.5, pytest.approx(2 / 3)]
 
 
 def test_what_cannot_be_read_as_an_answer_is_judged_as_it_is_and_offered_by_nobody() -> None:
     cut = completion("Reasoning: it is long", finish_reason="length")
-    asked, steps = walked(JUDGED, cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")
+    asked, steps = walked(Offers(JUDGED), cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")
     assert "Reasoning: it is long" in asked[1].messages[-1].content
     assert [len(step.candidates) for step in steps] == [0, 0, 1, 1]
 
 
 def test_what_failed_is_neither_judged_nor_read() -> None:
-    asked, steps = walked(JUDGED, ProviderUnavailableError("down"), "Answer: Danube")
+    asked, steps = walked(Offers(JUDGED), ProviderUnavailableError("down"), "Answer: Danube")
     assert [one.role for one in asked] == ["base", "guide"]
     assert [len(step.candidates) for step in steps] == [0, 0, 0, 1]
     with pytest.raises(ProviderUnavailableError):
-        walked(JUDGED, *[ProviderUnavailableError("down")] * 2)
+        walked(Offers(JUDGED), *[ProviderUnavailableError("down")] * 2)
 
 
 def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out() -> None:
@@ -251,10 +227,10 @@ def test_chat_requests_are_answered_where_no_offer_reads_another() -> None:
     asked = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
     both = (Offer("small", SMALL), Offer("large", LARGE, "outright"))
     hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
-    _, steps = walked(both, hello, hello, question=asked)
+    _, steps = walked(Offers(both), hello, hello, question=asked)
     assert [step.candidates[0].message for step in steps] == [hello.message] * 2
     with pytest.raises(UsageError, match="Offers that read other offers cannot answer chat requests"):
-        walked(JUDGED, question=asked)
+        walked(Offers(JUDGED), question=asked)
 
 
 def said(request: Request) -> Completion:
