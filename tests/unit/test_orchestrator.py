@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import at_once
 
 from cascade import factory
 from cascade.checks import MAX_QUESTION_CHARS
@@ -295,11 +296,7 @@ def test_it_can_be_shared_between_threads() -> None:
         except CascadeError as error:
             answers.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 8)
     assert [answer.text for answer in answers] == ["Danube"] * 160
 
 

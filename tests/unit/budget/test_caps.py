@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from patience import at_once
 from stores import postgres_url
 
 from cascade.budget.caps import Account, Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s
@@ -94,11 +96,7 @@ def test_threads_never_pass_a_cap_and_lose_nothing(ledger: Ledger) -> None:
             with lock:
                 costs.update(dict.fromkeys(names, cost))
 
-    threads = [threading.Thread(target=spend, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(spend, seed) for seed in range(6)))
     assert {name: ledger.account(name) for name in most} == {name: Account(costs[name], 0) for name in most}
 
 

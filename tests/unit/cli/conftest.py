@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,9 @@ import pytest
 import typer.main
 
 from cascade.cli.main import main
+from cascade.episodes.files import write_rows
 from cascade.evaluation import plots
+from unit.cli.certified import Row
 from unit.cli.documents import check_document
 
 
@@ -67,6 +69,17 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return Ran(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., str]:
+    """Write rows into a log."""
+
+    def write(rows: Sequence[Row], name: str = "log.jsonl") -> str:
+        write_rows(tmp_path / name, rows)
+        return str(tmp_path / name)
+
+    return write
 
 
 @pytest.fixture

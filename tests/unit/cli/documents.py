@@ -1,4 +1,4 @@
-"""Every JSON document that the command line prints in a test is held against its schema in docs/schemas."""
+"""What the command line prints in tests: every JSON document is held against its schema in docs/schemas."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ def check_document(arguments: Sequence[str], out: str) -> None:
         return
     errors = sorted(_validator(name).iter_errors(document), key=lambda one: one.json_path)
     assert not errors, [f"{one.json_path}: {one.message[:200]}" for one in errors[:5]]
+
+
+def document(ran: Any) -> dict[str, Any]:
+    """Return what a command that ended well printed as JSON."""
+    assert ran.code == 0, ran.err
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+def words(text: str) -> str:
+    """Return a text in one line, however it was wrapped."""
+    return " ".join(text.split())
 
 
 def command_of(arguments: Sequence[str]) -> str:

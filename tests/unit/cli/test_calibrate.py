@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,16 @@ from typing import Any
 import pytest
 
 from cascade.api.promises import GuaranteeOptions, wanted_guarantee
-from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import write
 from cascade.policies.reading import read
-from unit.cli.certified import LADDER_POLICY, POLICY, Row, hard_rows, ladder_rows
+from unit.cli.certified import LADDER_POLICY, POLICY, hard_rows, ladder_rows
+from unit.cli.documents import document
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
 NOTHING = GuaranteeOptions()
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Write:
-    """Write rows into a log."""
-
-    def write(rows: Sequence[Row], name: str = "log.jsonl") -> str:
-        write_rows(tmp_path / name, rows)
-        return str(tmp_path / name)
-
-    return write
 
 
 @pytest.fixture
@@ -44,12 +32,6 @@ def log(written: Write) -> str:
 def ladder(written: Write) -> str:
     """Return the log that the ladder of `CONFIG` would have written."""
     return written(ladder_rows(99, range(0, 40, 2)))
-
-
-def document(ran: Any) -> dict[str, Any]:
-    assert ran.code == 0, ran.err
-    found: dict[str, Any] = json.loads(ran.out)
-    return found
 
 
 # --- what is written and printed ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee
 from cascade.policies.reading import read
 from cascade.training.fitting import fit_policy
-from unit.cli.certified import POLICY, Row, hard_rows, ladder_rows
+from unit.cli.certified import POLICY, hard_rows, ladder_rows
+from unit.cli.documents import document, words
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
@@ -32,32 +33,13 @@ strategy: {kind: ladder, models: [base, guide]}
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Write:
-    def write(rows: Sequence[Row], name: str = "log.jsonl") -> str:
-        write_rows(tmp_path / name, rows)
-        return str(tmp_path / name)
-
-    return write
-
-
-@pytest.fixture
 def log(written: Write) -> str:
     """Return a log of 200 questions, 40 of them answered rightly by the second step alone, all of low doubt."""
     return written(hard_rows(200, range(0, 80, 2)))
 
 
-def document(ran: Any) -> dict[str, Any]:
-    assert ran.code == 0, ran.err
-    found: dict[str, Any] = json.loads(ran.out)
-    return found
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in folder.iterdir()}
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
 
 
 # --- what is written and printed ---

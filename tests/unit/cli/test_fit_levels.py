@@ -17,6 +17,7 @@ from cascade.evaluation import plots
 from cascade.factory import read_levels
 from cascade.policies.reading import read
 from unit.cli.certified import hard_rows
+from unit.cli.documents import words
 
 Cli = Callable[..., Any]
 LEVELS = "low=0.3,medium=0.2,high=0.05"
@@ -49,10 +50,6 @@ def policy(cli: Cli, log: str, tmp_path: Path, kept: Path) -> str:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
 
 
 # --- what is written and printed ---

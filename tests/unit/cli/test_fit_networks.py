@@ -19,6 +19,7 @@ from cascade.training.networks import mlp as devices
 from cascade.training.networks import trainer as networks
 from cascade.training.networks import training
 from unit.cli.certified import hard_rows
+from unit.cli.documents import words
 
 Cli = Callable[..., Any]
 FILES = {"README.md", "certificate.json", "model.safetensors", "policy.json"}
@@ -39,10 +40,6 @@ def fit(cli: Cli, log: str, *more: str, policy: str = "ccpo") -> Any:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in folder.iterdir()}
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
 
 
 # --- what is written and printed

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,16 @@ from typing import Any
 import pytest
 
 from cascade.api.proving import fit_for
-from cascade.episodes.files import write_rows
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.proof.proving import Plan, prove
 from cascade.guarantees.base import Guarantee
 from cascade.training.networks import trainer as networks
 from unit.cli.certified import Row, hard_rows
+from unit.cli.documents import document, words
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
 QUICK = ("--policy", "threshold", "--splits", "3")
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Write:
-    def write(rows: Sequence[Row], name: str = "log.jsonl") -> str:
-        write_rows(tmp_path / name, rows)
-        return str(tmp_path / name)
-
-    return write
 
 
 @pytest.fixture
@@ -47,16 +38,6 @@ def telling(n: int, **columns: Any) -> list[Row]:
         one["cost_nano_usd"] = 1_000_000 if one["step"] == 1 else 10_000_000
         one["signals"] = {"p_yes": 0.9 if int(one["episode_id"][1:]) < n // 2 else 0.1}
     return rows
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
-def document(ran: Any) -> dict[str, Any]:
-    assert ran.code == 0, ran.err
-    found: dict[str, Any] = json.loads(ran.out)
-    return found
 
 
 def test_the_document_is_what_the_library_found(cli: Cli, log: str) -> None:

@@ -9,14 +9,15 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import at_once
 
 from cascade.budget.charges import paid_call
 from cascade.engine import drive, run
@@ -282,11 +283,7 @@ def test_many_threads_write_and_read_at_once(path: Path) -> None:
                 wrong.append(f"{number}: {found}")
 
     with Journal(path) as journal:
-        threads = [threading.Thread(target=work, args=(first,)) for first in range(0, 160, 40)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(work, first) for first in range(0, 160, 40)))
         assert (wrong, len(journal)) == ([], 160)
     with Journal(path) as journal:
         assert (len(journal), journal.bad_lines) == (160, 0)

@@ -16,13 +16,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cases import each
-from patience import PATIENCE_S
+from patience import PATIENCE_S, at_once
 from stores import row
 
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
@@ -260,11 +261,7 @@ def test_threads_take_turns(store: Store) -> None:
         for number in range(20):
             store.append([row(1_000 * name + number), row(1_000 * name + number, step=2)])
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(write, name) for name in range(6)))
     assert store.count() == 240
     steps = [one["step"] for one in store.read()]
     assert steps == [1, 2] * 120  # the rows of an append stand together
@@ -613,11 +610,7 @@ def test_two_may_open_a_new_database_at_once(store_url: str) -> None:
         with Store.open(store_url, wait_s=PATIENCE_S) as store:
             store.append([row(number)])
 
-    threads = [threading.Thread(target=open_one, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(open_one, number) for number in range(4)))
     with Store.open(store_url) as store:
         assert store.count() == 4
 
@@ -705,11 +698,7 @@ def test_ids_ascend_when_the_clock_is_set_back_or_stands_still(monkeypatch: pyte
 
 def test_ids_of_threads_and_of_a_forked_child_are_different() -> None:
     found: list[list[str]] = []
-    threads = [threading.Thread(target=lambda: found.append([uuid7() for _ in range(2_000)])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[lambda: found.append([uuid7() for _ in range(2_000)])] * 4)
     found.append(in_child(lambda: [uuid7() for _ in range(2_000)]))
     found.append([uuid7() for _ in range(2_000)])
     assert len({one for several in found for one in several}) == 12_000

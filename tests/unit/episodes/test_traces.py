@@ -12,13 +12,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, at_once, until
 
 from cascade.chat import ChatRequest
 from cascade.episodes import trace_queue
@@ -120,11 +121,7 @@ def test_threads_share_a_writer(store_url: str) -> None:
             for number in range(50):
                 writer.record(answer_of(question=Question(f"{name} {number}")))
 
-        threads = [threading.Thread(target=work, args=(name,)) for name in range(5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(work, name) for name in range(5)))
         assert writer.flush()
     assert {row["question"] for row in rows_in(store_url)} == {f"{a} {b}" for a in range(5) for b in range(50)}
 
@@ -412,11 +409,7 @@ def test_many_that_wait_share_commits(file_url: str, monkeypatch: pytest.MonkeyP
     append = Store.append
     monkeypatch.setattr(Store, "append", lambda self, rows: commits.append(1) or append(self, rows))
     with TraceWriter(file_url, durability="full") as writer:
-        threads = [threading.Thread(target=lambda: writer.record(answer_of())) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[lambda: writer.record(answer_of())] * 20)
         assert writer.counts.written == 20
     assert len(commits) <= 20
 

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from patience import at_once
 from stores import postgres_url
 
 from cascade.budget.database import Database
@@ -81,11 +83,7 @@ def test_no_change_is_lost_between_threads(opened: Callable[[], ModeStore]) -> N
         for _ in range(10):
             store.change(NAME, lambda one: one.switched(not one.killed, "me", "", "now"))
 
-    threads = [threading.Thread(target=work, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, store) for store in stores))
     state = stores[0].state(NAME)
     assert (state.version, len(state.changes), state.killed) == (20, 20, False)
 
@@ -188,11 +186,7 @@ def test_of_replicas_that_race_one_holds_the_lease(opened: Callable[[], ModeStor
         if stores[number].lease(NAME, str(number), 1.0, 2.0):
             won.append(number)
 
-    threads = [threading.Thread(target=race, args=(number,)) for number in range(len(stores))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(race, number) for number in range(len(stores))))
     assert len(won) == 1
 
 
@@ -392,14 +386,7 @@ def test_two_that_write_the_same_do_not_wait_for_each_other(monkeypatch: pytest.
 def test_memory_forgets_and_is_safe_between_threads() -> None:
     store = ModeStore.memory()
     store.begin(NAME)
-    threads = [
-        threading.Thread(target=lambda: store.change(NAME, lambda one: one.switched(True, "", "", "")))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[lambda: store.change(NAME, lambda one: one.switched(True, "", "", ""))] * 4)
     assert store.state(NAME).version == 4
     store.close()
 

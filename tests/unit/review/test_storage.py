@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
+from patience import at_once
 from stores import postgres_url
 
 from cascade.errors import UsageError
@@ -52,11 +53,7 @@ def test_no_judgement_is_lost_between_replicas() -> None:
                 for number in range(10):
                     held.add(one(number, reviewer))
 
-        threads = [threading.Thread(target=write, args=(name,)) for name in ("ann", "bob", "cy")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(write, name) for name in ("ann", "bob", "cy")))
         found = reviews_at(url)
         assert found is not None
         assert len(found.judgements) == 30
