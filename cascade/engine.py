@@ -50,7 +50,7 @@ UNCERTIFIED = BROKEN_OFF | {"forced"}
 
 
 @dataclass(slots=True)
-class _Walk:
+class _QuestionWalk:
     """A question in progress: its inputs and the record so far."""
 
     question: Question
@@ -307,7 +307,7 @@ def run(
     """
     started, fields = time.monotonic(), fields or Fields()
     unsent = () if question.chat is None else fields.unsent(question.chat, strategy.models)
-    walk = _Walk(
+    walk = _QuestionWalk(
         question,
         strategy.plan(question),
         strategy,

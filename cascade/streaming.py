@@ -20,7 +20,7 @@ _ANSWERING = frozenset({"answer", "direct"})
 """The purposes of calls whose replies have an answer; other calls judge or decide."""
 
 
-class _Shown:
+class _VisibleReply:
     """The part of a call's reply that is shown: all of it if `raw`, else its answer."""
 
     def __init__(self, request: Request, *, raw: bool) -> None:
@@ -52,7 +52,7 @@ def stream(
     """
 
     def shown(request: Request) -> Iterator[TextDelta | Completion]:
-        completion, reply = None, _Shown(request, raw=raw)
+        completion, reply = None, _VisibleReply(request, raw=raw)
         for event in answer(request):
             if isinstance(event, Completion):
                 completion = event
@@ -73,7 +73,7 @@ async def astream(
     """Do as `stream` without blocking; cancelling closes the walk."""
 
     async def shown(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
-        completion, reply = None, _Shown(request, raw=raw)
+        completion, reply = None, _VisibleReply(request, raw=raw)
         async with aclosing(answer(request)) as pieces:
             async for event in pieces:
                 if isinstance(event, Completion):

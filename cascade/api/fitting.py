@@ -169,7 +169,7 @@ def fit(
 
     log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
     ready = checked(given, promise, log_asked, reviewed, told)
-    found = _fitted(_Call(given, ready, working), seed)
+    found = _fitted(_CheckedFit(given, ready, working), seed)
     serves = found if isinstance(found, PolicyFit) else found.fits[found.default]
     for table in ready.tables:
         if (said := describe_outside(table, serves.certificates)) is not None:
@@ -183,7 +183,7 @@ def fit(
     return found.save(output)
 
 
-class _Call(NamedTuple):
+class _CheckedFit(NamedTuple):
     """A checked call, and its callback for progress."""
 
     given: FitOptions
@@ -191,7 +191,7 @@ class _Call(NamedTuple):
     working: Working
 
 
-def _fitted(call: _Call, seed: int) -> FitResult:
+def _fitted(call: _CheckedFit, seed: int) -> FitResult:
     given, ready = call.given, call.ready
     asked = {"method asked for": given.policy, "seed": str(seed)}
     how: dict[str, Any] = {"method": given.policy, "config": ready.settings, "seed": seed}
@@ -206,14 +206,14 @@ def _fitted(call: _Call, seed: int) -> FitResult:
     return LevelsFit(fits, ready.levels.default)
 
 
-def _asked(call: _Call, level: str, fitted: Fitted, asked: Mapping[str, str]) -> dict[str, str]:
+def _asked(call: _CheckedFit, level: str, fitted: Fitted, asked: Mapping[str, str]) -> dict[str, str]:
     """Return the options of the call for the model card of a level."""
     named = {"level": level} if level else {}
     share = call.given.calibration_share or fitted.sizes.calibration / max(fitted.sizes.questions, 1)
     return {**named, **asked, "share of the questions that certifies": f"{share:.2g}"}
 
 
-def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
+def _certified(call: _CheckedFit, how: dict[str, Any]) -> Mapping[str, Fitted]:
     """Fit and certify: each level by its name; without levels one, called ""."""
     given, ready, levels = call.given, call.ready, call.ready.levels
     with call.working("choosing, fitting and certifying"):

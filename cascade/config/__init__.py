@@ -257,20 +257,20 @@ def policy_section(document: Mapping[str, Any], *, held: bool = False) -> Policy
     Raises:
         ConfigError: the settings are wrong; lists every problem.
     """
-    kind = _HeldPolicy if held else _Policy
+    kind = _PolicySection if held else _PolicyDocument
     try:
         return kind.model_validate({"policy": document}).policy
     except ValidationError as error:
         raise ConfigError(_said(kind, {"policy": document}, error), None) from None
 
 
-class _HeldPolicy(Section):
+class _PolicySection(Section):
     """The section of a policy alone, as in a policy directory."""
 
     policy: HeldPolicy
 
 
-class _Policy(Section):
+class _PolicyDocument(Section):
     """A document with only a policy."""
 
     policy: WrittenPolicy

@@ -28,7 +28,7 @@ class JsonMatcher(KeyedComparator):
     """
 
     def __init__(self, ignore: str = "", lists: str = "ordered") -> None:
-        self._form = Form(frozenset(filter(None, ignore.split("+"))), lists == "ordered")
+        self._form = JsonForm(frozenset(filter(None, ignore.split("+"))), lists == "ordered")
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON."""
@@ -58,7 +58,7 @@ def _key(value: Any, output: str) -> str:
     return f"text {normalize_answer(output)}" if value is NOT_JSON else spelled(value)
 
 
-class Form(NamedTuple):
+class JsonForm(NamedTuple):
     """How JSON values are converted to one form.
 
     `ignored` are names of fields that do not count; `ordered`: the order of lists matters, unless a schema says that it
@@ -71,7 +71,7 @@ class Form(NamedTuple):
     def of(self, value: Any, schema: Any = None) -> Any:
         """Return a value in this form: whole numbers as such, defaults of the schema filled in, sets sorted.
 
-        >>> Form().of({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
+        >>> JsonForm().of({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
         {'a': 1, 'unit': 'C'}
         """
         kind = type(value)

@@ -173,13 +173,13 @@ def find_words(text: str) -> Iterator[Words]:
 
 def _whole(tokens: list[str]) -> int | None:
     """Return the number that the words make, or None: "two hundred and five", not "two three"."""
-    made: _Made | None = _Made()
+    made: _WordsValue | None = _WordsValue()
     for before, word in zip(["", *tokens], tokens, strict=False):
         made = made and made.then(word, before)
     return None if made is None else made.total + made.group
 
 
-class _Made(NamedTuple):
+class _WordsValue(NamedTuple):
     """The value of the words so far: earlier groups, the current group, and the largest scale and number allowed."""
 
     total: int = 0
@@ -187,24 +187,24 @@ class _Made(NamedTuple):
     room: int = SCALES["trillion"]
     below: int = 1_000
 
-    def then(self, word: str, before: str) -> _Made | None:
+    def then(self, word: str, before: str) -> _WordsValue | None:
         """Return the number after the next word, or None if the word cannot follow."""
         if word in {"a", "an"}:
-            return _Made(0, 1, self.room, 1)
+            return _WordsValue(0, 1, self.room, 1)
         if word == "and":
             return self if before in SCALES else None
         return self.scaled(SCALES[word]) if word in SCALES else self.and_small(_SMALL.get(word, _TENS.get(word, 0)))
 
-    def scaled(self, scale: int) -> _Made | None:
+    def scaled(self, scale: int) -> _WordsValue | None:
         """Return the number after a scale word: "two" and "hundred", "twelve" and "thousand"."""
         small = scale in {12, 100}
         if not self.group or (self.group >= 100 if small else scale > self.room):
             return None
         if small:
             return self._replace(group=self.group * scale, below=scale if scale == 100 else 1)
-        return _Made(self.total + self.group * scale, 0, scale // 1_000)
+        return _WordsValue(self.total + self.group * scale, 0, scale // 1_000)
 
-    def and_small(self, value: int) -> _Made | None:
+    def and_small(self, value: int) -> _WordsValue | None:
         """Return the number after a small number or a ten: "hundred" and "five", "twenty" and "one"."""
         if value >= self.below:
             return None

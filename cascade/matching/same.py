@@ -23,7 +23,7 @@ _WORDS = (
 )
 
 
-class Chosen(NamedTuple):
+class DefaultComparator(NamedTuple):
     """The comparator of a request: its name, the object, and a warning or None."""
 
     name: str
@@ -31,7 +31,7 @@ class Chosen(NamedTuple):
     warning: str | None = None
 
 
-def default_for(request: ChatRequest | None) -> Chosen:
+def default_for(request: ChatRequest | None) -> DefaultComparator:
     """Return the comparator of a request: with tools `tool_calls`, an enum `label`, a schema `json`, else `text`.
 
     >>> default_for(ChatRequest([{"role": "user", "content": "Hi"}], {"response_format": {"type": "json_object"}})).name
@@ -47,11 +47,11 @@ def default_for(request: ChatRequest | None) -> Chosen:
 
 
 @cache
-def _chosen(name: str, warning: str | None = None) -> Chosen:
+def _chosen(name: str, warning: str | None = None) -> DefaultComparator:
     from cascade.matching.registry import get_comparator  # most programs compare texts in one way
 
     comparator: Any = get_comparator(name)
-    return Chosen(name, comparator, warning)
+    return DefaultComparator(name, comparator, warning)
 
 
 class RequestMatcher:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, function_of
 from cascade.matching.base import KeyedComparator, accepted, any_of
-from cascade.matching.json_value import NOT_JSON, Form, JsonMatcher, read_json, spelled
+from cascade.matching.json_value import NOT_JSON, JsonForm, JsonMatcher, read_json, spelled
 from cascade.text import normalize_answer
 
 _MOST_CALLS = 64
@@ -17,7 +17,7 @@ MAY_BE_LEFT_OUT = ""
 """Among the accepted values of an argument: the argument may be left out."""
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """A tool call: the tool's name and its arguments."""
 
     name: str
@@ -61,37 +61,37 @@ class ToolCallsMatcher(KeyedComparator):
         """Return the calls in one spelling: `[]` for an answer without a call, its words if it cannot be read."""
         return self._key(self._read(output, request), output, request)
 
-    def _read(self, output: str, request: ChatRequest | None) -> list[Call] | None:
+    def _read(self, output: str, request: ChatRequest | None) -> list[ToolCall] | None:
         calls = read_calls(output)
         if not calls:
             return calls
         schemas = {} if request is None else _schemas(request)
         try:
-            return [Call(name, _FORM.of(arguments, schemas.get(name))) for name, arguments in calls]
+            return [ToolCall(name, _FORM.of(arguments, schemas.get(name))) for name, arguments in calls]
         except RecursionError:
             return None
 
-    def _key(self, calls: list[Call] | None, output: str, request: ChatRequest | None) -> str:
+    def _key(self, calls: list[ToolCall] | None, output: str, request: ChatRequest | None) -> str:
         if calls:
             return f"[{','.join(self._spelled(calls))}]"
         if request is not None and request.wants_json:
             return _JSON.key(output, request)
         return "[]" if calls is not None and not self._words else f"text {normalize_answer(output)}"
 
-    def _compared(self, calls: list[Call] | None, gold: list[Any] | dict[str, Any]) -> bool | None:
+    def _compared(self, calls: list[ToolCall] | None, gold: list[Any] | dict[str, Any]) -> bool | None:
         if isinstance(gold, dict):
             return calls is not None and self._accepted(calls, gold)
         wanted = _calls_in(gold)
         if wanted is None:
             return None
-        mine, other = ([Call(name, _FORM.of(given)) for name, given in one] for one in (calls or (), wanted))
+        mine, other = ([ToolCall(name, _FORM.of(given)) for name, given in one] for one in (calls or (), wanted))
         return self._spelled(mine) == self._spelled(other)
 
-    def _spelled(self, calls: Sequence[Call]) -> list[str]:
+    def _spelled(self, calls: Sequence[ToolCall]) -> list[str]:
         spellings = [spelled(tuple(call)) for call in calls]
         return sorted(spellings) if self._any_order else spellings
 
-    def _accepted(self, calls: Sequence[Call], gold: Mapping[str, Any]) -> bool:
+    def _accepted(self, calls: Sequence[ToolCall], gold: Mapping[str, Any]) -> bool:
         """Whether the calls are the accepted ones."""
         left = [(name, values) for name, values in gold.items() if isinstance(values, Mapping)]
         if len(left) != len(calls) or len(calls) > _MOST_CALLS:
@@ -99,7 +99,7 @@ class ToolCallsMatcher(KeyedComparator):
         return _assigned(calls, left, self._any_order)
 
 
-_FORM, _JSON = Form(), JsonMatcher()
+_FORM, _JSON = JsonForm(), JsonMatcher()
 
 
 @lru_cache(maxsize=512)
@@ -109,7 +109,7 @@ def _schemas(request: ChatRequest) -> Mapping[str, Any]:
     return {_name(str(one.get("name"))): one.get("parameters") for one in functions}
 
 
-def _assigned(calls: Sequence[Call], left: Sequence[tuple[str, Mapping[str, Any]]], any_order: bool) -> bool:
+def _assigned(calls: Sequence[ToolCall], left: Sequence[tuple[str, Mapping[str, Any]]], any_order: bool) -> bool:
     """Whether calls and accepted calls can be matched one to one; a message has few calls."""
     if not calls:
         return True
@@ -119,7 +119,7 @@ def _assigned(calls: Sequence[Call], left: Sequence[tuple[str, Mapping[str, Any]
     return False
 
 
-def read_calls(text: str) -> list[Call] | None:
+def read_calls(text: str) -> list[ToolCall] | None:
     """Return the calls of an answer, empty for an answer in words; None if a call cannot be read."""
     value = read_json(text)
     if value is NOT_JSON or not isinstance(value, list | dict):
@@ -127,7 +127,7 @@ def read_calls(text: str) -> list[Call] | None:
     return _calls_in(value if isinstance(value, list) else [value])
 
 
-def _calls_in(value: list[Any]) -> list[Call] | None:
+def _calls_in(value: list[Any]) -> list[ToolCall] | None:
     made = []
     for one in value:
         if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
@@ -135,7 +135,7 @@ def _calls_in(value: list[Any]) -> list[Call] | None:
         arguments = one.get("arguments", {})
         if not isinstance(arguments, Mapping):
             return None
-        made.append(Call(_name(one["name"]), arguments))
+        made.append(ToolCall(_name(one["name"]), arguments))
     return made
 
 
@@ -147,7 +147,7 @@ _NUMBERED = re.compile(r"[ _]\d+$")
 """The leaderboard's suffix of the name of a tool that should be called several times."""
 
 
-def _fits(call: Call, name: str, values: Mapping[str, Any]) -> bool:
+def _fits(call: ToolCall, name: str, values: Mapping[str, Any]) -> bool:
     """Whether a call has this name, and only accepted arguments, and every one that may not be left out."""
     named = call.name in {_name(name), _NUMBERED.sub("", _name(name))}
     return named and _fit(call.arguments, values)

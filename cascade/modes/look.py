@@ -37,7 +37,7 @@ from cascade.policies.artifact import write
 from cascade.review.pairs import compare
 from cascade.review.reviews import Reviews
 from cascade.training.dividing import Divided
-from cascade.training.fitting import Fitted, How, fit_parts
+from cascade.training.fitting import FitSettings, Fitted, fit_parts
 
 Row = Mapping[str, Any]
 
@@ -229,7 +229,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         "losses_allowed": most_losses(parts.calibration.n, asked.alpha, look_level(asked.delta, look)),
     }
     try:
-        fitted = fit_parts(parts, promise, How(config=asked.config, seed=asked.seed))
+        fitted = fit_parts(parts, promise, FitSettings(config=asked.config, seed=asked.seed))
     except (NotCertifiedError, UsageError) as error:
         return Found({**page, "why": f"no certificate: {error}"})
     page |= {"policy": fitted.choice.chosen.name}

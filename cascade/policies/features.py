@@ -34,7 +34,7 @@ class Column(Protocol):
         ...
 
 
-class _Signal(NamedTuple):
+class _SignalHere(NamedTuple):
     """A signal's value at each step."""
 
     name: str
@@ -52,7 +52,7 @@ class _Confidence(NamedTuple):
         return seen.confidence(self.place, t)
 
 
-Series: TypeAlias = _Signal | _Confidence
+Series: TypeAlias = _SignalHere | _Confidence
 
 
 class _Latest(NamedTuple):
@@ -83,7 +83,7 @@ class _Previous(NamedTuple):
         return self.series.at(seen, seen.step - 2) if seen.step > 1 else seen.unknown()
 
 
-class _Change(NamedTuple):
+class _LatestChange(NamedTuple):
     """The latest value minus the previous; unknown if either is unknown."""
 
     series: Series
@@ -183,7 +183,7 @@ class _SoFar(NamedTuple):
         return total
 
 
-class _Asked(NamedTuple):
+class _QuestionNumber(NamedTuple):
     """A number of the question's text."""
 
     name: str
@@ -227,7 +227,7 @@ def column(name: str, sources: tuple[str, ...]) -> Column | None:
     if name in _PLAIN:
         return _PLAIN[name]
     if name.startswith(ASKED):
-        return _Asked(name.removeprefix(ASKED))
+        return _QuestionNumber(name.removeprefix(ASKED))
     names = place_names(sources)
     if found := EQUALS.fullmatch(name):
         return _Equal(0, 0, None, int(found["number"]))
@@ -242,7 +242,7 @@ def is_signal(name: str) -> bool:
     >>> is_signal("p_yes"), is_signal("p_yes.change"), is_signal("votes"), is_signal("a score, 1.5")
     (True, False, False, True)
     """
-    return column(name, ()) == _Latest(_Signal(name))
+    return column(name, ()) == _Latest(_SignalHere(name))
 
 
 def _compared(what: str, said: Sequence[str], names: tuple[str, ...]) -> Column | None:
@@ -261,7 +261,7 @@ def _viewed(name: str, names: tuple[str, ...]) -> Column | None:
     placed = CONFIDENCE.fullmatch(base)
     if placed and placed["place"] not in names:
         return None
-    series: Series = _Confidence(names.index(placed["place"])) if placed else _Signal(base)
+    series: Series = _Confidence(names.index(placed["place"])) if placed else _SignalHere(base)
     if view.startswith("at"):
         return _AtStep(series, int(view[2:]))
     return _VIEWS[view](series)
@@ -271,7 +271,7 @@ _VIEWS: Mapping[str, Callable[[Series], Column]] = {
     "": _Latest,
     "first": lambda series: _AtStep(series, 1),
     "previous": _Previous,
-    "change": _Change,
+    "change": _LatestChange,
     "least": lambda series: _Extreme(series, 1),
     "most": lambda series: _Extreme(series, -1),
 }
@@ -421,13 +421,13 @@ def offered(history: History, step: int, *, at_most: int = MOST_OFFERED, enough:
     names = tuple(dict.fromkeys([*telling, *_signals(history)]))
     values = FeatureSet(names, history.sources).table(history, step)[history.steps >= step]
     some = values[:: max(1, len(values) // _ALIKE_ROWS)]
-    kept: dict[str, _Compared] = {}
+    kept: dict[str, _Standardised] = {}
     for index, name in enumerate(names):
         if len(kept) >= (at_most if index < len(telling) else min(at_most, enough)):
             break
         replaced = name == "cost_so_far" and "tokens_so_far" in kept
         if not replaced and _tells(values[:, index]):
-            compared = _Compared(np.isnan(some[:, index]), _standard(some[:, index]))
+            compared = _Standardised(np.isnan(some[:, index]), _standard(some[:, index]))
             if not any(_say_the_same(compared, one) for one in kept.values()):
                 kept[name] = compared
     return tuple(kept)
@@ -496,14 +496,14 @@ def _tells(values: Floats) -> bool:
     return float((known == common).mean()) <= _TOO_EQUAL
 
 
-class _Compared(NamedTuple):
+class _Standardised(NamedTuple):
     """A feature prepared for comparison: where it is missing, and its standardised values."""
 
     missing: Bools
     values: Floats
 
 
-def _say_the_same(one: _Compared, other: _Compared) -> bool:
+def _say_the_same(one: _Standardised, other: _Standardised) -> bool:
     """Whether two features are known for the same questions, and one is almost a multiple of the other."""
     return np.array_equal(one.missing, other.missing) and abs(float((one.values * other.values).mean())) > _TOO_ALIKE
 

@@ -298,7 +298,7 @@ class LearnedPolicy(Policy):
         return BatchScores(scores, confidence if self.judges else None, bought)
 
 
-class _Found(NamedTuple):
+class _RuleResults(NamedTuple):
     """A rule's results on n rows with m places.
 
     `next` and `incumbent` are (n,), the others (n, m). NaN is unknown; `own` marks the answers that keep the strategy's
@@ -312,15 +312,15 @@ class _Found(NamedTuple):
     incumbent: Floats
 
 
-def _found(rule: StepRule, raw: Floats, places: Sequence[int | None], present: Bools) -> _Found:
+def _found(rule: StepRule, raw: Floats, places: Sequence[int | None], present: Bools) -> _RuleResults:
     """Score the rows of one step, float64 (n, d), in chunks. An absent candidate has no chance."""
     starts = range(0, max(raw.shape[0], 1), _CHUNK)
     parts = [_chunk(rule, raw[start : start + _CHUNK], places) for start in starts]
-    whole = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    whole = _RuleResults(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     return whole._replace(chance=np.where(present, whole.chance, np.nan))
 
 
-def _chunk(rule: StepRule, raw: Floats, places: Sequence[int | None]) -> _Found:
+def _chunk(rule: StepRule, raw: Floats, places: Sequence[int | None]) -> _RuleResults:
     memo = Memo(raw)
 
     def of(scorer: Scorer | None, otherwise: float) -> Floats:
@@ -332,7 +332,7 @@ def _chunk(rule: StepRule, raw: Floats, places: Sequence[int | None]) -> _Found:
         made[1, :, place] = of(None if at is None else rule.confidence[at], np.nan)
     own = [at is None or rule.confidence[at] is None for at in places]
     chance, incumbent = made[1], of(rule.incumbent, np.nan)
-    return _Found(
+    return _RuleResults(
         of(rule.next, -np.inf),
         made[0],
         np.where(chance == GO_ON, np.nan, chance),
@@ -341,7 +341,7 @@ def _chunk(rule: StepRule, raw: Floats, places: Sequence[int | None]) -> _Found:
     )
 
 
-def _placed(confidence: Floats, rows: Ints, t: int, found: _Found) -> Floats:
+def _placed(confidence: Floats, rows: Ints, t: int, found: _RuleResults) -> Floats:
     """Return the confidences of step t + 1 beside those of the steps before, float64 (n, T, m) -> (rows, m)."""
     best = np.fmax.reduce(confidence[rows, :t], axis=(1, 2), initial=np.nan)  # of those known
     return np.where(found.own, confidence[rows, t], beside(found.chance, found.incumbent, best))

@@ -15,8 +15,8 @@ from cascade.orchestrator import Orchestrator
 from cascade.server.asking import Asked
 from cascade.server.bodies import Receive, connected, read_object
 from cascade.server.catalog import Catalog
-from cascade.server.dialects.base import Dialect, Writer, encoded
-from cascade.server.edge import Exchange, Scope, Send
+from cascade.server.dialects.base import Dialect, ReplyWriter, encoded
+from cascade.server.edge import HttpExchange, Scope, Send
 from cascade.server.metrics import Metrics
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refused
@@ -57,7 +57,7 @@ class ChatEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Answer one request."""
-        exchange: Exchange = scope["exchange"]
+        exchange: HttpExchange = scope["exchange"]
         exchange.model = ""
         if self.metrics.in_flight >= self.settings.max_requests:
             said = f"{self.settings.max_requests} requests are under way (server.max_requests)."
@@ -78,10 +78,10 @@ class ChatEndpoint:
         finally:
             self.metrics.in_flight -= 1
 
-    async def _answer(self, asked: Asked, exchange: Exchange, receive: Receive, turn: Turn | None) -> None:
+    async def _answer(self, asked: Asked, exchange: HttpExchange, receive: Receive, turn: Turn | None) -> None:
         await (self._streamed if asked.stream else self._whole)(asked, exchange, receive, turn)
 
-    async def _whole(self, asked: Asked, exchange: Exchange, receive: Receive, turn: Turn | None) -> None:
+    async def _whole(self, asked: Asked, exchange: HttpExchange, receive: Receive, turn: Turn | None) -> None:
         """Answer in one piece."""
         async with connected(receive), aclosing(self._serve(asked, exchange, turn)) as events:
             async for event in events:
@@ -92,7 +92,7 @@ class ChatEndpoint:
         data = encoded(self.dialect.whole(_served(answer), asked.body, exchange.trace_id, extension))
         await exchange.respond(200, data, receipt.headers())
 
-    async def _streamed(self, asked: Asked, exchange: Exchange, receive: Receive, turn: Turn | None) -> None:
+    async def _streamed(self, asked: Asked, exchange: HttpExchange, receive: Receive, turn: Turn | None) -> None:
         """Answer in server-sent events. An error before the first text has its own status."""
         writer = exchange.writer = self.dialect.writer(asked.body, exchange.trace_id)
         async with connected(receive), aclosing(self._serve(asked, exchange, turn)) as events:
@@ -107,11 +107,11 @@ class ChatEndpoint:
                 await exchange.more(writer.text(event.text, event.model or event.role))
         await exchange.end()
 
-    async def _begin(self, exchange: Exchange, receipt: Receipt) -> None:
+    async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
         self.metrics.first_text(exchange.seconds)
         await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
-    async def _end(self, asked: Asked, exchange: Exchange, writer: Writer, answer: Answer) -> None:
+    async def _end(self, asked: Asked, exchange: HttpExchange, writer: ReplyWriter, answer: Answer) -> None:
         """Send the rest of an answer: all of it if no text was sent before the decision."""
         receipt = exchange.receipt = self._receipt(asked, exchange, answer)
         extension = None
@@ -123,7 +123,7 @@ class ChatEndpoint:
         await exchange.more(rest)
 
     async def _serve(
-        self, asked: Asked, exchange: Exchange, turn: Turn | None
+        self, asked: Asked, exchange: HttpExchange, turn: Turn | None
     ) -> AsyncGenerator[TextDelta | Answer, None]:
         events = self.orchestrator.aserve(
             asked.request,
@@ -149,13 +149,13 @@ class ChatEndpoint:
         serving = service.default if asked.route.level is None else at_level(service, asked.route.level, None)
         return "; ".join(serving.uncovered(Question.of_chat(asked.request))) or None
 
-    def _left_s(self, asked: Asked, exchange: Exchange) -> float:
+    def _left_s(self, asked: Asked, exchange: HttpExchange) -> float:
         """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""
         wanted = (asked.deadline_s, self.orchestrator.config.timeouts.per_question_s)
         left_s = max(_SHORTEST_S, self.settings.request_s - exchange.seconds)
         return min([left_s, *(one for one in wanted if one is not None)])
 
-    def _receipt(self, asked: Asked, exchange: Exchange, answer: Answer) -> Receipt:
+    def _receipt(self, asked: Asked, exchange: HttpExchange, answer: Answer) -> Receipt:
         self.answered(exchange.trace_id, answer)
         receipt = Receipt.of(answer, exchange.trace_id, self.guide, cascaded=asked.route.cascaded)
         return receipt._replace(mode=exchange.mode, unsent=exchange.unsent)

@@ -20,7 +20,7 @@ from cascade.errors import CascadeError
 from cascade.safety import redact
 from cascade.server import access
 from cascade.server.bodies import ClientLeftError, Receive
-from cascade.server.dialects.base import Dialect, Writer, encoded
+from cascade.server.dialects.base import Dialect, ReplyWriter, encoded
 from cascade.server.dialects.completions import ChatCompletions
 from cascade.server.metrics import Metrics
 from cascade.server.pages.endpoints import needs_no_key
@@ -44,7 +44,7 @@ JSON = b"application/json"
 
 
 @dataclass
-class Exchange:
+class HttpExchange:
     """One request and its response so far.
 
     Attributes:
@@ -66,7 +66,7 @@ class Exchange:
     status: int | None = None
     key: str | None = None
     receipt: Receipt | None = None
-    writer: Writer | None = None
+    writer: ReplyWriter | None = None
     mode: str | None = None
     unsent: tuple[str, ...] = ()
     started_s: float = field(default_factory=time.monotonic)
@@ -108,7 +108,7 @@ class Exchange:
 
 
 class Edge:
-    """Wraps the application. `scope["exchange"]` is the request's `Exchange`.
+    """Wraps the application. `scope["exchange"]` is the request's `HttpExchange`.
 
     Args:
         app: the application that answers.
@@ -131,7 +131,7 @@ class Edge:
             return
         path = scope["path"]  # that of a dialect, or below it
         under = [one for place, one in self._dialects.items() if path == place or path.startswith(f"{place}/")]
-        exchange = Exchange(send, under[0] if under else self._default)
+        exchange = HttpExchange(send, under[0] if under else self._default)
         scope["exchange"], scope["app"] = exchange, self
         try:
             refusal = await self._answered(scope, receive, send)

@@ -21,7 +21,7 @@ from cascade.episodes.store import Store
 from cascade.orchestrator import Orchestrator
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
-from cascade.server.edge import Exchange, Scope, Send
+from cascade.server.edge import Scope, Send
 from cascade.server.refusals import Refused
 from cascade.serving.audits import Outcome
 from cascade.types import Answer
@@ -106,7 +106,7 @@ class FeedbackEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Handle one feedback request."""
-        exchange: Exchange = scope["exchange"]
+        exchange: HttpExchange = scope["exchange"]
         headers = Headers(scope=scope)
         said = Feedback.of(await read_object(receive, headers.get("content-type", ""), self._settings))
         if self._url is None:

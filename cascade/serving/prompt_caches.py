@@ -27,7 +27,7 @@ MOST_KEPT = 10_000
 """The maximum number of recorded prompts; the oldest are dropped first and then do not count as cached."""
 
 
-class _Read(NamedTuple):
+class _CachedPrompt(NamedTuple):
     """A prompt that a model has read.
 
     Attributes:
@@ -56,7 +56,7 @@ class PromptCaches:
         self, keeps_s: float, prices: Mapping[str, Price | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._keeps_s, self._prices, self._clock = keeps_s, prices, clock
-        self._read: OrderedDict[tuple[str, bytes], _Read] = OrderedDict()
+        self._read: OrderedDict[tuple[str, bytes], _CachedPrompt] = OrderedDict()
         self._lock = threading.Lock()
 
     def stays(self, question: Question, strategy: Strategy) -> bool:
@@ -74,7 +74,7 @@ class PromptCaches:
         own, other = self.expected_nano_usd(request, first, before), self.expected_nano_usd(request, last, before)
         return own is not None and other is not None and other <= own
 
-    def expected_nano_usd(self, request: ChatRequest, model: str, before: _Read) -> int | None:
+    def expected_nano_usd(self, request: ChatRequest, model: str, before: _CachedPrompt) -> int | None:
         """Return the expected cost of a model's answer, with its cached prompt; None without a price.
 
         Args:
@@ -109,12 +109,14 @@ class PromptCaches:
             told = bool(usage.cached_input_tokens or usage.written_input_tokens)
             cached = told or (before is not None and before.cached)
             with self._lock:
-                self._read[model, key] = _Read(usage.input_tokens, usage.output_tokens or 0, cached, self._clock())
+                self._read[model, key] = _CachedPrompt(
+                    usage.input_tokens, usage.output_tokens or 0, cached, self._clock()
+                )
                 self._read.move_to_end((model, key))
                 while len(self._read) > MOST_KEPT:
                     self._read.popitem(last=False)
 
-    def _longest(self, request: ChatRequest, model: str) -> _Read | None:
+    def _longest(self, request: ChatRequest, model: str) -> _CachedPrompt | None:
         """Return the longest prefix of a request that a model has read and the provider still caches."""
         since = self._clock() - self._keeps_s
         with self._lock:

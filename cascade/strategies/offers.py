@@ -58,7 +58,7 @@ class Offer:
 
 
 @dataclass(slots=True)
-class _Bought:
+class _Purchase:
     """The result of an offer: its candidate, the reply that gave it, and the verdict, if the offer judges."""
 
     offer: Offer
@@ -133,7 +133,7 @@ class Offers(Strategy):
                 "Offers that read other offers cannot answer chat requests: use offers of the purposes answer, sample "
                 "and outright without parents, kind: ladder or kind: base_guide."
             )
-        form, bought = form_of(question, self.prompts), [_Bought(offer) for offer in self.offers]
+        form, bought = form_of(question, self.prompts), [_Purchase(offer) for offer in self.offers]
         told = (yield NOTHING_BOUGHT) if self.calls else None
         number = following(told, 0, self.horizon, calls=self.calls)
         while number <= self.horizon:
@@ -153,7 +153,7 @@ class Offers(Strategy):
             number = following(told, number, self.horizon, calls=self.calls)
 
     def _answers(
-        self, form: Form, question: Question, number: int, one: _Bought, bought: Sequence[_Bought], *, last: bool
+        self, form: Form, question: Question, number: int, one: _Purchase, bought: Sequence[_Purchase], *, last: bool
     ) -> _Making:
         """Ask a model for an answer; it reads its parents' results."""
         offer = one.offer
@@ -190,7 +190,7 @@ class Offers(Strategy):
         before = sum(one.use.name == offer.use.name for one in self.offers[: number - 1])
         return replace(offer.use, seed=offer.use.seed + before)
 
-    def _again(self, question: Question, read: Sequence[_Bought]) -> tuple[Message, ...]:
+    def _again(self, question: Question, read: Sequence[_Purchase]) -> tuple[Message, ...]:
         """Return the question, the earlier reply, and the judgement of it.
 
         A small model repeats the word that it is told as its next answer, so it is told the verifier's answer and not
@@ -206,7 +206,7 @@ class Offers(Strategy):
             *self.prompts.again.fill(data_block(fields)),
         )
 
-    def _judges(self, question: Question, number: int, one: _Bought, bought: Sequence[_Bought]) -> _Making:
+    def _judges(self, question: Question, number: int, one: _Purchase, bought: Sequence[_Purchase]) -> _Making:
         """Ask a model whether its parent's answer is right; the step offers that answer again, now judged."""
         offer, judged = one.offer, bought[one.offer.parents[0] - 1]
         answer = judged.said if judged.candidate is None else judged.candidate.text
@@ -231,7 +231,7 @@ class Offers(Strategy):
         return any(offer.purpose in JUDGING for offer in self.offers)
 
 
-def _as_judged(one: _Bought, judged: _Bought) -> Candidate | None:
+def _as_judged(one: _Purchase, judged: _Purchase) -> Candidate | None:
     """Return the judged answer with the judge's probability; after a verifier's no, the verifier's own answer."""
     verdict, offer = one.verdict, one.offer
     if offer.purpose == "verify" and verdict.correction is not None:
@@ -242,7 +242,7 @@ def _as_judged(one: _Bought, judged: _Bought) -> Candidate | None:
     return judged.candidate._replace(source=offer.name, confidence=verdict.p_yes)
 
 
-def _answered(bought: Sequence[_Bought], model: str | None = None) -> list[str]:
+def _answered(bought: Sequence[_Purchase], model: str | None = None) -> list[str]:
     """Return the answers so far, of one model or of all; an answer that a judge offers again counts once."""
     return [
         one.candidate.text
@@ -253,7 +253,7 @@ def _answered(bought: Sequence[_Bought], model: str | None = None) -> list[str]:
     ]
 
 
-def _share(one: _Bought, bought: Sequence[_Bought]) -> float | None:
+def _share(one: _Purchase, bought: Sequence[_Purchase]) -> float | None:
     """Return the share of an answer's judges, this one included, that said yes; None without a verdict."""
     same = [other for other in bought if other.offer.purpose in JUDGING and other.offer.parents == one.offer.parents]
     said = [judge.verdict.says_yes for judge in same if judge.verdict.says_yes is not None]

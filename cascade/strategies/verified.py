@@ -52,7 +52,7 @@ class Checks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalVerifier:
     """A function, a schema or a command: a call under `name` costs nothing."""
 
     name: str
@@ -116,7 +116,7 @@ class FunctionVerifier(Section):
 
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:  # noqa: ARG002 - as every kind's
         """Return who asks it."""
-        return Local(self.name)
+        return LocalVerifier(self.name)
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ class SchemaVerifier(Section):
 
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:  # noqa: ARG002 - as every kind's
         """Return who asks it."""
-        return Local(self.name)
+        return LocalVerifier(self.name)
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ class CommandVerifier(Section):
 
     def checks(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Checks:  # noqa: ARG002 - as every kind's
         """Return who asks it."""
-        return Local(self.name)
+        return LocalVerifier(self.name)
 
     @property
     def name(self) -> str:

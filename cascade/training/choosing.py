@@ -73,7 +73,7 @@ class Candidate:
         return (self.fit if self.finish is None else self.finish)(table)
 
 
-class Held(NamedTuple):
+class CrossFitted(NamedTuple):
     """A candidate scored out of fold.
 
     Attributes:
@@ -89,7 +89,7 @@ class Held(NamedTuple):
 
 def cross_fitted(
     table: EpisodeTable, candidates: Sequence[Candidate], fold: Ints
-) -> tuple[dict[str, Held], dict[str, str]]:
+) -> tuple[dict[str, CrossFitted], dict[str, str]]:
     """Return each candidate's scores. The model that scores a question was fitted without that question's fold.
 
     Also return, by name, why a candidate could not be fitted.
@@ -171,13 +171,13 @@ class _Blank:
         self._covered += int(np.count_nonzero(rollout(part.table.arrays, part.levels, policy.kappa).covered))
         self._seconds += time.perf_counter() - started
 
-    def held(self) -> Held:
+    def held(self) -> CrossFitted:
         """Return the candidate's scores on all folds."""
         assert self._table is not None  # noqa: S101 - every fold was filled
         bare = self._table if self._bought.all() else self._table.as_bought(self._bought)
         found = replace(bare, confidence=self._confidence)
         sample = Sample(found, self._scores, levels(found.arrays, self._scores))
-        return Held(sample, self._covered / found.n, self._seconds)
+        return CrossFitted(sample, self._covered / found.n, self._seconds)
 
 
 def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
@@ -356,7 +356,7 @@ def choose(
     )
 
 
-def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
+def _untold(held: Mapping[str, CrossFitted], *, abstain: bool) -> dict[str, str]:
     """Return, for some candidates, why their served answers are unknown: votes decide, and the log has no texts.
 
     A candidate whose highest confidence always belongs to one answer needs no votes.
@@ -391,7 +391,7 @@ def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candida
     return Choice(tuple(judged), taken, objective, 0, table.n, len(set(table.groups)), sample)
 
 
-class _Part(NamedTuple):
+class _CandidateCurve(NamedTuple):
     """Some questions (int64 rows), the candidate's cost-loss curve on them, and the mean loss allowed."""
 
     rows: Ints
@@ -403,7 +403,7 @@ class _Part(NamedTuple):
 class _Bout:
     """A candidate's questions in parts; each part is matched separately."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[_CandidateCurve, ...]
 
     def figure(self) -> float:
         """Return the matched value, over the parts."""
@@ -434,7 +434,10 @@ def _bouts(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> d
 def _bout(sample: Sample, objective: Objective, rows: Sequence[Ints]) -> _Bout:
     guarantee, alpha, prices = objective
     each = [(some, sample.take(some)) for some in rows]
-    parts = [_Part(of, curve_of(one, guarantee, prices), allowed_of(one.table, guarantee, alpha)) for of, one in each]
+    parts = [
+        _CandidateCurve(of, curve_of(one, guarantee, prices), allowed_of(one.table, guarantee, alpha))
+        for of, one in each
+    ]
     return _Bout(tuple(parts))
 
 
@@ -470,7 +473,7 @@ class _Findings(NamedTuple):
     rule: Rule
 
 
-def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
+def _judged(one: Candidate, held: CrossFitted | None, found: _Findings) -> Judged:
     bare = Judged(one.name, one.method, one.complexity, None, None, None, 0.0, chosen=False, why="")
     if held is None or one.name in found.failed:
         return replace(bare, why=f"not fitted: {found.failed[one.name]}")

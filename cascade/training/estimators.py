@@ -73,17 +73,17 @@ def make_design(raw: Floats) -> Design:
     return Design(centre, scale, low, high, missing, np.empty((0, 2), dtype=np.int64))
 
 
-class _Column(NamedTuple):
+class _Standard(NamedTuple):
     centre: float
     scale: float
     low: float
     high: float
 
 
-def _column(values: Floats) -> _Column:
+def _column(values: Floats) -> _Standard:
     known = values[np.isfinite(values)]
     if not known.size:
-        return _Column(0.0, 1.0, 0.0, 0.0)
+        return _Standard(0.0, 1.0, 0.0, 0.0)
     low, middle, high = (float(value) for value in np.quantile(known, (CLIPPED_AT[0], 0.5, CLIPPED_AT[1])))
     if low == high and np.count_nonzero(known != middle) >= _LEAST_ODD:
         low, high = float(known.min()), float(known.max())
@@ -92,8 +92,8 @@ def _column(values: Floats) -> _Column:
     with np.errstate(over="ignore", invalid="ignore"):
         centre, scale = float(clipped.mean()), float(clipped.std())
     if np.isfinite(centre) and np.isfinite(scale) and scale > _FLAT * max(abs(low), abs(high)):
-        return _Column(centre, scale, low, high)
-    return _Column(middle, 1.0, middle, middle)
+        return _Standard(centre, scale, low, high)
+    return _Standard(middle, 1.0, middle, middle)
 
 
 # --- Solve with a symmetric matrix that may be singular, factorised once: the basis of the linear estimators ---

@@ -102,7 +102,7 @@ class Fitted:
     refused: NotCertifiedError | None = None
 
 
-class How(NamedTuple):
+class FitSettings(NamedTuple):
     """The options of `fit_policy` on how to fit, in its order."""
 
     method: str = AUTO
@@ -155,12 +155,12 @@ def fit_policy(
 
     Reference: `design/fitting.md`.
     """
-    how = How(method, config, seed, expires_days, allow_everything, today, networks)
+    how = FitSettings(method, config, seed, expires_days, allow_everything, today, networks)
     plans = _plans(tables, guarantee, how, calibration_share)
     return _cheapest(plans, [_carried_out(plan, tables, how) for plan in plans])
 
 
-class _Plan(NamedTuple):
+class _FitPlan(NamedTuple):
     """A divided log, its certifying share, the promise, and a candidate to take without a comparison, if any."""
 
     parts: Divided
@@ -169,7 +169,7 @@ class _Plan(NamedTuple):
     taken: Candidate | None = None
 
 
-def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitted:
+def _carried_out(plan: _FitPlan, tables: Sequence[EpisodeTable], how: FitSettings) -> Fitted:
     """Fit and certify as planned; an error says how many logged questions would be enough. Raises as `fit_policy`."""
 
     def told(error: NotCertifiedError) -> NotCertifiedError:
@@ -185,7 +185,7 @@ def _carried_out(plan: _Plan, tables: Sequence[EpisodeTable], how: How) -> Fitte
     return replace(fitted, refused=refused, notes=(*fitted.notes, str(refused).rstrip(".")))
 
 
-def _cheapest(plans: Sequence[_Plan], found: Sequence[Fitted]) -> Fitted:
+def _cheapest(plans: Sequence[_FitPlan], found: Sequence[Fitted]) -> Fitted:
     """Return the cheapest policy on the questions that certify the last plan; note what the others would have cost.
 
     All certificates hold at once with probability 1 − delta, so this choice may use any question.
@@ -215,7 +215,9 @@ def _cost_on(table: EpisodeTable, fitted: Fitted) -> float:
     return math.inf if did is None or did.cost_nano_usd is None else did.cost_nano_usd
 
 
-def _plans(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share: float | None) -> list[_Plan]:
+def _plans(
+    tables: Sequence[EpisodeTable], guarantee: Guarantee, how: FitSettings, share: float | None
+) -> list[_FitPlan]:
     """Return the plans to fit and certify; by default all questions certify a policy that needs no learning."""
 
     def part(share: float, asked: Guarantee = guarantee) -> Divided:
@@ -231,21 +233,21 @@ def _plans(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share
             certify = one_a_group(whole.table, seed=how.seed)
             beside = whole.table.n - certify.n
             parts = Divided(nothing, certify, whole.repeated, beside, whole.unknown)
-            return [_Plan(parts, 1.0, guarantee, named), *_beside(parts.calibration, guarantee, how, part)]
+            return [_FitPlan(parts, 1.0, guarantee, named), *_beside(parts.calibration, guarantee, how, part)]
     if share is None and _unasked(how) and guarantee.abstain:
         from cascade.training.abstaining import CERTIFIES, has_one_bar, one_bar
 
         if has_one_bar(questions_of(tables, guarantee).table, guarantee):
             parts = part(CERTIFIES)
-            return [_Plan(parts, CERTIFIES, guarantee, one_bar(parts.training, guarantee))]
+            return [_FitPlan(parts, CERTIFIES, guarantee, one_bar(parts.training, guarantee))]
     if share is None:
         share = REGRET_SHARE if guarantee.reference_keeps_it else SHARE
-    return [_Plan(part(share), share, guarantee)]
+    return [_FitPlan(part(share), share, guarantee)]
 
 
 def _beside(
-    certify: EpisodeTable, guarantee: Guarantee, how: How, part: Callable[[float, Guarantee], Divided]
-) -> Iterator[_Plan]:
+    certify: EpisodeTable, guarantee: Guarantee, how: FitSettings, part: Callable[[float, Guarantee], Divided]
+) -> Iterator[_FitPlan]:
     """Yield the plan of the policy that is tested beside a named score, if it can learn and certify anything.
 
     `certify` has the questions on which the named score is tested for `guarantee`; the other test gets the rest of
@@ -262,10 +264,10 @@ def _beside(
     if parts.training.n < LEAST_TRAINING or parts.calibration.n < needed_of(asked):
         return
     offered = portfolio(parts.training, objective_of(parts, asked), seed=how.seed)
-    yield from (_Plan(parts, REGRET_SHARE, asked, one) for one in offered if one.method == BESIDE)
+    yield from (_FitPlan(parts, REGRET_SHARE, asked, one) for one in offered if one.method == BESIDE)
 
 
-def _unasked(how: How) -> bool:
+def _unasked(how: FitSettings) -> bool:
     """Return whether the options allow a policy that needs no learning."""
     if how.method not in {AUTO, "threshold"}:
         return False
@@ -278,7 +280,7 @@ def logged_in(tables: Sequence[EpisodeTable]) -> int:
 
 
 @one_thread()
-def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidate | None = None) -> Fitted:
+def fit_parts(parts: Divided, guarantee: Guarantee, how: FitSettings, *, taken: Candidate | None = None) -> Fitted:
     """Fit and certify as `fit_policy` does, on a log that has been divided.
 
     `parts` were divided for this guarantee, or for one that takes more questions. `taken` is a candidate to take
@@ -301,7 +303,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
         choice = unchosen(parts.training, taken, [taken], objective)
         policy = taken.whole(parts.training)
     learning = None if networks is None else networks.training_of(policy)
-    made = _cheaper(_Made(policy, choice), parts, guarantee, how)
+    made = _cheaper(_ChosenPolicy(policy, choice), parts, guarantee, how)
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(made.calibrated, repeated=parts.repeated)
     said = (*notes(parts, objective, made.policy), *made.notes, *about_training(learning))
@@ -309,7 +311,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     return replace(bare, refused=made.refused)
 
 
-class _Made(NamedTuple):
+class _ChosenPolicy(NamedTuple):
     """A policy and how it was chosen."""
 
     policy: LearnedPolicy
@@ -326,7 +328,7 @@ class _Certified(NamedTuple):
     refused: NotCertifiedError | None = None
 
 
-def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Certified:
+def _cheaper(made: _ChosenPolicy, parts: Divided, guarantee: Guarantee, how: FitSettings) -> _Certified:
     """Return the certified policy; return the reference alone if the certified policy would not cost less.
 
     The reference has no regret by definition, so it may replace a policy even after a look at the calibration
@@ -352,7 +354,7 @@ def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Ce
     )
 
 
-def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, said: str) -> _Certified:
+def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: FitSettings, said: str) -> _Certified:
     """Return the reference alone, certified, instead of the chosen policy."""
     from cascade.training.simple import reference_alone  # seldom served
 
@@ -366,11 +368,11 @@ def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, s
     # Without training questions the table has no reference.
     sample = sample_of(table, policy) if has_reference(table) else choice.sample
     choice = replace(choice, chosen=taken, judged=judged, sample=sample)
-    made = _Made(policy, choice)
+    made = _ChosenPolicy(policy, choice)
     return _Certified(*made, _calibrated(made, parts, guarantee, how), (said,))
 
 
-def _calibrated(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> Calibrated:
+def _calibrated(made: _ChosenPolicy, parts: Divided, guarantee: Guarantee, how: FitSettings) -> Calibrated:
     """Certify a policy on the questions that were set aside for it. Raises as `calibrate_policy`."""
     held = _held(made, parts, guarantee, how)
     return calibrate_policy(
@@ -444,7 +446,7 @@ def _on_fewer_steps(table: EpisodeTable, objective: Objective, method: str, seed
     return [one for one in on_steps(table, objective, steps, method, seed=seed) if one.method != "depth"]
 
 
-def _held(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> PolicyArtifact:
+def _held(made: _ChosenPolicy, parts: Divided, guarantee: Guarantee, how: FitSettings) -> PolicyArtifact:
     """Return the policy with the questions that it has seen, before it is certified."""
     policy, choice = made
     numbers = model_file.dumps(policy)

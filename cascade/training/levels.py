@@ -22,7 +22,7 @@ from cascade.text import percent
 from cascade.training.choosing import Candidate
 from cascade.training.dividing import SHARE, Divided, divided, in_logged, needed_of
 from cascade.training.estimators import one_thread
-from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
+from cascade.training.fitting import FitSettings, Fitted, check_parts, fit_parts, logged_in, objective_of
 from cascade.training.objective import Objective
 from cascade.training.portfolio import AUTO, LOG_SIGNALS, asked_of, sees_something
 
@@ -84,7 +84,7 @@ def fit_levels(
     """
     wanted = promised(guarantee, alphas)
     strictest = max(wanted.values(), key=needed_of)
-    how = How(method, config, seed, expires_days, allow_everything, today, networks)
+    how = FitSettings(method, config, seed, expires_days, allow_everything, today, networks)
     parts = divided(tables, strictest, share=calibration_share, seed=seed)
     trained = {} if make is None else _trained(make, parts, wanted, how)
     found: dict[str, Fitted] = {}
@@ -134,7 +134,9 @@ def middle(alphas: Mapping[str, float]) -> str:
     return "medium" if "medium" in alphas else ordered[len(ordered) // 2]
 
 
-def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee], how: How) -> dict[str, Candidate]:
+def _trained(
+    make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee], how: FitSettings
+) -> dict[str, Candidate]:
     """Return each level's policy, trained for all levels at once; empty if none can be trained.
 
     Raises:

@@ -139,7 +139,7 @@ def cost_loss_curve(loss: StepFunctions, value: StepFunctions) -> CostLossCurve:
     )
 
 
-class _Jumps(NamedTuple):
+class _FunctionJumps(NamedTuple):
     """The jumps of n functions: `always` holds at every level; each other jump has a row, minus its level, a size."""
 
     always: Floats
@@ -148,11 +148,11 @@ class _Jumps(NamedTuple):
     jump: Floats
 
 
-def _jumps(function: StepFunctions) -> _Jumps:
+def _jumps(function: StepFunctions) -> _FunctionJumps:
     always = function.start + np.where(function.level == np.inf, function.jump, 0).sum(axis=1)
     moving = np.isfinite(function.level) & (function.jump != 0)
     jump = function.jump[moving] / function.units
-    return _Jumps(always / function.units, np.nonzero(moving)[0], -function.level[moving], jump)
+    return _FunctionJumps(always / function.units, np.nonzero(moving)[0], -function.level[moving], jump)
 
 
 def cost_at_loss(walk: CostLossCurve, allowed: float, *, coin: float = 1.0) -> float:
@@ -193,7 +193,7 @@ def _chunks(rows: Ints, width: int) -> Iterator[Ints]:
     return (rows[start : start + size] for start in range(0, rows.size, size))
 
 
-class _Values(NamedTuple):
+class _Replicates(NamedTuple):
     """The values of r replicates, float64 (r,), and whether each found its point inside the window, bool (r,)."""
 
     value: Floats
@@ -209,7 +209,7 @@ class _Run:
     drawn: Units
     coin: float
 
-    def values(self, weights: Floats, low: int, high: int) -> _Values:
+    def values(self, weights: Floats, low: int, high: int) -> _Replicates:
         """Return the values of replicates (r, groups), using only the points low..high."""
         walk = self.walk
         points = walk.start.size
@@ -230,7 +230,7 @@ class _Run:
         found = np.where(tossed, (1 - part) * value[rows, begun] + part * value[rows, at], value[rows, at])
         inside = (there | (high == points)) & ((begun > 0) | (low == 0))
         mean = found / np.where(size > 0, size, 1.0)  # a fold without drawn questions gives no policy a value
-        return _Values(np.where(there, mean, np.inf), inside)
+        return _Replicates(np.where(there, mean, np.inf), inside)
 
     def _fine(self, low: int, high: int) -> Bools:
         """Return, before and at each point of the window, whether few enough questions change for a random mixture."""

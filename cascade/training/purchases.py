@@ -86,7 +86,7 @@ def states_of(parents: Parents) -> tuple[State, ...]:
     return tuple(found)
 
 
-class _Stage(NamedTuple):
+class _StateRows(NamedTuple):
     """The data for the rule of a state, on n questions.
 
     Attributes:
@@ -172,16 +172,16 @@ def _values_in(features: FeatureSet, history: History, state: State) -> Floats:
     return features.table(history.only(state) if state else history, max(1, len(state)))
 
 
-def _stage(history: History, state: State, parents: Parents) -> _Stage:
+def _stage(history: History, state: State, parents: Parents) -> _StateRows:
     features = _features_in(history, state)
     raw = _values_in(features, history, state)
     design = make_design(raw)
     columns = design.rows(raw)
     ridge = Ridge.prepare(columns, PENALTY * columns.shape[1]) if columns.shape[1] else None
-    return _Stage(features, raw, design, columns, ridge, further(state, parents))
+    return _StateRows(features, raw, design, columns, ridge, further(state, parents))
 
 
-def _at(stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floats, price: float) -> _Rules:
+def _at(stages: Mapping[State, _StateRows], lost: Mapping[State, Floats], cost: Floats, price: float) -> _Rules:
     """Fit the rules of one price, from the largest sets back."""
     n, last = cost.shape
     ahead: dict[State, tuple[Floats, Floats]] = {(last,): (np.zeros(n), np.zeros(n))}
@@ -211,7 +211,7 @@ def _chosen(values: Sequence[Floats], best: Any) -> Floats:
 
 
 def _policy(
-    table: EpisodeTable, stages: Mapping[State, _Stage], rules: _Rules, sure: Floats, seed: int | None
+    table: EpisodeTable, stages: Mapping[State, _StateRows], rules: _Rules, sure: Floats, seed: int | None
 ) -> LearnedPolicy:
     """Return the policy of fitted rules; with a seed, their mean with trees fitted to the same targets."""
     from cascade.training.trees import grown
@@ -234,7 +234,7 @@ def _policy(
     return LearnedPolicy("purchases", tuple(found), takes=Takes(calls=True), states=states)
 
 
-def _line(stage: _Stage, weights: Weights) -> Scorer:
+def _line(stage: _StateRows, weights: Weights) -> Scorer:
     if not stage.columns.shape[1]:
         return Constant(weights.intercept)
     return Linear(stage.design, weights.weights, weights.intercept)

@@ -259,13 +259,13 @@ def fit_answers(table: EpisodeTable, stages: Sequence[Stage], *, seed: int = 0) 
     return own if made.right < own.right else made
 
 
-class _Step(NamedTuple):
+class _StepConfidence(NamedTuple):
     confidence: tuple[Logistic | None, ...]
     incumbent: Logistic | None
     out_of_fold: Floats
 
 
-def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints) -> _Step:
+def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints) -> _StepConfidence:
     """Fit one step; `found` has the confidences of the steps before."""
     t, rows = stage.step - 1, stage.rows
     before = found[rows, :t].reshape(rows.size, t * found.shape[2])
@@ -286,7 +286,7 @@ def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints) -> _S
             incumbent, rival = fit.model, np.where(known, fit.out_of_fold, np.nan)
     made = beside(chances, rival, best)
     kept = np.array([model is None for model in models], dtype=np.bool_)
-    return _Step(tuple(models), incumbent, np.where(kept, found[rows, t], made))
+    return _StepConfidence(tuple(models), incumbent, np.where(kept, found[rows, t], made))
 
 
 class Chance(NamedTuple):

@@ -14,7 +14,7 @@ from cascade.server.refusals import Refusal, Refused
 from cascade.types import Answer
 
 
-class Writer(Protocol):
+class ReplyWriter(Protocol):
     """One answer as a stream, in order: `text` for each piece as it is written, then `ending`, or `broken`.
 
     Attributes:
@@ -73,7 +73,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def writer(self, body: Mapping[str, Any], trace_id: str) -> Writer:
+    def writer(self, body: Mapping[str, Any], trace_id: str) -> ReplyWriter:
         """Return a writer of one answer as a stream."""
         ...
 

@@ -69,9 +69,9 @@ class Messages:
         message = _message(trace_id, said.model, _blocks(said, _thinks(body)), _usage(said)) | _end(said)
         return message if extension is None else message | {"cascade": extension}
 
-    def writer(self, body: Mapping[str, Any], trace_id: str) -> Events:
+    def writer(self, body: Mapping[str, Any], trace_id: str) -> MessageEvents:
         """Return a writer of the events of one answer."""
-        return Events(trace_id, thinks=_thinks(body))
+        return MessageEvents(trace_id, thinks=_thinks(body))
 
     def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:
         """Return Anthropic's error object."""
@@ -80,7 +80,7 @@ class Messages:
         return {"type": "error", "error": error, "request_id": trace_id}
 
 
-class Events:
+class MessageEvents:
     """One answer as events.
 
     Args:

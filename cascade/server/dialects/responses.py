@@ -51,9 +51,9 @@ class Responses:
         """Return an answer as a response."""
         return _Response(body, trace_id).ended(Said(answer), extension)
 
-    def writer(self, body: Mapping[str, Any], trace_id: str) -> Events:
+    def writer(self, body: Mapping[str, Any], trace_id: str) -> ResponseEvents:
         """Return a writer of the events of one answer."""
-        return Events(_Response(body, trace_id))
+        return ResponseEvents(_Response(body, trace_id))
 
     def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:  # noqa: ARG002 - it is in a header
         """Return OpenAI's error object."""
@@ -134,7 +134,7 @@ class _Response:
         return [{"id": self.item_id(place), **item} for place, item in enumerate(items)]
 
 
-class Events:
+class ResponseEvents:
     """One answer as events, each with its number."""
 
     counts = True

@@ -54,7 +54,7 @@ class _For(NamedTuple):
     confidences: bool
 
 
-class _Made(NamedTuple):
+class _TrainedNetwork(NamedTuple):
     """A trained network: its questions, its goal (None: several levels), and how it was trained."""
 
     arrays: StepArrays
@@ -73,7 +73,7 @@ class Networks:
 
     def __init__(self, config: CCPOConfig | None = None, *, offered: bool = False) -> None:
         self.config, self.offered = config or CCPOConfig(), offered
-        self._made: list[_Made] = []
+        self._made: list[_TrainedNetwork] = []
         self._build = SharedProblem()
 
     def sketch(self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0) -> LearnedPolicy:
@@ -106,7 +106,7 @@ class Networks:
         """
         learned = self._learned(table, asked, method, confidences=True, seed=seed)
         told = _training(learned, method)
-        self._made += [_Made(table.arrays, None, policy, told) for policy in learned.policies.values()]
+        self._made += [_TrainedNetwork(table.arrays, None, policy, told) for policy in learned.policies.values()]
         return learned.policies
 
     def training_of(self, policy: LearnedPolicy) -> Training | None:
@@ -120,7 +120,7 @@ class Networks:
                 return one.policy
         asked, method, seed, confidences = made_for
         learned = self._learned(table, asked, method, confidences=confidences, seed=seed)
-        self._made.append(_Made(table.arrays, made_for, learned.policy, _training(learned, method)))
+        self._made.append(_TrainedNetwork(table.arrays, made_for, learned.policy, _training(learned, method)))
         return learned.policy
 
     def _learned(
@@ -160,7 +160,7 @@ def _check_start(setting: TrainingProblem) -> None:
         raise UsageError(f"kappa_start: {start:g} is outside the range of kappa here, {low:.4g} to {high:.4g}.")
 
 
-def _to_be_served(one: _Made) -> bool:
+def _to_be_served(one: _TrainedNetwork) -> bool:
     return one.made_for is None or one.made_for.confidences
 
 

@@ -97,7 +97,7 @@ def test_the_rules_are_the_best_of_all_subsets() -> None:
         for state in states:
             alike = Alike([tuple(seen[row, [j - 1 for j in state]].tolist()) for row in range(len(seen))])
             ahead = purchases.further(state, parents)
-            stages[state] = purchases._Stage(None, None, None, alike.columns, alike, ahead)  # type: ignore[arg-type]
+            stages[state] = purchases._StateRows(None, None, None, alike.columns, alike, ahead)  # type: ignore[arg-type]
             losses[state] = lost[:, [j - 1 for j in state]].min(axis=1) if state else np.zeros(len(seen))
         outcome = purchases._at(stages, losses, cost, price).outcome
         found = -(price * outcome.loss + outcome.cost) * len(seen)
