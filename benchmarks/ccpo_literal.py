@@ -32,7 +32,7 @@ from fitted.methods import METHODS, scores_of
 from fitted.opponents import matched
 from fitted.report import head, table
 from literal.config import LiteralConfig
-from literal.training import train_literal
+from literal.training import LiteralFigures, train_literal
 from published.worlds import WORLDS, simulate
 
 from cascade.conformal.arrays import levels, rollout
@@ -127,7 +127,7 @@ def run(name: str, config: LiteralConfig, seed: int, judge: Judge) -> Ran:
     test = judge.test.arrays
     scores = scores_of(learned.policy, judge.test)
     kappa = split_kappa(critical_values(own.arrays, scores_of(learned.policy, own)), ALPHA)
-    cases = Counter(row.case for row in learned.trained.rows)
+    cases = Counter(row.case for row in learned.trained.rows if isinstance(row, LiteralFigures))
     return Ran(
         name, seed, matched(test, scores, (ALPHA,))[0] / judge.limit, math.exp(kappa),
         float(rollout(test, levels(test, scores), kappa).covered.mean()), dict(cases),

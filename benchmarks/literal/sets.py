@@ -39,6 +39,11 @@ class LiteralEvaluation(BatchEvaluation):
         super().__init__(setting, batch, kappa)
         self._config = config
 
+    @property
+    def there(self) -> Tensor | None:
+        """Which of the batch's steps the log has, bool (B, T); None if it has all."""
+        return self._batch.walks.there
+
     def mask(self, logs: Tensor, kappa: Tensor) -> Tensor:
         """Return how far each action is in the set, by the width of probabilities or of logits."""
         mask = logit_mask if self._config.mask_space == "logit" else soft_mask
@@ -56,4 +61,6 @@ class LiteralEvaluation(BatchEvaluation):
         new = self.log_policy(logits)
         if self._config.trust_region_of == "soft_mask" and self._setting.joint:
             new, logs = (drawn_from(self.included(one)).clamp(min=1e-300).log() for one in (new, logs))
-        return self.kl(new, logs)
+        gap = torch.where(new == -torch.inf, 0.0, new.exp() * (new - logs.clamp(min=-1e300)))
+        each, there = gap.sum(-1), self.there
+        return (each if there is None else each[there]).mean()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cascade.errors import UsageError
 from cascade.training.networks.mlp import Mlp, Pass
-from cascade.training.networks.problem import Batch, Row, State, TrainingProblem, average_after, drawn
+from cascade.training.networks.problem import Batch, State, StepFigures, TrainingProblem, average_after, drawn
 from cascade.training.networks.recursions import Values, able
 from cascade.training.networks.trainer import Networks
 from cascade.training.networks.training import (
@@ -36,6 +36,13 @@ Surrogate = Callable[[Tensor], Values]
 """From logits, (N, k), to what each question of the batch brings."""
 _SEEDS = 2**63
 """Of torch's generators; seeds beyond are taken modulo this."""
+
+
+@dataclass(frozen=True)
+class LiteralFigures(StepFigures):
+    """The figures of one step, and how the weights were updated: "dual", or the case of a trust-region step."""
+
+    case: str
 
 
 class Critics(NamedTuple):
@@ -63,7 +70,7 @@ class Literal:
         weights = self.critic.initial((setting.seed + 1) % _SEEDS).to(self.config.device)
         self.critics = Critics(weights, torch.zeros_like(weights), torch.zeros_like(weights))
 
-    def advance(self, setting: TrainingProblem, state: State) -> tuple[State, Row]:
+    def advance(self, setting: TrainingProblem, state: State) -> tuple[State, LiteralFigures]:
         """Return the state after one more step, and what it showed."""
         config, number = self.config, int(state.step) + 1
         batch = drawn(setting, number)
@@ -75,16 +82,16 @@ class Literal:
         asked = Question.of(
             setting.net, state.weights, batch.rows, now, values, lambda logits: look.divergence(logs, logits)
         )
-        found = Values(*(one.detach() for one in asked.found))
-        violation = by_level(found.constraint, setting.levels) / setting.goal.scale
+        violation = by_level(asked.found.constraint.detach(), setting.levels) / setting.goal.scale
         smoothed = smoothed_by(state.violation, violation, config.smoothing)
         taken, moments = self._updated(
             state, asked, batch.level, smoothed, lambda: self.fisher(now, logs, look, number)
         )
         weights = state.weights + taken.change
-        after = taken.logits
-        after = setting.net.forward(weights, batch.rows).outputs if after is None else after
-        judged = look.hard(look.log_policy(after)) if config.kappa_timing == "after" else measured
+        judged = measured
+        if config.kappa_timing == "after":
+            after = setting.net.forward(weights, batch.rows).outputs if taken.logits is None else taken.logits
+            judged = look.hard(look.log_policy(after))
         kappa = state.kappa
         if setting.threshold != "none":
             sign = 1.0 if config.kappa_sign == "printed" else -1.0
@@ -93,12 +100,8 @@ class Literal:
             state.step + 1, weights, averaged(state, weights, number - average_after(config)), *moments, kappa,
             ascended(state.multiplier, smoothed, config), smoothed,
         )  # fmt: skip
-        row = Row(
-            number, float(measured.cost.mean()), 1.0 - float(measured.loss.mean()), float(violation.mean()),
-            float(state.kappa.mean()), float(state.multiplier.mean()) if config.update == "dual" else math.nan,
-            float(look.divergence(logs, after)), look.onward(logs), look.slack(found, measured), taken.case,
-        )  # fmt: skip
-        return new, row
+        coverage = 1.0 - float(measured.loss.mean())
+        return new, LiteralFigures(coverage, float(violation.mean()), float(state.kappa.mean()), taken.case)
 
     def sampled(self, batch: Batch, look: LiteralEvaluation, logs: Tensor, number: int) -> Surrogate:
         """Return objective and constraint from rollouts; the critics learn from them."""
@@ -146,8 +149,8 @@ class Literal:
     def fisher(self, now: Pass, logs: Tensor, look: LiteralEvaluation, number: int) -> Fisher:
         """Return the Fisher matrix of some of the batch's states."""
         setting, config, policy = self.setting, self.config, logs.exp().reshape(-1, logs.shape[-1])
-        chance = np.random.default_rng([setting.seed, number, 1])
-        held = np.arange(len(policy)) if look.there is None else np.flatnonzero(look.there.cpu().numpy())
+        chance, there = np.random.default_rng([setting.seed, number, 1]), look.there
+        held = np.arange(len(policy)) if there is None else np.flatnonzero(there.cpu().numpy())
         rows = torch.from_numpy(held[chance.permutation(held.size)[: config.fisher_states]]).to(policy.device)
         root = policy_root(policy[rows])
         if config.trust_region_of == "soft_mask" and setting.joint:
@@ -168,13 +171,9 @@ def rollout_draws(setting: TrainingProblem, number: int) -> Tensor:
     return torch.from_numpy(chance.random((min(n, size) * setting.levels, horizon))).to(setting.config.device)
 
 
-def train_literal(
-    setting: TrainingProblem,
-    state: State | None = None,
-    tell: Callable[[State, Row], None] = lambda state, row: None,  # noqa: ARG005 - names are the interface
-) -> Trained:
+def train_literal(setting: TrainingProblem) -> Trained:
     """Train with the flags of the text; as `training.train`."""
-    return train(setting, state, tell=tell, advance=Literal(setting).advance)
+    return train(setting, Literal(setting).advance)
 
 
 class LiteralNetworks(Networks):

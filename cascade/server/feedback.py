@@ -21,7 +21,7 @@ from cascade.episodes.store import Store
 from cascade.orchestrator import Orchestrator
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
-from cascade.server.edge import Scope, Send
+from cascade.server.edge import HttpExchange, Scope, Send
 from cascade.server.refusals import Refused
 from cascade.serving.audits import Outcome
 from cascade.types import Answer

@@ -99,31 +99,19 @@ class State(NamedTuple):
     violation: Tensor
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class StepFigures:
     """The figures of one step, on its batch; with several levels, means over them.
 
     Attributes:
-        step: its number, from 1.
-        cost: the cost of the sets at κ, in mean steps.
         coverage: 1 − loss of the sets at κ, under the policy before its update.
         violation: by how much the surrogate exceeds its limit, in units of the limit.
-        kappa, multiplier: their values before the step.
-        kl: mean KL divergence of the new policy from the old one, nats.
-        onward: mean π(next) over steps with a next step.
-        slack: the surrogate's coverage minus that of the sets at κ.
-        case: how the weights were updated: "dual". `benchmarks/literal` has other updates.
+        kappa: its value before the step.
     """
 
-    step: int
-    cost: float
     coverage: float
     violation: float
     kappa: float
-    multiplier: float
-    kl: float
-    onward: float
-    slack: float
-    case: str
 
 
 def start(setting: TrainingProblem) -> State:
@@ -186,11 +174,6 @@ class BatchEvaluation:
     def __init__(self, setting: TrainingProblem, batch: Batch, kappa: Tensor) -> None:
         self._setting, self._batch, self._kappa = setting, batch, kappa
 
-    @property
-    def there(self) -> Tensor | None:
-        """Which of the batch's steps the log has, bool (B, T); None if it has all."""
-        return self._batch.walks.there
-
     def log_policy(self, logits: Tensor) -> Tensor:
         """Return log π as it is served, (N, k) -> (B, T, k).
 
@@ -226,24 +209,3 @@ class BatchEvaluation:
         likeliest = _ABOVE_ALL if self._batch.walks.right is not None else 0.5  # "stop" is never a member of a set
         kappa = torch.full_like(self._kappa, likeliest) if self._setting.threshold == "none" else self._kappa
         return at_threshold(logs, self._batch.walks, kappa)
-
-    def divergence(self, logs: Tensor, logits: Tensor) -> Tensor:
-        """Return the mean KL divergence of the policy of logits from that of logs, over the logged steps."""
-        return self.kl(self.log_policy(logits), logs)
-
-    def kl(self, new: Tensor, logs: Tensor) -> Tensor:
-        """Return the mean KL divergence of log-probabilities from others, over the logged steps."""
-        gap = torch.where(new == -torch.inf, 0.0, new.exp() * (new - logs.clamp(min=-1e300)))
-        each, there = gap.sum(-1), self.there
-        return (each if there is None else each[there]).mean()
-
-    def onward(self, logs: Tensor) -> float:
-        """Return the mean π(next) over steps with a next step."""
-        there = self._batch.walks.onward
-        return float(logs[..., -1].exp()[there].mean()) if bool(there.any()) else 0.0
-
-    def slack(self, found: Values, measured: Brought) -> float:
-        """Return the surrogate's coverage minus that of the sets."""
-        goal = self._setting.goal
-        loss = found.constraint + goal.limits[self._batch.level]
-        return float((measured.loss - loss).mean())

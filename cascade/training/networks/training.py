@@ -23,14 +23,14 @@ from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.problem import (
     MULTIPLIERS,
     BatchEvaluation,
-    Row,
     State,
+    StepFigures,
     TrainingProblem,
     average_after,
     drawn,
     start,
 )
-from cascade.training.networks.recursions import Brought, Values
+from cascade.training.networks.recursions import Brought
 
 _DECAYS = 0.9, 0.999
 _EPSILON = 1e-8
@@ -50,7 +50,7 @@ class Moments(NamedTuple):
         return (first / spread).mul_(-rate / (1 - _DECAYS[0] ** number)), Moments(first, second)
 
 
-def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:
+def advance(setting: TrainingProblem, state: State) -> tuple[State, StepFigures]:
     """Return the state after one more step, and the step's figures."""
     config, number = setting.config, int(state.step) + 1
     batch = drawn(setting, number)
@@ -60,15 +60,13 @@ def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:
     measured = look.hard(logs)
     logits = now.outputs.detach().requires_grad_()
     values = look.values(logits)
-    found = Values(*(one.detach() for one in values))
-    violation = by_level(found.constraint, setting.levels) / setting.goal.scale
+    violation = by_level(values.constraint.detach(), setting.levels) / setting.goal.scale
     smoothed = smoothed_by(state.violation, violation, config.smoothing)
     price = priced(state.multiplier, smoothed, config)[batch.level]
     (pulled,) = torch.autograd.grad((values.objective + price * values.constraint).mean(), logits)
     rate = config.learning_rate * (1.0 - (number - 1) / config.steps)
     change, moments = Moments(state.first, state.second).step(setting.net.vjp(now.tape, pulled), rate, number)
     weights = state.weights + change
-    after = setting.net.forward(weights, batch.rows).outputs
     kappa = state.kappa
     if setting.threshold != "none":
         kappa = (kappa - kappa_step(setting, measured, number)).clamp(*setting.kappa_range)
@@ -76,12 +74,7 @@ def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:
         state.step + 1, weights, averaged(state, weights, number - average_after(config)), *moments, kappa,
         ascended(state.multiplier, smoothed, config), smoothed,
     )  # fmt: skip
-    row = Row(
-        number, float(measured.cost.mean()), 1.0 - float(measured.loss.mean()), float(violation.mean()),
-        float(state.kappa.mean()), float(state.multiplier.mean()), float(look.divergence(logs, after)),
-        look.onward(logs), look.slack(found, measured), "dual",
-    )  # fmt: skip
-    return new, row
+    return new, StepFigures(1.0 - float(measured.loss.mean()), float(violation.mean()), float(state.kappa.mean()))
 
 
 def smoothed_by(before: Tensor, now: Tensor, share: float) -> Tensor:
@@ -120,22 +113,15 @@ class Trained(NamedTuple):
     """The state and the figures of a run so far; `diverged` says why it ended before its last step."""
 
     state: State
-    rows: list[Row]
+    rows: list[StepFigures]
     diverged: str | None = None
 
 
 def train(
-    setting: TrainingProblem,
-    state: State | None = None,
-    rows: list[Row] | None = None,
-    tell: Callable[[State, Row], None] = lambda state, row: None,  # noqa: ARG005 - names are the interface
-    advance: Callable[[TrainingProblem, State], tuple[State, Row]] = advance,
+    setting: TrainingProblem, advance: Callable[[TrainingProblem, State], tuple[State, StepFigures]] = advance
 ) -> Trained:
-    """Train to the last step, or until it diverges.
-
-    `state` and `rows` are the results of earlier steps, if any; `tell` is called after each step.
-    """
-    state, shown = state or start(setting), list(rows or [])
+    """Train to the last step, or until it diverges."""
+    state, shown = start(setting), list[StepFigures]()
     while int(state.step) < setting.config.steps:
         try:
             now, row = advance(setting, state)
@@ -145,7 +131,6 @@ def train(
             return Trained(state, shown, f"step {len(shown) + 1}: a weight is not finite, or nearly so; {_MILDER}")
         state = now
         shown.append(row)
-        tell(state, row)
         reason = lost(setting, shown)
         if reason is not None:
             return Trained(state, shown, reason)
@@ -160,7 +145,7 @@ _LOST = 0.5
 """A run is ended if, over the last 200 steps, its share of misses exceeds the limit by more than this."""
 
 
-def lost(setting: TrainingProblem, rows: list[Row]) -> str | None:
+def lost(setting: TrainingProblem, rows: list[StepFigures]) -> str | None:
     """Return why a run should end early, in words; None if it should go on. Checked every 200 steps."""
     if len(rows) < _WINDOW or len(rows) % _WINDOW:
         return None

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 
 from literal.config import LiteralConfig  # noqa: E402
 from literal.rollouts import Rollouts, estimate, functionals, seen  # noqa: E402
-from literal.sets import on_a_path  # noqa: E402
+from literal.sets import LiteralEvaluation, on_a_path  # noqa: E402
 
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
+from cascade.training.networks.problem import drawn  # noqa: E402
 from cascade.training.networks.recursions import Goal, brought, policy_of, soft_mask  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402
@@ -145,3 +146,18 @@ def test_over_all_paths_it_is_exact_where_every_answer_is_kept(cost_form: str, p
     for one, other in zip(found, meant, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     assert meant.cost_gradient.abs().max() > 1e-2
+
+
+def test_the_divergence_is_a_divergence() -> None:
+    """Zero between equals, above 0 otherwise, and of π the one that torch has."""
+    walks = made.random_walks(20, 3, 2, seed=11)
+    setting = made.setting(walks, LiteralConfig(trust_region_of="policy", batch=1000))
+    look = LiteralEvaluation(setting, setting.config, drawn(setting, 1), torch.full((20,), 0.3, dtype=DTYPE))
+    old, new = (made.logits_of(walks, seed=seed).reshape(-1, 3) for seed in (12, 13))
+    logs = look.log_policy(old)
+    assert float(look.divergence(logs, old)) == 0.0
+    found = float(look.divergence(logs, new))
+    one, other = look.log_policy(new)[:, :-1], logs[:, :-1]
+    inside = (one.exp() * (one - other)).sum(-1).sum()
+    one, other = look.log_policy(new)[:, -1, :2], logs[:, -1, :2]
+    assert found == pytest.approx(float(inside + (one.exp() * (one - other)).sum()) / 60)

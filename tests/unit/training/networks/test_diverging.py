@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.problem import Row, TrainingProblem, start  # noqa: E402
+from cascade.training.networks.problem import StepFigures, TrainingProblem, start  # noqa: E402
 from cascade.training.networks.training import lost, train  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402
@@ -20,13 +20,13 @@ def setting(changes: dict[str, Any] | None = None, *, walks: Walks | None = None
     return made.setting(made.random_walks(60, 3, 2, seed=1) if walks is None else walks, config, **more)
 
 
-def row(number: int, coverage: float) -> Row:
-    return Row(number, 1.0, coverage, 0.0, 0.9, 1.0, 0.0, 0.0, 0.0, "dual")
+def row(coverage: float) -> StepFigures:
+    return StepFigures(coverage, 0.0, 0.9)
 
 
 def test_a_run_that_misses_far_too_much_for_long_is_said_to_be_lost() -> None:
     whole = setting()
-    missing, poor = [row(one, 0.25) for one in range(1, 401)], [row(one, 0.35) for one in range(1, 401)]
+    missing, poor = [row(0.25)] * 400, [row(0.35)] * 400
     assert "25 % were covered, but the target is 80 %" in str(lost(whole, missing[:200]))
     assert lost(whole, missing[:199]) is None
     assert lost(whole, poor) is None
@@ -34,7 +34,7 @@ def test_a_run_that_misses_far_too_much_for_long_is_said_to_be_lost() -> None:
     assert lost(whole, missing[:200] + poor[200:]) is None
 
 
-def test_a_run_ends_where_it_is_lost() -> None:
+def test_a_run_ends_where_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer is ever right but those that "next" leads to, and nothing is learned: all are missed."""
     walks = made.random_walks(40, 2, 1, seed=3, ragged=False)
     right = torch.tensor([[0.0], [1.0]], dtype=DTYPE).expand(40, -1, -1)
@@ -43,7 +43,8 @@ def test_a_run_ends_where_it_is_lost() -> None:
     state = start(whole)
     weights = state.weights.clone()
     whole.net.parts(weights)[1][-1][:] = torch.tensor([1.0, 0.0], dtype=DTYPE)  # the first answer is likelier
-    found = train(whole, state._replace(weights=weights))
+    monkeypatch.setattr("cascade.training.networks.training.start", lambda _: state._replace(weights=weights))
+    found = train(whole)
     assert len(found.rows) == 200
     assert found.diverged is not None
     assert "step 200" in found.diverged

@@ -11,7 +11,7 @@ from cases import each
 torch = pytest.importorskip("torch")
 
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.problem import Batch, BatchEvaluation, TrainingProblem, drawn  # noqa: E402
+from cascade.training.networks.problem import BatchEvaluation, TrainingProblem, drawn  # noqa: E402
 from cascade.training.networks.recursions import (  # noqa: E402
     LEAST_LIMIT,
     Brought,
@@ -121,23 +121,6 @@ def test_next_is_in_no_set_where_a_question_ends_early_and_no_answer_that_a_step
             torch.testing.assert_close(included.sum(-1), torch.ones_like(included[..., 0]))
 
 
-@pytest.mark.parametrize("joint", [True, False])
-def test_the_divergence_is_a_divergence(joint: bool) -> None:
-    """Zero between equals, above 0 otherwise, and of π the one that torch has."""
-    walks = made.random_walks(20, 3, 2, seed=11)
-    setting = whole(walks, threshold="joint" if joint else "none")
-    look = BatchEvaluation(setting, drawn(setting, 1), torch.full((20,), 0.3, dtype=DTYPE))
-    old, new = (made.logits_of(walks, seed=seed).reshape(-1, 3) for seed in (12, 13))
-    logs = look.log_policy(old)
-    assert float(look.divergence(logs, old)) == 0.0
-    found = float(look.divergence(logs, new))
-    assert found > 1e-2
-    one, other = look.log_policy(new)[:, :-1], logs[:, :-1]
-    inside = (one.exp() * (one - other)).sum(-1).sum()
-    one, other = look.log_policy(new)[:, -1, :2], logs[:, -1, :2]
-    assert found == pytest.approx(float(inside + (one.exp() * (one - other)).sum()) / 60)
-
-
 # --- batches
 
 
@@ -178,18 +161,3 @@ def test_limits_are_those_of_each_questions_level() -> None:
     assert held.objective.tolist() == [7.0, 10.0]
     assert held.constraint.tolist() == pytest.approx([0.5, 0.15])
     assert Goal(limits).scale.tolist() == [0.1, LEAST_LIMIT]
-
-
-def test_slack_is_what_the_surrogate_covers_beyond_the_sets() -> None:
-    walks = made.random_walks(40, 2, 2, seed=16, ragged=False)
-    setting = whole(walks, goal=Goal(torch.tensor([0.3], dtype=DTYPE)))
-    batch = drawn(setting, 1)
-    look = BatchEvaluation(setting, batch, torch.full((40,), 0.3, dtype=DTYPE))
-    logits = made.logits_of(walks, seed=17).reshape(-1, 3)
-    logs = look.log_policy(logits)
-    hard, shown = look.hard(logs), look.values(logits)
-    covered = 1 - float(hard.loss.mean())
-    counted = 1 - float((shown.constraint + 0.3).mean())
-    assert look.slack(shown, hard) == pytest.approx(counted - covered)
-    assert look.slack(shown, hard) != 0.0
-    assert isinstance(batch, Batch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -41,11 +40,6 @@ def setting(
     return made.setting(made.random_walks(60, 3, 2, seed=1) if walks is None else walks, config, seed=seed, **more)
 
 
-def copied(state: State) -> State:
-    """Return a state as it would come back from a file."""
-    return State(*(torch.from_numpy(np.array(one.tolist(), dtype=one.numpy().dtype)) for one in state))
-
-
 def bits(state: State) -> list[bytes]:
     return [one.numpy().tobytes() for one in state]
 
@@ -63,20 +57,6 @@ def test_the_same_seed_gives_the_same_bytes(changes: dict[str, Any], more: dict[
     assert not torch.equal(one.state.weights, start(setting(changes, **more)).weights)
 
 
-@each_run
-def test_a_run_that_goes_on_from_a_state_is_one_that_never_ended(changes: dict[str, Any], more: dict[str, Any]) -> None:
-    whole = train(setting(changes, **more))
-    for stop in (1, 6):
-        held = start(setting(changes, **more))
-        rows = []
-        for _ in range(stop):
-            held, row = advance(setting(changes, **more), held)
-            rows.append(row)
-        on = train(setting(changes, **more), copied(held), rows)
-        assert bits(on.state) == bits(whole.state)
-        assert repr(on.rows) == repr(whole.rows)
-
-
 def test_a_state_is_not_changed_by_a_step_from_it() -> None:
     whole = setting()
     first = start(whole)
@@ -85,12 +65,6 @@ def test_a_state_is_not_changed_by_a_step_from_it() -> None:
     then = bits(second)
     advance(whole, second)
     assert (bits(first), bits(second)) == (before, then)
-
-
-def test_a_run_tells_each_step() -> None:
-    told: list[tuple[int, int]] = []
-    train(setting(), tell=lambda state, row: told.append((int(state.step), row.step)))
-    assert told == [(one, one) for one in range(1, 11)]
 
 
 # --- κ
@@ -248,11 +222,12 @@ def test_the_rate_of_adam_falls_to_nothing() -> None:
 
 def test_weights_are_averaged_over_the_last_part_of_a_run() -> None:
     whole = setting({"average_from": 0.4})
-    seen: list[State] = []
-    train(whole, tell=lambda state, row: seen.append(state))
-    torch.testing.assert_close(seen[-1].average, torch.stack([one.weights for one in seen[4:]]).mean(0))
+    seen = [start(whole)]
+    for _ in range(10):
+        seen.append(advance(whole, seen[-1])[0])
+    torch.testing.assert_close(seen[-1].average, torch.stack([one.weights for one in seen[5:]]).mean(0))
     assert served_weights(whole, seen[-1]) is seen[-1].average
-    assert served_weights(whole, seen[3]) is seen[3].weights
+    assert served_weights(whole, seen[4]) is seen[4].weights
     last = setting({"average_from": 1.0})
     end = train(last).state
     assert served_weights(last, end) is end.weights
@@ -263,10 +238,6 @@ def test_a_row_shows_the_policy_before_its_update() -> None:
     state, _ = advance(whole, start(whole))
     now, row = advance(whole, state)
     found = hard(whole, 2, state.weights, state.kappa)
-    assert (row.step, row.case) == (2, "dual")
-    assert row.cost == pytest.approx(float(found.cost.mean()))
     assert row.coverage == pytest.approx(1 - float(found.loss.mean()))
-    assert (row.kappa, row.multiplier) == (float(state.kappa), float(state.multiplier))
-    assert row.kl > 0
-    assert 0 < row.onward < 1
+    assert row.kappa == float(state.kappa)
     assert float(now.violation) == pytest.approx(0.9 * float(state.violation) + 0.1 * row.violation)
