@@ -80,54 +80,40 @@ class PromotionPlan(Result):
 
 
 def promote(
-    config: CascadeConfig | str | Path,
+    config: CascadeConfig | str | Path = "cascade.yaml",
     *,
     cascade: str | None = None,
-    by: str = "promote",
-) -> Promotion:
-    """Try to certify a policy on the certifying rows, and put it in force if that succeeds and it saves money.
+    plan: bool = False,
+    if_ready: bool = False,
+    by: str = "cascade promote",
+) -> Promotion | PromotionPlan:
+    """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    The look is counted before a row is read, and its rows never certify again, whatever it finds. One process looks at
-    a time. If a process ends during its look, another one resumes it, with the same rows and the same share of delta.
+    Each look at certifying rows spends a part of delta, whether it promotes or not; its rows never certify again.
 
     Args:
-        config: the configuration of the server, with a section `modes`.
-        cascade: the cascade's name; `server.name` by default.
+        config: the configuration that is served, with a section modes.
+        cascade: the cascade's name; by default server.name.
+        plan: say what the next look takes; take no look.
+        if_ready: look only if the plan says that there is enough; for a timer.
         by: who promotes, for the record.
 
-    Raises:
-        UsageError: there are too few rows for any certificate, or another process is looking. No look was taken.
-        ConfigError: the configuration has no modes.
-    """
-    with _looking(config, cascade) as at, at.leased():
-        return at.promoted(by)
-
-
-def promote_if_ready(
-    config: CascadeConfig | str | Path, *, cascade: str | None = None, by: str = "promote"
-) -> Promotion | PromotionPlan:
-    """Promote if the plan says that the next look may be taken, or if a look was interrupted; else return the plan.
-
-    The plan reads only fitting rows, so the time of the look does not depend on the certifying rows.
+    Returns:
+        The outcome of the look, or the plan of the next one, which reads no certifying row: so the time of a look does
+        not depend on them. The look is counted before a row is read, whatever it finds. One process looks at a time. If
+        a process ends during its look, another one resumes it, with the same rows and the same share of delta.
 
     Raises:
-        UsageError: another process is looking, or nothing was observed yet.
+        UsageError: there are too few rows for any certificate, nothing was observed yet, or another process is looking.
+            No look was taken.
         ConfigError: the configuration has no modes.
-    """
-    with _looking(config, cascade) as at, at.leased():
-        plan = at.planned()
-        return at.promoted(by) if plan.plan.is_ready or at.is_open else plan
-
-
-def plan_promotion(config: CascadeConfig | str | Path, *, cascade: str | None = None) -> PromotionPlan:
-    """Return what the next look takes. No certifying row is read.
-
-    Raises:
-        ConfigError: the configuration has no modes.
-        UsageError: nothing was observed yet.
     """
     with _looking(config, cascade) as at:
-        return at.planned()
+        if plan:
+            return at.planned()
+        with at.leased():
+            planned = at.planned() if if_ready else None
+            return at.promoted(by) if planned is None or planned.plan.is_ready or at.is_open else planned
 
 
 @contextmanager

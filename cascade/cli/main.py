@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from decimal import Decimal
 from functools import partial
 from importlib import import_module
@@ -101,7 +102,7 @@ class Shown:
     """Progress by name: how many parts of each task are done, and how many there are."""
 
     def __init__(self, working: str = "") -> None:
-        self._out, self._working = notes(), working
+        self._out = notes()
         self._bar: Progress | None = None
         self._said = time.monotonic()
         if self._out.is_terminal:
@@ -131,29 +132,21 @@ class Shown:
         if self._bar is not None:
             (task,) = self._bar.tasks
             if (task.description, task.total) != (plain(name), total) or done < task.completed:
-                self._replace(plain(name), total)
+                self._bar.remove_task(self._task)  # resetting it would keep its total
+                self._task = self._bar.add_task(plain(name), total=total, said="")
             self._bar.update(self._task, completed=done, said=said)
         elif always or time.monotonic() - self._said >= _QUIET_S:
             self._said = time.monotonic()
             beside = f", {said}" if said else ""
             self._out.print(plain(f"{name}: {done:,} of {total:,}{beside}"), soft_wrap=True)
 
-    def rest(self) -> None:
-        """Show the work as a whole again, whose progress is unknown."""
-        if self._bar is not None:
-            self._replace(self._working, None)
-
-    def _replace(self, description: str, total: int | None) -> None:
-        """Show another task; resetting the old one would keep its total."""
-        assert self._bar is not None  # noqa: S101 - there is a terminal
-        self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(description, total=total, said="")
-
 
 # --- a command made from its function ---
 
 _TOLD = frozenset({"tell", "show", "working"})
 """Parameters that a command fills in itself."""
+_MADE = {"plot": "drawn", "report": "written"}
+"""Parameters that name a file which the function makes, and how a line on stderr says so."""
 
 
 class Flag(NamedTuple):
@@ -201,14 +194,14 @@ def command(
     """Return a command that calls a function of the package, prints its result, and ends with its `error`.
 
     Args:
-        act: the function; its keyword `tell` takes notices.
+        act: the function; its keyword `tell` takes notices, `show` and `working` its progress.
         example: a command line that its help shows.
         flags: what is written otherwise than `FLAGS` says, by parameter.
-        call: calls the function with what was given; by default the function itself.
+        call: calls the function with what was given; by default with what it shows and tells on stderr, too.
     """
     made = sorted(_parameters(act, {**FLAGS, **(flags or {})}), key=lambda one: one.default is not one.empty)
     groups = dict(_groups(act))
-    run = call or partial(act, tell=say)
+    run = call or partial(_run, act)
 
     def called(*, as_json: bool, **given: Any) -> None:
         for name, group in groups.items():
@@ -225,6 +218,20 @@ def command(
     called.__annotations__ = {one.name: one.annotation for one in made}
     called.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     return called
+
+
+def _run(act: Callable[..., Result], **given: Any) -> Result:
+    """Call a function; show its notices, its progress and the files that it makes on stderr."""
+    parameters = inspect.signature(act).parameters
+    shown: dict[str, Any] = {name: how for name, how in (("tell", say), ("working", Shown)) if name in parameters}
+    with ExitStack() as stack:
+        if "show" in parameters:
+            shown["show"] = stack.enter_context(Shown()).tell
+        found = act(**given, **shown)
+    for name, made in _MADE.items():
+        if given.get(name) is not None:
+            notes().print(f"{made}: {plain(str(given[name]))}", soft_wrap=True)
+    return found
 
 
 def _parameters(act: Callable[..., Any], flags: Mapping[str, Flag]) -> Iterator[inspect.Parameter]:
@@ -251,8 +258,7 @@ def _parameter(
     more = dict(how.more)
     if more.pop("required", False):
         default = inspect.Parameter.empty
-    required = default is inspect.Parameter.empty
-    if positional and required and not how.names:
+    if positional and not how.names:
         written = typer.Argument(**{"help": text, **more})
     else:
         names = how.names or (f"--{name.replace('_', '-')}",)
@@ -318,7 +324,7 @@ PANELS = {
         "demo": "cli.demo:demo",
         "doctor": "cli.doctor:doctor",
         "models": "cli.models:app",
-        "prices": "cli.prices:prices",
+        "prices": "cli.models:prices",
     },
     "Answer": {"ask": "cli.ask:ask", "serve": "cli.serve:serve"},
     "Log requests": {
@@ -327,32 +333,81 @@ PANELS = {
         "traces": "cli.traces:app",
     },
     "See what it saves": {
-        "prove": "cli.prove:prove_logs",
-        "compare": "cli.compare:compare_log",
+        "prove": "api.proving:prove",
+        "compare": "api.comparing:compare",
         "evaluate": "api.evaluating:evaluate",
     },
     "Learn and certify": {
-        "fit": "cli.fit:fit_log",
-        "calibrate": "cli.calibrate:calibrate_log",
+        "fit": "api.fitting:fit",
+        "calibrate": "api.calibrating:calibrate",
         "review": "cli.review:review_log",
         "verify": "api.verifying:verify",
     },
     "In service": {
-        "promote": "cli.promote:promote_cascade",
+        "promote": "api.promoting:promote",
         "monitor": "api.monitoring:monitor",
         "onboard": "api.onboarding:onboard",
     },
 }
 """The module and the function of each command, by the panel of the help, in the order of the help."""
 _EXAMPLES = {
+    "prove": "cascade prove episodes.parquet --alpha 0.02 --alpha 0.05",
+    "compare": "cascade compare episodes.parquet --alpha 0.1 --plot cost.svg",
     "evaluate": 'cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"',
+    "fit": "cascade fit episodes.parquet --alpha 0.1 -o policy",
+    "calibrate": 'cascade calibrate episodes.parquet --policy "{kind: threshold, keep: both}" -o policy',
     "verify": "cascade verify policy episodes.parquet",
+    "promote": "cascade promote cascade.yaml --if-ready",
     "monitor": "cascade monitor policy audits.jsonl",
     "onboard": "cascade onboard new-model episodes.parquet -o probes.jsonl --probes 200",
 }
-"""A command line for each command that is made here from its function in `api`; it needs nothing else."""
+"""A command line for each command that is made from its function in `api`; `_flags` has what else it needs."""
 COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
 """The module and the function of each command. A run imports only the module of its command."""
+
+
+def _flags(name: str) -> Mapping[str, Flag]:
+    """Return what a command writes otherwise than `FLAGS` says; its kinds and methods are listed when it is loaded."""
+    if name == "promote":
+        return {"config": flag()}
+    if name in {"fit", "calibrate"}:
+        from cascade.api.promises import KIND
+    if name == "calibrate":
+        unchanged = "For a policy directory, the parts of its guarantee that are not given stay as they are."
+        return {"guarantee": flag(help=f"{KIND} {unchanged}")}
+    if name not in {"fit", "prove"}:
+        return {}
+    from cascade.training.portfolio import AUTO, METHODS, method_named, method_written
+
+    kinds = f"The kind of policy: {', '.join(map(method_written, METHODS))}."
+    if name == "prove":
+        from cascade.api.proving import FAST, MANY
+
+        many = f"By default {AUTO}, all but networks, up to {MANY:,} questions; beyond, {FAST}."
+        return {"splits": flag(min=2), "policy": flag(callback=method_named, help=f"{kinds} {many}")}
+    chosen = "auto compares all but networks (--networks) and takes the simplest that does as well as the best."
+    return {
+        "output": flag(
+            *("--output", "-o"),
+            kind=str,  # no Path: an empty text would be the current folder
+            required=True,
+            metavar="PATH",
+            help="The policy directory to write.",
+        ),
+        "policy": flag(callback=method_named, help=f"{kinds} {chosen}"),
+        "guarantee": flag(help=KIND),
+        "levels": flag(metavar="NAME=ALPHA,…"),
+        "default_level": flag(metavar="NAME"),
+        "network_config": flag(metavar="FILE"),
+        "steps": flag(),
+    }
+
+
+def loaded(name: str) -> Any:
+    """Return a command by its name: a function, or an app of several commands."""
+    module, _, place = COMMANDS[name].partition(":")
+    found = getattr(import_module(f"cascade.{module}"), place)
+    return command(found, _EXAMPLES[name], flags=_flags(name)) if name in _EXAMPLES else found
 
 
 STOPPED = 130
@@ -370,9 +425,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        found = getattr(import_module(f"cascade.{module}"), name)
-        found = command(found, _EXAMPLES[cmd_name]) if cmd_name in _EXAMPLES else found
+        found = loaded(cmd_name)
         alone = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
         if alone is not found:
             alone.command(cmd_name)(found)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade.api.promoting import plan_promotion, promote
+from cascade.api.promoting import promote
 from cascade.conformal.binomial import most_losses
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
@@ -49,7 +49,7 @@ def lose(folder: Path, role: str, count: int) -> None:
 def test_one_missing_row_is_one_loss_and_leaves_the_costs_known(observing: Path, role: str) -> None:
     whole = Path(shutil.copytree(observing, observing.parent / "whole"))
     lose(observing, role, 1)
-    assert plan_promotion(config_of(observing)).plan.is_ready
+    assert promote(config_of(observing), plan=True).plan.is_ready
     before, found = promote(config_of(whole)), promote(config_of(observing))
     assert found.promoted, str(found)
     lost = int(role == "certify")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cascade.api.promoting import plan_promotion, promote
+from cascade.api.promoting import promote
 from cascade.budget.database import Database
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
@@ -178,7 +178,7 @@ async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_a
     with pytest.raises(UsageError, match="not looked at"):
         promote(config_of(tmp_path))
     assert state_of(tmp_path).looks == 1
-    found_plan = plan_promotion(config_of(tmp_path))
+    found_plan = promote(config_of(tmp_path), plan=True)
     assert (found_plan.plan.look, found_plan.plan.have, found_plan.plan.fit) == (2, 0, 150)
     check_document(["promote", "plan"], json.dumps(found_plan.to_dict()))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade.api.judging import reviews_of
-from cascade.api.promoting import plan_promotion, promote
+from cascade.api.promoting import promote
 from cascade.config import CascadeConfig, load
 from cascade.episodes.store import Store
 from cascade.modes.store import ModeStore
@@ -65,11 +65,11 @@ def judge_all(config: CascadeConfig, folder: Path, output_right: bool, reference
 
 def test_judgements_that_find_no_loss_promote(observing: Path) -> None:
     config = regret(observing)
-    plan = plan_promotion(config).plan
+    plan = promote(config, plan=True).plan
     assert not plan.is_ready  # nobody has judged, so each difference counts as a loss
     assert plan.labels > plan.most_labels
     assert judge_all(config, observing, True, True) > 20
-    plan = plan_promotion(config).plan
+    plan = promote(config, plan=True).plan
     assert plan.is_ready
     assert plan.labels == 0
     found = promote(config)

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from cascade.api import promoting
-from cascade.api.promoting import Promotion, plan_promotion, promote, promote_if_ready
+from cascade.api.promoting import Promotion, promote
 from cascade.config import load
 from cascade.errors import UsageError
 from cascade.server import promoter
@@ -95,7 +95,7 @@ async def test_by_default_the_server_does_not_look(observing: Path) -> None:
 
 
 def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing: Path) -> None:
-    found = plan_promotion(config_of(observing))
+    found = promote(config_of(observing), plan=True)
     check_document(["promote", "plan"], json.dumps(found.to_dict()))
     assert found.plan.is_ready
     assert found.plan.needed <= found.plan.have
@@ -163,7 +163,7 @@ def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing: Path, mon
         promote(config_of(observing))  # its lease has not ended
     later = promoting._now_s() + promoting.LEASE_S
     monkeypatch.setattr(promoting, "_now_s", lambda: later)
-    found = promote_if_ready(config_of(observing))  # a plan alone would say that no conversation is left
+    found = promote(config_of(observing), if_ready=True)  # a plan alone would say that no conversation is left
     assert isinstance(found, Promotion)
     assert (found.promoted, found.page["look"], found.page["delta_spent"]) == (True, 1, 0.05)
     assert (state_of(observing).looks, state_of(observing).mode) == (1, "enforce")
