@@ -24,11 +24,9 @@ from cascade.api.output import Column, Result, Tell, figures, per_thousand, plai
 from cascade.api.promises import calibrated_document, calibrated_report
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import install_command
-from cascade.evaluation import plots
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label, worth_of
-from cascade.evaluation.card import Facts, card_files, facts_of
-from cascade.policies.artifact import PLOT_FILE, write
+from cascade.evaluation.card import Facts, card, facts_of
+from cascade.policies.artifact import CARD_FILE, write
 from cascade.policies.base import SHARED_PLACE, Policy
 from cascade.policies.signals import GIVES, Gives
 from cascade.text import capital, counted
@@ -54,7 +52,7 @@ class PolicyFit(Result):
     Attributes:
         fitted: the policy, how it was chosen, and its certificates.
         facts: the contents of its model card.
-        files: the files beside the policy, by name: the model card, plots.
+        files: the files beside the policy, by name: the model card.
         output: the directory that it was written into; None if it was not written.
         notices: the notices about the log and the call, as `tell` got them.
     """
@@ -74,11 +72,6 @@ class PolicyFit(Result):
     def certificates(self) -> tuple[Certificate, ...]:
         """The promises: a certificate for each segment."""
         return tuple(self.fitted.artifact.certificates)
-
-    @property
-    def drawn(self) -> bool:
-        """Whether there is a plot among the files."""
-        return PLOT_FILE in self.files
 
     @property
     def baselines(self) -> Sequence[BaselineFigures]:
@@ -106,8 +99,7 @@ class PolicyFit(Result):
 def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
     """Return a fit as a result; `asked` has the options of the call, for the model card."""
     facts = facts_of(fitted, asked)
-    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and plots.available() else None
-    return PolicyFit(fitted, facts, card_files(facts, plot))
+    return PolicyFit(fitted, facts, {CARD_FILE: card(facts)})
 
 
 def written(output: str | None, what: str, *, warning: str | None = None, following: str = "") -> Iterator[Text]:
@@ -177,10 +169,9 @@ def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
     if compared:
         yield from (Text(plain_text(compared), style="bold"), "")
     output = found.output or ""
-    undrawn = "" if found.drawn or plots.available() else f" No plot: it needs matplotlib: {install_command('report')}"
     yield from written(
         found.output,
-        f"what it is and how it was chosen in {plain_text(output)}/README.md.{undrawn}",
+        f"what it is and how it was chosen in {plain_text(output)}/README.md.",
         warning=_not_worth(found),
         following=next_step(fitted.policy.reads, fitted.policy.sources, path_of(output), fitted.training),
     )
@@ -330,14 +321,13 @@ def _is_chosen(line: _Line) -> bool:
 def _legend(found: PolicyFit, width: int) -> str:
     choice = found.fitted.choice
     costs = {"nano_usd": "cost/1k: USD per 1,000 questions", "steps": "len: steps a question"}
-    said = [costs[choice.unit]]
-    if choice.alpha is not None:
-        certify = f"{found.fitted.sizes.calibration:,} calibration questions"
-        said += [
-            f"× ref: cost as a multiple of that of {_called(found.baselines[0])}",
-            f"kept: share of questions on which the promise is kept, at what {certify} can certify",
-        ]
-    said.append("Δ to the best: 90 % interval of the difference to the best candidate, in the unit of the first column")
+    certify = f"{found.fitted.sizes.calibration:,} calibration questions"
+    said = [
+        costs[choice.unit],
+        f"× ref: cost as a multiple of that of {_called(found.baselines[0])}",
+        f"kept: share of questions on which the promise is kept, at what {certify} can certify",
+        "Δ to the best: 90 % interval of the difference to the best candidate, in the unit of the first column",
+    ]
     if any(one.matched is None for one in choice.judged):
         said.append("-: not fitted, or it keeps the promise at no threshold")
     said += [*(["right: the one answer served is right"] if width >= _MIDDLE else []), "fit s: seconds, all folds"]
@@ -402,7 +392,6 @@ def fitted_document(found: PolicyFit) -> dict[str, Any]:
     choice = fitted.choice
     return {
         "output": found.output,
-        "plot": found.drawn,
         "method": fitted.policy.method,
         "chosen": choice.chosen.name,
         "sizes": fitted.sizes._asdict(),

@@ -1,7 +1,7 @@
 """Baselines: methods without a fitted policy, including the reference, and the clairvoyant bound.
 
-Savings are measured against the cost of the reference, which the user pays today. `fit`, its card and plot, and `prove`
-take all their baselines from this module. `worth_of` estimates whether a certified policy saves money, on the questions
+Savings are measured against the cost of the reference, which the user pays today. `fit`, its card, and `prove` take
+all their baselines from this module. `worth_of` estimates whether a certified policy saves money, on the questions
 that set its threshold.
 """
 
@@ -237,36 +237,34 @@ def clairvoyant_cost(table: EpisodeTable, kind: Kind, alpha: float) -> float | N
     return None if found is None else found.cost_nano_usd
 
 
-def baseline_figures(table: EpisodeTable, kind: Kind, alpha: float | None) -> list[BaselineFigures]:
+def baseline_figures(table: EpisodeTable, kind: Kind, alpha: float) -> list[BaselineFigures]:
     """Return the figures of the baselines, always in this order.
 
     The reference, the others (`other_baselines`), UALA, one threshold per rung, the depth mixture and the clairvoyant
     bound. The thresholds and the mixture's weight are tuned on these same questions; on other questions they cost at
-    least as much on average. `alpha` is the loss at which the candidates are compared; None under a budget.
+    least as much on average. `alpha` is the loss at which the candidates are compared.
     """
     reference, right = reference_of(table), reference_right_of(table, kind)
     found = [reference, *other_baselines(table, reference)]
     doubt = doubt_of(table)
-    if alpha is not None and doubt is not None and table.arrays.horizon > 1:  # a budget has no loss to tune it to
+    if doubt is not None and table.arrays.horizon > 1:
         uala = Uala(doubt)
         played = uala.prepare(table, table, alpha, 0).play(table)
         found.append(_of_played(uala.name, played))
-    if alpha is not None and (tuned := rung_thresholds(table, kind, alpha)) is not None:
+    if (tuned := rung_thresholds(table, kind, alpha)) is not None:
         found.append(per_rung(table, tuned))
     figures = [_figures(table, one, kind, right) for one in found]
-    cost = None if alpha is None else clairvoyant_cost(table, kind, alpha)
-    if alpha is not None:
-        figures += _mixture(table, kind, alpha, right)
-    if alpha is not None and cost is not None:
+    figures += _mixture(table, kind, alpha, right)
+    if (cost := clairvoyant_cost(table, kind, alpha)) is not None:
         figures.append(BaselineFigures(CLAIRVOYANT, cost / 1e9, None, 1 - alpha, None))
     return figures
 
 
-def baselines_left_out(table: EpisodeTable, alpha: float | None) -> Iterator[str]:
+def baselines_left_out(table: EpisodeTable) -> Iterator[str]:
     """Yield which baselines `baseline_figures` leaves out of a log of several steps, and why."""
     if table.arrays.horizon == 1:
         return
-    why = "a budget gives no loss to tune them to" if alpha is None else why_no_doubt(table)
+    why = why_no_doubt(table)
     if why is not None:
         yield f"Baselines that tune a threshold on how sure a model is (UALA) are left out: {why}."
 

@@ -1,6 +1,6 @@
 """The model card of a fitted policy: what it was made from, how it was chosen, what it promises, and its limits.
 
-The card is the file `README.md` of the policy directory, beside its plot. It has no durations, so the same data and
+The card is the file `README.md` of the policy directory. It has no durations, so the same data and
 seed give the same bytes.
 """
 
@@ -13,15 +13,8 @@ from cascade.calibration.calibrating import Calibrated
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import Realised, history_of
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label, worth_of
-from cascade.evaluation.plots import Drawing, Mark, drawing
 from cascade.guarantees.certificate import statement
-from cascade.policies.artifact import (
-    CARD_FILE,
-    CERTIFICATE_FILE,
-    MODEL_FILE,
-    PLOT_FILE,
-    POLICY_FILE,
-)
+from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
 from cascade.policies.learned import Weighed, weighed
 from cascade.text import capital, counted, markdown_table, percent, plain_line
 from cascade.training.choosing import RULE, Choice, Judged
@@ -51,7 +44,6 @@ class Facts(NamedTuple):
         calibrated: the certified policy.
         baselines: the baselines' figures on the training questions; empty if nothing was compared.
         left_out: which baselines are missing, and why.
-        drawing: the contents of the plot; None if there is none.
         learning: how a policy network was trained; None for other policies.
     """
 
@@ -65,7 +57,6 @@ class Facts(NamedTuple):
     calibrated: Calibrated
     baselines: Sequence[BaselineFigures]
     left_out: Sequence[str]
-    drawing: Drawing | None
     learning: Training | None = None
 
 
@@ -111,31 +102,9 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         choice=choice,
         calibrated=done,
         baselines=baselines,
-        left_out=tuple(baselines_left_out(training, choice.alpha)) if choice.folds else (),
-        drawing=drawing(choice, baselines, _certified(done)) if choice.folds else None,
+        left_out=tuple(baselines_left_out(training)) if choice.folds else (),
         learning=fitted.learning,
     )
-
-
-def _certified(done: Calibrated) -> Mark | None:
-    """Return the certified policy's figures on the calibration questions; None if they are not comparable."""
-    realised = done.realised
-    if all(one.found.misses is not None for one in done.segments):
-        counted = sum(one.found.n for one in done.segments)
-        kept = 1 - sum(one.found.misses or 0 for one in done.segments) / max(1, counted)
-    elif done.guarantee.rules.counts_misses:
-        kept = realised.coverage
-    else:
-        return None
-    cost = realised.length if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e6
-    return Mark("certified, on the calibration questions", kept, cost)
-
-
-def card_files(facts: Facts, plot: bytes | None) -> dict[str, bytes]:
-    """Return the card, and the plot drawn from `facts.drawing`, by file name."""
-    if plot is None:
-        return {CARD_FILE: card(facts._replace(drawing=None))}
-    return {CARD_FILE: card(facts), PLOT_FILE: plot}
 
 
 def card(facts: Facts) -> bytes:
@@ -151,8 +120,6 @@ def _lines(facts: Facts) -> Iterator[str]:
     yield from _made_from(facts)
     yield from _promised(facts.calibrated)
     yield from _chosen(facts)
-    if facts.drawing is not None:
-        yield from (f"![What keeping the promise costs]({PLOT_FILE})", "")
     if facts.learning is not None:
         yield from _trained(facts.learning)
     yield from _looks_at(facts.weights)

@@ -288,9 +288,9 @@ class CalibratedPolicy(Policy):
 
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
-CARD_FILE, PLOT_FILE = "README.md", "frontier.svg"
-"""The files of a fitted policy's model card and its plot."""
-_OURS = (MODEL_FILE, CARD_FILE, PLOT_FILE)
+CARD_FILE = "README.md"
+"""The file of a fitted policy's model card."""
+_OURS = (MODEL_FILE, CARD_FILE)
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
 """The file that marks a directory with levels, and the folder of all levels but the default one (`levels`)."""
 SCHEMA_VERSION = 1

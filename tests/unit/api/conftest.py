@@ -1,5 +1,5 @@
 """The command line, to hold the functions against."""
 
-from unit.cli.conftest import _commands_are_made_once, _drawn_as_text, cli, plotted
+from unit.cli.conftest import _commands_are_made_once, cli
 
-__all__ = ["_commands_are_made_once", "_drawn_as_text", "cli", "plotted"]
+__all__ = ["_commands_are_made_once", "cli"]

@@ -13,7 +13,6 @@ import typer.main
 
 from cascade.cli.main import main
 from cascade.episodes.files import write_rows
-from cascade.evaluation import plots
 from unit.cli.certified import Row
 from unit.cli.documents import check_document
 
@@ -36,19 +35,6 @@ def _commands_are_made_once() -> Iterator[None]:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where a module's first test writes a policy that the others copy."""
     return tmp_path_factory.mktemp("kept") / "policy"
-
-
-@pytest.fixture
-def plotted() -> None:
-    """Draw for real in this test."""
-
-
-@pytest.fixture(autouse=True)
-def _drawn_as_text(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write what would be drawn as text where a test does not ask for `plotted`: a drawing costs more than a fit."""
-    if "plotted" in request.fixturenames:
-        return
-    monkeypatch.setattr(plots, "plot_fit", lambda what: f"<?xml {what!r}".encode())
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from unit.cli.documents import document, words
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
-FILES = {"README.md", "certificate.json", "frontier.svg", "model.safetensors", "policy.json"}
+FILES = {"README.md", "certificate.json", "model.safetensors", "policy.json"}
 QUICK = ("--policy", "threshold")
 """For tests of what becomes of the files: a comparison of all candidates takes most of the time of a fit."""
 CONFIG = """\
@@ -79,9 +79,7 @@ def test_a_card_stays_where_its_policy_is_calibrated_anew_and_does_not_go_elsewh
         assert ran.code == 0, ran.err
     after = contents(tmp_path / "policy")
     assert after["certificate.json"] != before["certificate.json"]
-    assert {name: after[name] for name in ("README.md", "frontier.svg")} == {
-        name: before[name] for name in ("README.md", "frontier.svg")
-    }
+    assert after["README.md"] == before["README.md"]
     assert set(contents(tmp_path / "other")) == {"policy.json", "model.safetensors", "certificate.json"}
     assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force").code == 0
     assert set(contents(tmp_path / "policy")) == {"policy.json", "certificate.json"}
@@ -106,9 +104,7 @@ def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pyt
         assert max(map(len, ran.out.splitlines())) <= width
 
 
-def test_the_same_log_and_seed_give_the_same_bytes(
-    plotted: None, cli: Cli, log: str, written: Write, tmp_path: Path
-) -> None:
+def test_the_same_log_and_seed_give_the_same_bytes(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
     options = ("--alpha", "0.1", "--seed", "3")
     backwards = written(hard_rows(200, range(0, 80, 2))[::-1], "backwards.jsonl")
     for name, rows in (("one", log), ("two", backwards)):
@@ -118,10 +114,10 @@ def test_the_same_log_and_seed_give_the_same_bytes(
     assert contents(tmp_path / "three")["policy.json"] != contents(tmp_path / "one")["policy.json"]
 
 
-# --- the card and its plot ---
+# --- the card ---
 
 
-def test_hostile_names_reach_neither_terminal_nor_card(plotted: None, cli: Cli, written: Write, tmp_path: Path) -> None:
+def test_hostile_names_reach_neither_terminal_nor_card(cli: Cli, written: Write, tmp_path: Path) -> None:
     name = "[red]x[/red]\x1b[31m\n<script>|a|[b](http://c)"
     ran = cli("fit", written(hard_rows(120, range(0, 40, 2), dataset=name)), "-o", "policy")
     assert ran.code == 0, ran.err
@@ -129,7 +125,6 @@ def test_hostile_names_reach_neither_terminal_nor_card(plotted: None, cli: Cli, 
     text = (tmp_path / "policy" / "README.md").read_text()
     assert "<script>" not in text.replace("\\<", "")
     assert "\x1b" not in text
-    assert "\x1b" not in (tmp_path / "policy" / "frontier.svg").read_text()
 
 
 # --- every kind of promise ---

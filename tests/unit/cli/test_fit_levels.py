@@ -13,7 +13,6 @@ import pytest
 from cascade.api.fit_levels import parsed
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
-from cascade.evaluation import plots
 from cascade.factory import read_levels
 from cascade.policies.reading import read
 from unit.cli.certified import hard_rows
@@ -21,7 +20,7 @@ from unit.cli.documents import words
 
 Cli = Callable[..., Any]
 LEVELS = "low=0.3,medium=0.2,high=0.05"
-COMPLETE = {"README.md", "certificate.json", "frontier.svg", "model.safetensors", "policy.json"}
+COMPLETE = {"README.md", "certificate.json", "model.safetensors", "policy.json"}
 CONFIG = """\
 models:
   base: {model: small, price: {input: 1, output: 1}}
@@ -168,19 +167,6 @@ def test_calibrated_levels_are_not_written_over_other_files(cli: Cli, log: str, 
     assert contents(tmp_path / "other") == before
     assert cli(*arguments, "--force").code == 0
     assert read_levels("other") is not None
-
-
-def test_an_older_plot_goes_with_a_card_that_shows_none(
-    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ("fit", log, "--levels", LEVELS, "--policy", "threshold", "-o", "policy", "--force")
-    assert cli(*arguments).code == 0
-    for folder in ("policy", "policy/levels/low"):
-        assert {one.name for one in (tmp_path / folder).iterdir()} >= COMPLETE
-        (tmp_path / folder / "frontier.svg").write_text("of another day")
-    monkeypatch.setattr(plots, "available", lambda: False)
-    assert cli(*arguments).code == 0
-    assert not [one for one in contents(tmp_path / "policy") if one.endswith(".svg")]
 
 
 def test_levels_that_are_numbers_are_named() -> None:

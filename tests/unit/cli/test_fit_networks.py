@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("torch")
 
 from cascade.episodes.files import write_rows
-from cascade.evaluation import plots
 from cascade.factory import read_levels
 from cascade.policies.reading import read
 from cascade.training.networks import mlp as devices
@@ -27,8 +26,7 @@ SMALL = "layers: [5]\nbatch: 20\nsteps: 12\n"
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(plots, "available", lambda: False)  # a plot takes longer than all else
+def log(tmp_path: Path) -> str:
     (tmp_path / "small.yaml").write_text(SMALL)
     write_rows(tmp_path / "log.jsonl", hard_rows(200, range(0, 80, 2)))
     return str(tmp_path / "log.jsonl")
@@ -46,16 +44,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("policy", ["ccpo", "cpo-batch"])
-def test_a_network_is_written_that_is_certified_and_serves(
-    cli: Cli, log: str, tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(plots, "available", lambda: True)
+def test_a_network_is_written_that_is_certified_and_serves(cli: Cli, log: str, tmp_path: Path, policy: str) -> None:
     ran = fit(cli, log, policy=policy)
     assert ran.code == 0, ran.err
     assert set(contents(tmp_path / "policy")) == FILES
     assert f"Taken: {policy.replace('-', '_')}, because there is no other." in ran.out
-    assert "No plot" not in ran.out
     assert read(tmp_path / "policy").policy["method"] == policy.replace("-", "_")
     assert cli("verify", "policy", log).code == 0
     assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["datasets"][0]["n"] == 200

@@ -83,24 +83,14 @@ def test_a_policy_without_a_certificate_is_one(tmp_path: Path) -> None:
 
 
 def test_a_model_card_stays_with_its_policy_alone(tmp_path: Path) -> None:
-    write(tmp_path, certified(), files={"README.md": b"card", "frontier.svg": b"plot"})
+    write(tmp_path, certified(), files={"README.md": b"card"})
     write(tmp_path, replace(certified(), certificates=(certificate(kappa=0.5),)))
     assert read(tmp_path).certificates[0].kappa == 0.5
-    assert {"README.md", "frontier.svg"} <= set(files(tmp_path))
+    assert {"README.md"} <= set(files(tmp_path))
     write(tmp_path, replace(certified(), policy={"kind": "fixed"}, certificates=()))
     assert set(files(tmp_path)) == {POLICY_FILE}
     write(tmp_path, BARE, files={"README.md": b"another"})
     assert files(tmp_path)["README.md"] == b"another"
-
-
-def test_an_older_plot_goes_where_there_is_a_new_card_without_one(tmp_path: Path) -> None:
-    write(tmp_path, certified(), files={"README.md": b"card", "frontier.svg": b"plot"})
-    write(tmp_path, certified(), files={"README.md": b"new", "frontier.svg": b"new"})
-    assert set(files(tmp_path)) == {POLICY_FILE, CERTIFICATE_FILE, "README.md", "frontier.svg"}
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "frontier.svg").write_bytes(b"of somebody")
-    write(tmp_path / "project", certified(), files={"README.md": b"card"})
-    assert (tmp_path / "project" / "frontier.svg").read_bytes() == b"of somebody"  # no policy was here
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_a_directory_without_the_file_has_no_levels(tmp_path: Path) -> None:
 
 
 def test_other_levels_take_the_place_of_those_before(tmp_path: Path) -> None:
-    levels.write(tmp_path, three(), "medium", files={"low": {CARD: b"l", "frontier.svg": b"s"}})
+    levels.write(tmp_path, three(), "medium", files={"low": {CARD: b"l"}})
     levels.write(tmp_path, {"a": made(0.3), "b": made(0.02)}, "b")
     assert {Path(one).parts[1] for one in contents(tmp_path) if one.startswith("levels/")} == {"a"}
     assert [one.name for one in (tmp_path / "levels").iterdir()] == ["a"]
