@@ -32,18 +32,17 @@ from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
-from cascade.serving import at_level, caches_of, caps_of, service_of
-from cascade.serving.plan import Calls, RunPlan, outright, unpromised
+from cascade.serving import at_level, caps_of, service_of
+from cascade.serving.plan import Calls, RunPlan, outright
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: promises, shared caps, spans, streams
     from cascade.episodes.traces import TraceWriter
     from cascade.policies.levels import Level
-    from cascade.serving.audits import Outcome
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
-    from cascade.serving.monitors import ServiceStatus
+    from cascade.serving.monitors import AuditOutcome, ServiceStatus
     from cascade.serving.spending import SpendingGuard
     from cascade.telemetry import TracedGuard
 
@@ -105,7 +104,6 @@ class Orchestrator:
         self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
-        self._caches = caches_of(config, self._prices)
         self._spending = caps_of(config)
         self._standins = build_standins(config)
         self._closed = False
@@ -411,7 +409,7 @@ class Orchestrator:
         *,
         matcher: str = "exact",
         reference_right: bool | None = None,
-    ) -> Outcome:
+    ) -> AuditOutcome:
         """Record whether an answer was right, once for each answer whose truth becomes known.
 
         Monitors use audited answers, in the order of these calls. The alarm's level holds if neither whether nor when
@@ -432,10 +430,10 @@ class Orchestrator:
         Raises:
             UsageError: `reference_right` is needed.
         """
-        from cascade.serving.audits import Outcome, judge
+        from cascade.serving.monitors import AuditOutcome, judge
 
         if self._service is None:
-            return Outcome(None, counted=False, reason="nothing is guaranteed, so nothing is counted")
+            return AuditOutcome(None, counted=False, reason="nothing is guaranteed, so nothing is counted")
         return self._service.of(answer).record(answer, judge(right, matcher), reference_right)
 
     def reload_policy(self, directory: str | Path | None = None) -> None:
@@ -534,8 +532,7 @@ class Orchestrator:
         deadline = self._deadline(deadline_s)
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self._serves(level, alpha) if only is None else None
-        stays = self._caches is not None and only is None and self._caches.stays(asked, self._plain)
-        plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
+        plan = only or (RunPlan(self._plain, self._bare) if serving is None else serving.plan(asked))
         trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
         calls = Calls(self._guard, deadline, halt or self._halt, key)
         walk = run(
@@ -557,7 +554,6 @@ class Orchestrator:
         )
         if serving is not None and not audit:  # later audits are counted by the modes
             walk = serving.counted(walk, odd=plan.scope is not None)
-        walk = walk if self._caches is None else self._caches.followed(walk)
         return calls, trace.follow(asked, walk), trace, plan
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:

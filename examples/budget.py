@@ -31,7 +31,7 @@ def capped(on_exhausted: str) -> CascadeConfig:
 
 if __name__ == "__main__":
     question = "What is the capital of Norway?"
-    answer = Orchestrator.from_config(capped("answer"), providers={"fake": UNSURE}).ask(question)
+    answer = Orchestrator.from_config(capped("serve_best"), providers={"fake": UNSURE}).ask(question)
     print(f"{answer.text!r}, stopped: {answer.stopped}, spent {answer.cost}, {len(answer.steps)} steps")
     print(f"warning: {answer.warnings[0]}")
     try:

@@ -245,12 +245,9 @@ class BudgetConfig(_Stored):
 
     `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
     database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits up to
-    `wait_s` for money held by running calls. If a call does not fit, "serve_best" (formerly "answer") serves the best
+    `wait_s` for money held by running calls. If a call does not fit, "serve_best" serves the best
     answer so far, "base_only" does the same and asks the first model if there is no answer, and "refuse" serves
     nothing.
-
-    `prompt_cache_s` is how long the providers keep a prompt in their cache, in seconds. With it, a conversation stays
-    with a ladder's last model if the cached prompt makes that model no more expensive than the first one.
     """
 
     per_question: _Positive | None = None
@@ -259,9 +256,8 @@ class BudgetConfig(_Stored):
     per_day: _Positive | None = None
     per_month: _Positive | None = None
     total: _Positive | None = None
-    on_exhausted: Literal["refuse", "base_only", "serve_best", "answer"] = "refuse"
+    on_exhausted: Literal["refuse", "base_only", "serve_best"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    prompt_cache_s: _Positive | None = None
     shared: ClassVar[tuple[str, ...]] = ("per_key", "per_user", "per_day", "per_month", "total")
     """The caps that are shared by many requests."""
 

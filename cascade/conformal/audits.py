@@ -1,6 +1,6 @@
 """Draw the questions to audit (`AuditPlan`), and decide what coverage counts as a miss (`audit_missed`).
 
-`serving.audits` decides whether an audited question was missed; it asks the kind of promise.
+`serving.monitors` decides whether an audited question was missed; it asks the kind of promise.
 
 An audited question is run to its last step and judged, whatever answer was served. Only a complete run shows whether a
 right answer was missed. Three rules keep audits a fair sample: the draw does not depend on the question; an unknown

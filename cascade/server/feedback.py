@@ -23,7 +23,7 @@ from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
 from cascade.server.edge import HttpExchange, Scope, Send
 from cascade.server.refusals import Refused
-from cascade.serving.audits import Outcome
+from cascade.serving.monitors import AuditOutcome
 from cascade.types import Answer
 
 if TYPE_CHECKING:
@@ -153,5 +153,5 @@ class FeedbackEndpoint:
         if answer is None:
             return False, "the answer was not audited here, or was counted before"
         text, right = answer.text, said.right
-        found: Outcome = self._orchestrator.record_outcome(answer, lambda one: right if one == text else None)
+        found: AuditOutcome = self._orchestrator.record_outcome(answer, lambda one: right if one == text else None)
         return found.counted, found.reason

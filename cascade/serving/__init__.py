@@ -1,12 +1,11 @@
-"""Serves questions: certificates, audits, monitors, shared caps, prompt caches; `plan` has the run plans.
+"""Serves questions: certificates, audits, monitors, shared caps; `plan` has the run plans.
 
-Certificates (`levels`, `certified`, `monitors`, `audits`), shared caps (`spending`) and prompt caches are imported only
-if a configuration needs them.
+Certificates (`levels`, `certified`, `monitors`) and shared caps (`spending`) are imported only if a
+configuration needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cascade.errors import UsageError
@@ -14,10 +13,8 @@ from cascade.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.money import Price
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
-    from cascade.serving.prompt_caches import PromptCaches
     from cascade.serving.spending import Spending
 
 
@@ -42,15 +39,6 @@ def at_level(service: ServingState | None, level: str | None, alpha: float | Non
         asked = f"the level {level!r}" if level is not None else f"alpha {alpha!r}"
         raise UsageError(f"The policy has no levels, and {asked} was asked for; one with levels is made with: {MAKE}")
     return service.by_name[service.levels.chosen(level, alpha).name]
-
-
-def caches_of(config: CascadeConfig, prices: Mapping[str, Price | None]) -> PromptCaches | None:
-    """Return the record of prompts that providers cache; None if the configuration does not use it."""
-    if config.budget.prompt_cache_s is None:
-        return None
-    from cascade.serving.prompt_caches import PromptCaches
-
-    return PromptCaches(config.budget.prompt_cache_s, prices)
 
 
 def caps_of(config: CascadeConfig) -> Spending | None:

@@ -24,9 +24,8 @@ from cascade.guarantees.certificate import of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope, failures, kind_of, unlike
-from cascade.serving.audits import Outcome
-from cascade.serving.monitors import UNAUDITED, CertificateMonitors
-from cascade.serving.plan import RunPlan, reference_walk, unpromised
+from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors
+from cascade.serving.plan import RunPlan, reference_walk
 from cascade.strategies.base import Strategy
 from cascade.types import NO_CERTIFICATE, Answer, Certificate, Question, Step
 
@@ -131,15 +130,10 @@ class CertifiedPolicy:
             reasons = (*reasons, alarm)
         return (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")))
 
-    def plan(self, question: Question, stays: bool = False) -> RunPlan:
+    def plan(self, question: Question) -> RunPlan:
         """Return the run plan of a question. One that no certificate covers is answered by the guide, if one is set.
 
         The setting is `guarantee.uncovered`. A policy without any certificate promises nothing, so it answers itself.
-
-        Args:
-            question: the question.
-            stays: whether the reference alone is expected to cost no more than the first step (`PromptCaches`). It is
-                then asked alone if it keeps the promise by definition and the question is not drawn for an audit.
 
         Raises:
             NotCertifiedError: a certificate is required, and none holds any more.
@@ -162,10 +156,6 @@ class CertifiedPolicy:
             strategy, fallback = fallback_of("guide", kind, self._whole)
             alone = None if strategy is self._whole else reference_walk(self._whole)
             return RunPlan(strategy, fallback, warnings=warnings, walk=alone, level=self._level)
-        if stays and not audit and (certificate is None or get(certificate.kind).reference_keeps_it):
-            held = None if reasons else certificate
-            plan = unpromised(self._strategy, self.policy, stays)
-            return plan._replace(certificate=held, warnings=warnings, level=self._level)
         policy = self.policy.for_segment(question.segment)
         held = None if reasons else certificate
         scope = None if held is None else self._scopes[held.calibration_id]
@@ -234,29 +224,31 @@ class CertifiedPolicy:
         found = {name: self._monitors.of(one).monitor for name, one in self._each.items()}
         return {name: monitor for name, monitor in found.items() if monitor is not None}
 
-    def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Outcome:
+    def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> AuditOutcome:
         """Record the truth about an answer. Raises as `Orchestrator.record_outcome` does."""
         certificate = answer.certificate
         if answer.audited and certificate is not None and self._compared(certificate):
-            return Outcome(None, counted=False, reason="it was compared with the reference's as soon as it was given")
+            return AuditOutcome(
+                None, counted=False, reason="it was compared with the reference's as soon as it was given"
+            )
         return self._recorded(answer, right, reference_right)
 
-    def _recorded(self, answer: Answer, right: Judge, reference_right: bool | None) -> Outcome:
+    def _recorded(self, answer: Answer, right: Judge, reference_right: bool | None) -> AuditOutcome:
         certificate = answer.certificate
         why = _uncounted(answer)
         if why is not None or certificate is None:
-            return Outcome(None, counted=False, reason=why or "")
+            return AuditOutcome(None, counted=False, reason=why or "")
         right = functools.cache(right)  # judging may cost money
         rules, audit = get(certificate.kind), self._audit(answer, right, reference_right)
         if rules.reads_all_steps(audit) and (unknown := self._unknown(answer, certificate)) is not None:
             return self._monitors.missing(unknown)
         missed = rules.audited(answer, audit)
         if missed is None:
-            return Outcome(
+            return AuditOutcome(
                 None, counted=False, reason="no step has a right answer, and the promise covers only other questions"
             )
         if certificate.calibration_id not in self._voided:
-            return Outcome(missed, counted=False, reason="it was given under an earlier certificate")
+            return AuditOutcome(missed, counted=False, reason="it was given under an earlier certificate")
         asked = answer.question
         return self._monitors.count(certificate, missed, asked.group or identity(asked.text, asked.context))
 

@@ -2,6 +2,7 @@
 
 An audit counts for a certificate, whichever level or directory has it. Results are stored by the certificate's id and
 kept when the policy in service is replaced, so that a certificate that comes back does not start with a clean record.
+Misses are defined as in calibration on a log (`conformal.split`, `conformal.served`). Unknown results count as misses.
 """
 
 from __future__ import annotations
@@ -10,24 +11,42 @@ import itertools
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.forks import after_fork
 from cascade.guarantees.certificate import UNWATCHED
 from cascade.money import exact_dollars
-from cascade.serving.audits import Outcome
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
+    from cascade.guarantees.base import Judge
 
 logger = getLogger("cascade")
+
+
+class AuditOutcome(NamedTuple):
+    """The result of recording the truth about an answer: whether it was missed, and whether or why not it counted."""
+
+    missed: bool | None
+    counted: bool
+    reason: str
+
+
+def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
+    """Return a function that decides whether a text is right, from a truth value or from the accepted answers."""
+    if callable(right):
+        return right
+    from cascade.matching import get_matcher
+
+    rule, gold = get_matcher(matcher), (right,) if isinstance(right, str) else tuple(right)
+    return lambda text: rule.matches(text, gold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +204,11 @@ class CertificateMonitors:
                 known = said in self._uncertified or len(self._uncertified) < _MOST_REASONS
                 self._uncertified[said if known else _OTHER_REASONS] += 1
 
-    def missing(self, why: str) -> Outcome:
+    def missing(self, why: str) -> AuditOutcome:
         """Count an audit without a result."""
         with self._lock:
             self._counts["missing"] += 1
-        return Outcome(None, counted=False, reason=f"the audit is missing: {why}")
+        return AuditOutcome(None, counted=False, reason=f"the audit is missing: {why}")
 
     @property
     def withdrawn(self) -> frozenset[str]:
@@ -204,7 +223,7 @@ class CertificateMonitors:
             again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
             self._known = {**self._known, **again}
 
-    def count(self, certificate: Certificate, missed: bool, group: str) -> Outcome:
+    def count(self, certificate: Certificate, missed: bool, group: str) -> AuditOutcome:
         """Update the monitor of a certificate with an audit.
 
         Args:
@@ -218,9 +237,9 @@ class CertificateMonitors:
             if known.monitor is None:
                 known = replace(known, monitor=self._new_monitor(certificate))
             if known.monitor is None:
-                return Outcome(missed, counted=False, reason=UNWATCHED)
+                return AuditOutcome(missed, counted=False, reason=UNWATCHED)
             if known.alarm is not None:
-                return Outcome(missed, counted=False, reason="its certificate was withdrawn in the meantime")
+                return AuditOutcome(missed, counted=False, reason="its certificate was withdrawn in the meantime")
             heard = self._heard.setdefault(name, set())
             again = group in heard
             heard.add(group)
@@ -231,8 +250,8 @@ class CertificateMonitors:
         if known.alarm is not None:
             logger.error("certificate %s: %s", name, known.alarm)
         if again:
-            return Outcome(missed, counted=False, reason="its group was counted before, and counts once")
-        return Outcome(missed, counted=True, reason="missed" if missed else "not missed")
+            return AuditOutcome(missed, counted=False, reason="its group was counted before, and counts once")
+        return AuditOutcome(missed, counted=True, reason="missed" if missed else "not missed")
 
     def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
         """Update the evidence that odd steps have become more frequent with one more certified answer.

@@ -1,6 +1,6 @@
 """The run plan of a question (its strategy, policy and certificate), and the calls of a question.
 
-`unpromised` makes the plan if nothing is promised; `certified` makes plans under a certificate.
+`certified` makes the plans under a certificate.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cascade.policies.base import Policy, Takes
+from cascade.policies.base import Policy
 from cascade.resilience.halting import Halt
 from cascade.resilience.retry import Deadline
 from cascade.strategies.base import Strategy
@@ -79,13 +79,6 @@ class Calls:
     def astream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
         """Do as `stream` without blocking."""
         return self.guards(request, self.key).astream(request, self.deadline, self.halt)
-
-
-def unpromised(strategy: Strategy, policy: Policy, stays: bool) -> RunPlan:
-    """Return the run plan without a promise: by the policy, or by the reference alone if it stays."""
-    if stays:
-        return outright(strategy.only(Takes(reference=True)), reference_walk(strategy))
-    return RunPlan(strategy, policy)
 
 
 def outright(strategy: Strategy, walk: str) -> RunPlan:

@@ -25,7 +25,7 @@ from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.providers.replay import Replay
-from cascade.serving.audits import judge
+from cascade.serving.monitors import judge
 from cascade.types import Answer, Question
 
 POLICY = {"kind": "threshold", "keep": "both"}

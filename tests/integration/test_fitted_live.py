@@ -24,7 +24,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.config import DirectoryConfig
 from cascade.providers.replay import Replay
-from cascade.serving.audits import judge
+from cascade.serving.monitors import judge
 from cascade.training.fitting import fit_policy
 from cascade.types import Question, Step
 

@@ -271,7 +271,7 @@ def test_the_cap_holds_for_each_question_anew() -> None:
 
 def test_on_exhausted_is_passed_on() -> None:
     unsure = two_models(guide=reply("Yes", p_yes=0.5))
-    settings = priced(budget={"per_question": 0.0028, "on_exhausted": "answer"}, strategy={"rounds": 50})
+    settings = priced(budget={"per_question": 0.0028, "on_exhausted": "serve_best"}, strategy={"rounds": 50})
     answer = wired(unsure, **settings).ask(RIVER)
     assert (answer.stopped, answer.text) == ("budget", "Danube")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cascade.guarantees.base import Audit, Judge
 from cascade.guarantees.kept_answers import Coverage
 from cascade.guarantees.served_answer import Error
-from cascade.serving.audits import judge
+from cascade.serving.monitors import judge
 from cascade.types import Answer, Decision, Step
 from unit.made import RIVER, candidate
 

@@ -64,9 +64,8 @@ def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
     assert len(fake.requests) == 3
 
 
-@pytest.mark.parametrize("how", ["serve_best", "answer"])
-def test_the_best_so_far_is_served_where_that_is_wanted(how: str) -> None:
-    with made({"small": [UNSURE], "large": [SURE]}, {"total": 0.005, "on_exhausted": how}) as served:
+def test_the_best_so_far_is_served_where_that_is_wanted() -> None:
+    with made({"small": [UNSURE], "large": [SURE]}, {"total": 0.005, "on_exhausted": "serve_best"}) as served:
         answer = served.chat(ASK)
         assert (answer.text, answer.stopped) == ("The Rhine?", "budget")
         assert stands(served) == Account(BASE, 0)
