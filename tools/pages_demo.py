@@ -132,7 +132,7 @@ def main() -> None:
 
     from cascade.server.running import listener
 
-    replay = Replay.open(str(resources.files("cascade.data").joinpath("demo_requests.parquet")))
+    replay = Replay.open(str(resources.files("cascade").joinpath("data/demo_requests.parquet")))
     with tempfile.TemporaryDirectory(prefix="cascade-pages-") as made:
         asyncio.run(fill(Path(made), replay))
         served = Orchestrator.from_config(load(configured(Path(made))), providers={"local": replay})

@@ -28,7 +28,7 @@ def init(
     if path.exists() and not force:
         raise UsageError(f"{path} exists already. Choose another name, or --force to overwrite it.")
     name = "cascade_local.yaml" if local else "cascade.yaml"
-    text = resources.files("cascade.data").joinpath(name).read_text("utf-8")
+    text = resources.files("cascade").joinpath("data", name).read_text("utf-8")
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

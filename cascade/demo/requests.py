@@ -106,7 +106,7 @@ def _head() -> Iterator[dict[str, str]]:
 
 def demo_requests(split: str | None = None) -> list[DemoRequest]:
     """Return the demo set: "log" is for logging and fitting, "live" for trying what was fitted."""
-    lines = resources.files("cascade.data").joinpath("demo_requests.jsonl").read_text("utf-8").splitlines()
+    lines = resources.files("cascade").joinpath("data/demo_requests.jsonl").read_text("utf-8").splitlines()
     every = [DemoRequest(**json.loads(line)) for line in lines if line.strip()]
     return [one for one in every if split is None or one.split == split]
 

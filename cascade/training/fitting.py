@@ -24,9 +24,10 @@ import numpy as np
 
 from cascade.calibration.calibrating import Calibrated, Draw, calibrate_policy, order_terms
 from cascade.calibration.fingerprint import log_differences
-from cascade.calibration.samples import FOLDS, folds, one_a_group
+from cascade.calibration.samples import FOLDS, doubt_of, folds, one_a_group, only_unknown
 from cascade.calibration.scores import play_found, realised, reference_cost, sample_of
 from cascade.checks import refuse
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
@@ -54,6 +55,7 @@ from cascade.training.dividing import (
 from cascade.training.estimators import one_thread
 from cascade.training.objective import Objective
 from cascade.training.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_leave_out, on_steps, portfolio
+from cascade.training.simple import plain_threshold
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -224,8 +226,6 @@ def _plans(
         return divided(tables, asked, share=share, seed=how.seed)
 
     if share is None and _unasked(how) and guarantee.reference_keeps_it:
-        from cascade.training.named import named_score
-
         whole = questions_of(tables, guarantee)
         named = named_score(whole.table, guarantee)
         if named is not None:
@@ -243,6 +243,47 @@ def _plans(
     if share is None:
         share = REGRET_SHARE if guarantee.reference_keeps_it else SHARE
     return [_FitPlan(part(share), share, guarantee)]
+
+
+# --- The score that is named before the log is read, for promises that the reference keeps: it needs no training ---
+
+# With n certifying questions a policy may lose a share `most_losses(n, α, δ)` / n, which rises towards α; so most
+# questions certify. A learned policy is tested too, at the part of delta that the first test leaves.
+LEARNS_FROM = 2_000
+"""With fewer questions than this, all questions of a pair of models certify one named score at delta, and the learned
+policy gets the rest of delta: setting questions aside mostly costs more than learning saves (`design/regret.md`)."""
+LEAST_LOSSES = 10
+"""Nothing is learned if the test allows fewer losses than this on seven of ten questions: questions set aside to learn
+from would then cost the certificate more than learning saves (`design/regret.md`)."""
+
+
+def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
+    """Return the threshold that needs no learning, if learning would cost more than it gains; else None.
+
+    Score, sign and order are named before the log is read: the first signal of `calibration.samples.KNOWN` that the log
+    has, or the tokens of an answer if it has none. The function reads which signals the log has and how many questions;
+    it reads no answer and no outcome.
+    """
+    if guarantee.abstain or table.arrays.horizon < 2 or not guarantee.rules.last_is_safe(table):
+        return None
+    groups = len(set(table.groups))  # one question of each certifies
+    assert guarantee.alpha is not None  # noqa: S101 - a promise of regret has both
+    assert guarantee.delta is not None  # noqa: S101 - the same
+    few = (most_losses(round(REGRET_SHARE * groups), guarantee.alpha, guarantee.delta) or 0) < LEAST_LOSSES
+    if not few and (table.arrays.horizon > 2 or groups >= LEARNS_FROM):
+        return None
+    if only_unknown(table):
+        return None  # a threshold on a number without a known meaning saves almost nothing (`design/fitting.md`)
+    doubt = doubt_of(table)
+    if doubt is None:
+        name, sign = "tokens_so_far", 1.0
+        if np.isnan(table.tokens).all():
+            return None
+    else:
+        name, sign = doubt.signal, doubt.sign
+
+    policy = plain_threshold(table, name, sign, guarantee.rules)  # it reads only the steps and models of the log
+    return Candidate(f"threshold on {name}", "threshold", 1, lambda _: policy)
 
 
 def _beside(

@@ -239,15 +239,15 @@ class Induced(NamedTuple):
     outcome: Outcome
 
 
-def fit_net_benefit(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
+def fit_net_benefit(problem: Problem) -> LearnedPolicy:
     """Fit optimal stopping by net benefit; kappa = 0 is the optimum at the price that was found.
 
-    The penalty of a column in the ridge regressions is `penalty` times the number of columns.
+    The penalty of a column in the ridge regressions is `PENALTY` times the number of columns.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions. The order of the rows
     changes only rounding. A stricter alpha never gives a lower price.
     """
-    rules = induce(problem, penalty)
+    rules = induce(problem)
     scorers = [
         None if fitted is None else Linear(stage.design, fitted.weights / price, fitted.intercept / price)
         for stage, fitted, price in zip(problem.stages[:-1], rules.weights, problem.prices.tolist(), strict=True)
@@ -255,9 +255,9 @@ def fit_net_benefit(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy
     return policy_of(problem, "net_benefit", scorers)
 
 
-def induce(problem: Problem, penalty: float = PENALTY) -> Induced:
+def induce(problem: Problem) -> Induced:
     """Find the price of a loss, and fit the rules at that price."""
-    steps = [_Regression.prepare(stage, penalty) for stage in problem.stages[:-1]]
+    steps = [_Regression.prepare(stage) for stage in problem.stages[:-1]]
     price = price_of_loss(problem, lambda one: _at(problem, steps, one).outcome)
     return _at(problem, steps, price)
 
@@ -270,9 +270,9 @@ class _Regression(NamedTuple):
     ridge: Ridge | None
 
     @classmethod
-    def prepare(cls, stage: Stage, penalty: float) -> _Regression:
+    def prepare(cls, stage: Stage) -> _Regression:
         columns = stage.columns if stage.deciding.all() else stage.columns[stage.deciding]
-        return cls(stage, columns, Ridge.prepare(columns, stage.penalty(penalty)) if len(columns) else None)
+        return cls(stage, columns, Ridge.prepare(columns, stage.penalty(PENALTY)) if len(columns) else None)
 
     def solve(self, y: Floats) -> Weights | None:
         return None if self.ridge is None else self.ridge.solve(y)

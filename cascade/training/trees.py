@@ -16,6 +16,8 @@ from cascade.policies.estimators import Constant
 from cascade.policies.trees import Trees
 from cascade.training.estimators import checked_column, one_thread
 
+_TREES = 60
+"""How many trees are fitted, each to the residuals of those before it."""
 _CHECKED = 256
 """Rows on which the exported trees are compared with scikit-learn's own predictions."""
 _AGREE = 1e-9
@@ -27,8 +29,6 @@ def boosted(
     y: Floats,
     *,
     seed: int,
-    weights: Floats | None = None,
-    trees: int = 60,
     leaves: int = 8,
     learning_rate: float = 0.1,
     least_rows: int = 20,
@@ -43,7 +43,7 @@ def boosted(
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
-        UsageError: there is no row, or y or weights are not finite or do not have one number for each row.
+        UsageError: there is no row, or y is not finite or does not have one number for each row.
         CascadeError: the exported trees do not predict what scikit-learn does: its internals have changed.
 
     Reference: Friedman, Greedy function approximation (2001); Ke et al., LightGBM (2017), the method in scikit-learn.
@@ -51,11 +51,9 @@ def boosted(
     regressor = _sklearn()
     missing = np.isnan(raw)
     finite = _finite(raw, missing)
-    many = len(finite)
-    target = checked_column("y", y, many)
-    counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
+    target = checked_column("y", y, len(finite))
     model = regressor(
-        max_iter=trees,
+        max_iter=_TREES,
         max_leaf_nodes=leaves,
         learning_rate=learning_rate,
         min_samples_leaf=least_rows,
@@ -63,7 +61,7 @@ def boosted(
         random_state=seed,
     )
     with one_thread():
-        model.fit(finite, target, sample_weight=counted)
+        model.fit(finite, target)
         expected = model.predict(finite[:_CHECKED])
     found = exported(model, np.asarray(missing.any(axis=0)))
     _agree(found, finite[:_CHECKED], expected)

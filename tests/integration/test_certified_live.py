@@ -47,7 +47,7 @@ class Demo(NamedTuple):
 
 @pytest.fixture(scope="module")
 def demo() -> Demo:
-    path = Path(str(resources.files("cascade.data").joinpath("demo_log.parquet")))
+    path = Path(str(resources.files("cascade").joinpath("data/demo_log.parquet")))
     rows = [row for row in read_rows(path) if row["walk"] is None]
     by_episode = {row["episode_id"]: (Question(row["question"], row["context"]), tuple(row["gold"])) for row in rows}
     (table,) = tables_from_rows(rows)

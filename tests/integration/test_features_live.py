@@ -54,7 +54,7 @@ def read(rows: Iterable[Mapping[str, Any]]) -> Demo:
 
 @pytest.fixture(scope="module")
 def log() -> list[dict[str, Any]]:
-    return list(read_rows(Path(str(resources.files("cascade.data").joinpath("demo_log.parquet")))))
+    return list(read_rows(Path(str(resources.files("cascade").joinpath("data/demo_log.parquet")))))
 
 
 def compare(demo: Demo, settings: Mapping[str, Any]) -> set[str]:

@@ -60,7 +60,7 @@ class Demo(NamedTuple):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    log = Path(str(resources.files("cascade.data").joinpath("demo_log.parquet")))
+    log = Path(str(resources.files("cascade").joinpath("data/demo_log.parquet")))
     rows = [row for row in read_rows(log) if row["walk"] is None]
     asked = {row["episode_id"]: Question(row["question"], row["context"]) for row in rows}
     gold = {row["episode_id"]: tuple(row["gold"]) for row in rows}

@@ -220,11 +220,11 @@ def test_what_was_paid_before_the_cap_is_in_the_error() -> None:
     assert [made.cost_nano_usd for made in caught.value.calls] == [14_000]
 
 
-def test_on_exhausted_answer_returns_the_best_so_far() -> None:
+def test_on_exhausted_serve_best_returns_the_best_so_far() -> None:
     _, guide = first_bounds()
     said = (RHINE, yes_no(0.4, "No, Danube"), RHINE)
     budget = QuestionBudget(14_000 + guide)
-    answer = asked(*said, budget=budget, on_exhausted="answer", policy=ThresholdPolicy(0.0))
+    answer = asked(*said, budget=budget, on_exhausted="serve_best", policy=ThresholdPolicy(0.0))
     assert (answer.stopped, answer.text, len(answer.steps)) == ("budget", "Danube", 2)
     assert "cap" in answer.warnings[0]
     assert "not asked" in answer.steps[1].notes[0]
@@ -238,9 +238,9 @@ def test_on_exhausted_refuse_raises_even_with_an_answer() -> None:
     assert len(caught.value.calls) == 3
 
 
-def test_on_exhausted_answer_without_an_answer_raises() -> None:
+def test_on_exhausted_serve_best_without_an_answer_raises() -> None:
     with pytest.raises(BudgetExceededError):
-        asked(budget=QuestionBudget(1), on_exhausted="answer")
+        asked(budget=QuestionBudget(1), on_exhausted="serve_best")
 
 
 def test_a_call_that_perhaps_was_billed_is_booked_in_full() -> None:
@@ -264,7 +264,7 @@ def test_a_call_left_behind_is_booked_in_full() -> None:
 def test_no_walk_spends_more_than_its_cap() -> None:
     for cap in range(0, 1_000_000, 7_919):
         budget = QuestionBudget(cap)
-        going = walk(budget=budget, on_exhausted="answer", policy=ThresholdPolicy(0.0))
+        going = walk(budget=budget, on_exhausted="serve_best", policy=ThresholdPolicy(0.0))
         try:
             answer = drive(going, caller([RHINE, yes_no(0.5)] * 4))
         except BudgetExceededError as error:
@@ -298,7 +298,7 @@ def test_under_a_cap_no_call_that_may_be_billed_is_repeated(cap: int | None) -> 
 
 def test_money_that_ends_before_the_judgement_still_brings_the_paid_answer() -> None:
     budget = QuestionBudget(14_000 + first_bounds()[1] - 1)
-    answer = asked(DANUBE, budget=budget, on_exhausted="answer")
+    answer = asked(DANUBE, budget=budget, on_exhausted="serve_best")
     assert (answer.text, answer.stopped) == ("Danube", "budget")
     assert [made.request.role for made in answer.calls] == ["base"]
     assert "cap" in answer.warnings[0]

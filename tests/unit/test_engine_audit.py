@@ -96,7 +96,7 @@ def test_a_ladder_whose_last_model_fails_in_an_audit_has_no_step_more() -> None:
     assert answer.steps[1].audited
 
 
-@pytest.mark.parametrize("on_exhausted", ["answer", "refuse"])
+@pytest.mark.parametrize("on_exhausted", ["serve_best", "refuse"])
 def test_the_cap_holds_in_an_audit_and_cuts_it_short(on_exhausted: str) -> None:
     steps_of: set[int] = set()
     for cap in range(120_000, 1_500_000, 60_000):
@@ -168,7 +168,9 @@ def test_no_certificate_speaks_of_a_walk_that_was_forced_or_broken_off() -> None
     forced = asked(RHINE, DOWN, strategy=BaseGuide(SMALL, LARGE, on_guide_error="accept"), certificate=CERTIFICATE)
     assert (forced.stopped, forced.certificate) == ("forced", None)
     assert forced.warnings[-1].endswith("(stopped: forced)")
-    broken = asked(RHINE, yes_no(0.5), budget=QuestionBudget(500_000), on_exhausted="answer", certificate=CERTIFICATE)
+    broken = asked(
+        RHINE, yes_no(0.5), budget=QuestionBudget(500_000), on_exhausted="serve_best", certificate=CERTIFICATE
+    )
     assert (broken.stopped, broken.certificate) == ("budget", None)
     assert any(said.startswith("no certificate") for said in broken.warnings)
     assert not any("certificate" in said for said in asked(*ALL_STEPS[:2]).warnings)

@@ -126,7 +126,7 @@ def test_rates_are_shown_as_price_lists_print_them() -> None:
 
 def test_the_bundled_table_carries_its_day_source_and_hash() -> None:
     table = PriceTable.bundled()
-    raw = resources.files("cascade.data").joinpath("prices.json").read_bytes()
+    raw = resources.files("cascade").joinpath("data/prices.json").read_bytes()
     assert table.digest == hashlib.sha256(raw).hexdigest()
     assert table.as_of == date.fromisoformat(json.loads(raw)["as_of"])
     assert table.source

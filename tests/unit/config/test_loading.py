@@ -89,7 +89,7 @@ def test_a_configuration_cannot_be_changed() -> None:
 @pytest.mark.parametrize("as_text", [True, False])
 def test_the_shipped_examples_are_whole(name: str, as_text: bool, tmp_path: Path) -> None:
     path = tmp_path / name
-    path.write_text(resources.files("cascade.data").joinpath(name).read_text("utf-8"), "utf-8")
+    path.write_text(resources.files("cascade").joinpath("data", name).read_text("utf-8"), "utf-8")
     assert load(str(path) if as_text else path).models.keys() == {"base", "guide"}
 
 

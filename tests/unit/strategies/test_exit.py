@@ -184,7 +184,7 @@ def test_an_answer_is_served_where_the_money_ends_at_the_decision() -> None:
     said = reply("Answer: Danube", input_tokens=200, output_tokens=256)
     _, fake = live(said, "EXIT")
     cap = most_nano_usd(fake.requests[0], Price.per_million(input=1, output=4)).nano_usd
-    budget = {"per_question": str(usd(cap)), "on_exhausted": "answer"}
+    budget = {"per_question": str(usd(cap)), "on_exhausted": "serve_best"}
     answer, fake = live(said, budget=budget)
     assert [one.purpose for one in fake.requests] == ["answer"]
     assert (answer.text, answer.stopped) == ("Danube", "budget")

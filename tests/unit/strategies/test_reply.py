@@ -73,7 +73,7 @@ def test_the_shipped_log_reads_as_it_was_read() -> None:
     """Of 1,782 replies two differ; both repeat the prompt and hold no answer."""
     replies = {
         (row["text"], row["answer"])
-        for row in read_rows(str(resources.files("cascade.data").joinpath("demo_log.parquet")))
+        for row in read_rows(str(resources.files("cascade").joinpath("data/demo_log.parquet")))
         if row["signals"]["replay"]["purpose"] in {"answer", "direct"} and row["answer"]
     }
     assert len(replies) > 500

@@ -30,8 +30,7 @@ from cascade.policies.artifact import write
 from cascade.policies.base import Takes
 from cascade.providers.fake import FakeProvider, reply
 from cascade.training.dividing import REGRET_SHARE
-from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.named import named_score
+from cascade.training.fitting import Fitted, fit_policy, named_score
 from cascade.training.simple import plain_threshold
 from cascade.types import Request
 

@@ -1,1 +1,0 @@
-"""Data files that ship with the package."""
