@@ -27,18 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cascade.episodes.files import read_rows, write_rows
-from cascade.episodes.parquet import read_columns
 from cascade.episodes.schema import COLUMNS
 
 SEED_ROWS = 65_536
 STEPS = 4
-NEEDED = (
-    *("episode_id", "walk", "dataset", "group", "step", "horizon", "candidate", "source"),
-    *("answer", "correct", "confidence", "kept", "cost_nano_usd", "signals"),
-)
-"""What a table of episodes is made of; the rest are texts and token counts."""
-LIMIT_S = 2.0
-"""What reading 10^6 rows as columns may take of one core; the wall-clock is beside it, and more on a busy machine."""
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:
@@ -82,14 +74,11 @@ def make(path: Path, seed: Path, count: int) -> None:
             writer.write_table(piece, row_group_size=16_384)
 
 
-def read(path: str, how: str) -> dict[str, Any]:
+def read(path: str) -> dict[str, Any]:
     """Read a file in this process, and say what it took."""
     before = peak_mb()
     started, cpu_started = time.perf_counter(), time.process_time()
-    if how == "columns":
-        count = sum([len(piece["step"]) for piece in read_columns(path, NEEDED)])
-    else:
-        count = sum(1 for _ in read_rows(path))
+    count = sum(1 for _ in read_rows(path))
     return {
         "rows": count,
         "s": time.perf_counter() - started,
@@ -109,9 +98,9 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
 
 
-def in_a_process(path: Path, how: str) -> dict[str, Any]:
+def in_a_process(path: Path) -> dict[str, Any]:
     """Read a file in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "--read", path, "--how", how], capture_output=True, check=True)
+    done = subprocess.run([sys.executable, __file__, "--read", path], capture_output=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -121,10 +110,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000, 3_000_000])
     parser.add_argument("--read", help=argparse.SUPPRESS)
-    parser.add_argument("--how", default="columns", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.read:
-        print(json.dumps(read(chosen.read, chosen.how)))
+        print(json.dumps(read(chosen.read)))
         return
     with tempfile.TemporaryDirectory() as folder:
         seed = Path(folder, "seed.parquet")
@@ -135,17 +123,14 @@ def main() -> None:
             path = Path(folder, "log.parquet")
             make(path, seed, count)
             print(f"\n{count:,} rows, {path.stat().st_size / 2**20:.0f} MB")
-            for how in ("columns", "rows"):
-                took = in_a_process(path, how)
-                over = how == "columns" and count == 1_000_000 and took["cpu_s"] > LIMIT_S
-                print(shown(how, took) + (f". MISSED: more than {LIMIT_S} s" if over else ""))
+            print(shown(in_a_process(path)))
 
 
-def shown(how: str, took: dict[str, Any]) -> str:
-    """Return one reading's figures in a line."""
+def shown(took: dict[str, Any]) -> str:
+    """Return a reading's figures in a line."""
     micros = took["s"] / took["rows"] * 1e6
     return (
-        f"  {how:8} {took['s']:6.2f} s ({took['cpu_s']:.2f} s of one core), {micros:.2f} µs a row; peak "
+        f"  {took['s']:.2f} s ({took['cpu_s']:.2f} s of one core), {micros:.2f} µs a row; peak "
         f"{took['peak_mb']:.0f} MB, {took['grown_mb']:.0f} more than before it, Arrow's share {took['arrow_mb']:.0f}"
     )
 

@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cascade.episodes.lines import opened
 from cascade.episodes.rowcheck import (
@@ -30,7 +29,6 @@ from cascade.episodes.rowcheck import (
     WHOLE,
     OddValueError,
     belongs,
-    checked_columns,
     fitting_signals,
     no_log,
     note_unknown_column,
@@ -47,7 +45,6 @@ ROWS_A_GROUP = 16_384
 """Rows of a row group and of a batch: a batch of plain rows takes some 30 MB (`benchmarks/parquet.py`)."""
 _READ_BYTES = 1 << 20
 """How much of a column is fetched at once; without a limit it would be a row group's whole column."""
-Column: TypeAlias = NDArray[Any]
 
 
 def _pyarrow() -> Any:
@@ -148,7 +145,7 @@ def read_parquet(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iter
     """
     source = _Source.of(path, dropped)
     before, good = dropped.count, 0
-    for piece in source.pieces(source.names, ROWS_A_GROUP):
+    for piece in source.pieces():
         chosen = _where(piece, where)
         good += len(piece.numbers) - len(chosen.numbers)
         for row in _rows(chosen, source):
@@ -187,10 +184,10 @@ class _Source(NamedTuple):
             raise no_log(path, dropped)
         return cls(path, file, tuple([name for name in COLUMNS if name in present]), dropped)
 
-    def pieces(self, names: Sequence[str], size: int) -> Iterator[_Piece]:
+    def pieces(self) -> Iterator[_Piece]:
         """Yield the file in pieces; end early if it is damaged."""
         first = 1
-        for batch in batches(self.file, names, size):
+        for batch in batches(self.file, self.names, ROWS_A_GROUP):
             if batch is None:
                 rest = self.file.metadata.num_rows - first + 1
                 self.dropped.drop("the file is damaged from here on", self.place(first), rest)
@@ -203,14 +200,13 @@ class _Source(NamedTuple):
         return f"{self.path.name}: row {number}"
 
 
-def open_parquet(path: Path, texts: Sequence[str] = ()) -> Any:
-    """Open a file; the columns in `texts` are dictionary-encoded, with each repeated value once."""
+def open_parquet(path: Path) -> Any:
+    """Open a file."""
     pa = _pyarrow()
     with opened(path):
         pass  # reports why a file cannot be read, as for every other format
-    how = {"buffer_size": _READ_BYTES, "pre_buffer": False, "page_checksum_verification": True}
     try:
-        return pa.parquet.ParquetFile(path, read_dictionary=list(texts), **how)
+        return pa.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError):  # a name that is no UTF-8 is a ValueError
         raise UsageError(f"{path} is not a Parquet file, or its end is damaged or missing.") from None
 
@@ -329,58 +325,3 @@ def _holds(name: str, array: Any) -> bool:
         return False
     span = pa.compute.min_max(array)
     return bool(AT_LEAST.get(name, 0) <= span["min"].as_py() and span["max"].as_py() <= MAX_WHOLE)
-
-
-# --- reading columns ---
-
-
-def read_columns(path: Path | str, columns: Sequence[str], batch_rows: int = 1 << 17) -> Iterator[dict[str, Column]]:
-    """Yield some columns of a log as arrays, `batch_rows` rows at a time: for logs of millions of rows.
-
-    Args:
-        path: a Parquet file.
-        columns: their names; a column that the file lacks is all unknown.
-        batch_rows: the most rows of a piece, which limits the memory.
-
-    Yields:
-        By name, (rows,): float64 for numbers, whole numbers (exact below 2^53: 9 million USD in nano-USD) and truth,
-        NaN = unknown; objects (str or None) for texts. `gold`, `signals` and `parents` are their JSON texts. An invalid
-        value is unknown. Rows are not checked otherwise: use `files.read_rows` for a log that may have errors.
-
-    Raises:
-        UsageError: the file or a column does not exist, or the file is not a log or is damaged.
-        MissingExtraError: pyarrow is not installed.
-    """
-    checked_columns(columns)
-    path, dropped = Path(path), Dropped()
-    source = _Source.of(path, dropped)
-    present = [name for name in columns if name in source.names]
-    source = source._replace(file=open_parquet(path, [name for name in present if KINDS[name] == TEXT]))
-    for piece in source.pieces(list({*present, "step"}), batch_rows):
-        yield {name: _array(name, piece, source) for name in columns}
-    if dropped.count:
-        raise UsageError(f"{path} is damaged: {dropped.describe()}. cascade.episodes.files.read_rows reads the rest.")
-
-
-def _array(name: str, piece: _Piece, source: _Source) -> Column:
-    pa, rows, numeric = _pyarrow(), len(piece.numbers), KINDS[name] in {WHOLE, NUMBER, TRUTH}
-    array = piece.columns.column(name) if name in source.names else None
-    if array is None or array.null_count == rows:
-        return np.full(rows, np.nan) if numeric else np.full(rows, None, dtype=object)
-    if pa.types.is_dictionary(array.type):
-        return _repeated(array)
-    if KINDS[name] not in AS_JSON and not _holds(name, array):
-        values = _values(name, piece, source)
-        return np.array(values, dtype=np.float64 if numeric else object)  # None becomes NaN
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.int8())
-    if not numeric:
-        return np.array(plain_values(array), dtype=object)
-    return np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-
-
-def _repeated(array: Any) -> Column:
-    """Return a column with repeated values; each value is converted once."""
-    values = np.array([*plain_values(array.dictionary), None], dtype=object)
-    places = array.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
-    return np.asarray(values[places])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -226,17 +226,12 @@ def no_log(path: Path, dropped: Dropped) -> UsageError:
     )
 
 
-def checked_columns(columns: Iterable[str]) -> None:
-    """Raise UsageError naming every column that no log has."""
-    wrong = [f"{name}{did_you_mean(name, COLUMNS)}" for name in columns if name not in KINDS]
-    if wrong:
-        raise UsageError(f"There is no column {'; and no column '.join(wrong)}")
-
-
 def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
     """Return a filter unchanged; raise UsageError that names every column that cannot be compared."""
     wanted = dict(where or {})
-    checked_columns(wanted)
+    wrong = [f"{name}{did_you_mean(name, COLUMNS)}" for name in wanted if name not in KINDS]
+    if wrong:
+        raise UsageError(f"There is no column {'; and no column '.join(wrong)}")
     lists = [name for name in wanted if KINDS[name] in AS_JSON]
     if lists:
         raise UsageError(f"{' and '.join(lists)} cannot be compared with a text. Filter on another column.")

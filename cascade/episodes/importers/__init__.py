@@ -45,20 +45,6 @@ IMPORTERS = tuple(_IMPORTERS)
 _LOOKED_AT = 20
 
 
-def __getattr__(name: str) -> Any:
-    """Load the function of an importer, which few logs need (PEP 562)."""
-    kind = name.removeprefix("rows_from_")
-    if kind == name or kind not in _IMPORTERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_IMPORTERS[kind].module}"), name)
-
-
-def detect(path: Path | str) -> str | None:
-    """Return the importer for a file, by its columns; None for cascade's own logs and for unknown files."""
-    kind = known(path)
-    return None if kind == OWN else kind
-
-
 def known(path: Path | str) -> str | None:
     """Return the kind of a log: `OWN` for cascade's own, else an importer's name; None if it is unknown."""
     if is_url(path):
@@ -118,9 +104,8 @@ def import_rows(
         return read_rows(path, dropped)
     options |= {"models": models, "told": told}
     taken = {name: value for name, value in options.items() if name in importer.takes}
-    found: Iterator[dict[str, Any]] = __getattr__(f"rows_from_{chosen}")(
-        [path, *also] if "also" in importer.takes else path, dropped, **taken
-    )
+    read = getattr(import_module(f"{__name__}.{importer.module}"), f"rows_from_{chosen}")  # few logs need it
+    found: Iterator[dict[str, Any]] = read([path, *also] if "also" in importer.takes else path, dropped, **taken)
     return found
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean, hint_at
 from cascade.episodes.importers.sources import Record, records
@@ -57,11 +57,12 @@ class Runs:
         return trace if self._seen[call] == 1 else f"{trace}#{self._seen[call]}"
 
 
-class RowsFrom(Protocol):
-    """Reads a log of calls as episodes."""
+def importer(
+    calls_of: Callable[[Record, Mapping[str, str], Dropped], Iterable[LoggedCall]],
+) -> Callable[..., Iterator[dict[str, Any]]]:
+    """Return a function that reads a log as episodes; `calls_of` yields a record's calls, with `columns` mapped."""
 
-    def __call__(
-        self,
+    def rows_from(
         source: Path | str,
         dropped: Dropped | None = None,
         *,
@@ -81,20 +82,6 @@ class RowsFrom(Protocol):
         Raises:
             UsageError: a role or a column does not exist, or the file cannot be read.
         """
-        ...
-
-
-def importer(calls_of: Callable[[Record, Mapping[str, str], Dropped], Iterable[LoggedCall]]) -> RowsFrom:
-    """Return a function that reads a log as episodes; `calls_of` yields a record's calls, with `columns` mapped."""
-
-    def rows_from(
-        source: Path | str,
-        dropped: Dropped | None = None,
-        *,
-        roles: Mapping[str, str] | None = None,
-        columns: Mapping[str, str] | None = None,
-        dataset: str | None = None,
-    ) -> Iterator[dict[str, Any]]:
         path, counted = Path(source), Dropped() if dropped is None else dropped
         parts, fields = checked_roles(roles), checked_columns(columns)
         calls = (call for record in records(path, counted) for call in calls_of(record, fields, counted))

@@ -8,12 +8,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cascade.episodes import parquet
 from cascade.episodes.files import Dropped, read_rows, write_rows
-from cascade.episodes.parquet import read_columns
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import MissingExtraError, UsageError
 from unit.episodes.test_files import ROWS, row
@@ -169,48 +167,6 @@ def test_a_column_of_nulls_alone_is_null(tmp_path: Path) -> None:
     assert (read["gold"], read["cost_nano_usd"]) == (None, None)
 
 
-# --- columns ---
-
-
-def test_columns_come_as_arrays_in_pieces(tmp_path: Path) -> None:
-    path = tmp_path / "log.parquet"
-    write_rows(path, many(25))
-    pieces = list(read_columns(path, ["episode_id", "step", "correct", "cost_nano_usd", "walk", "signals"], 10))
-    assert [len(piece["step"]) for piece in pieces] == [10, 10, 5]
-    whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    rows = list(many(25))
-    assert whole["episode_id"].tolist() == [one["episode_id"] for one in rows]
-    assert whole["step"].tolist() == [float(one["step"]) for one in rows]
-    assert whole["correct"].tolist() == [float(one["correct"]) for one in rows]
-    assert np.isnan(whole["cost_nano_usd"][0])
-    assert whole["cost_nano_usd"][1:].tolist() == list(range(1, 25))
-    assert whole["walk"].tolist() == whole["signals"].tolist() == [None] * 25
-
-
-def test_columns_that_the_file_lacks_are_unknown_and_json_stays_text(tmp_path: Path) -> None:
-    path = table(tmp_path / "log.parquet", gold=['["a"]'], correct=[None], confidence=["high"])
-    (piece,) = read_columns(path, ["walk", "cost_nano_usd", "gold", "correct", "confidence", "question"])
-    assert piece["walk"].tolist() == [None]
-    assert piece["gold"].tolist() == ['["a"]']
-    assert piece["question"].tolist() == ["x"]
-    assert all(math.isnan(piece[name][0]) for name in ("cost_nano_usd", "correct", "confidence"))
-
-
-def test_a_column_that_is_none_says_what_was_meant(tmp_path: Path) -> None:
-    write_rows(tmp_path / "log.parquet", ROWS)
-    with pytest.raises(UsageError, match="no column corect; did you mean correct"):
-        next(read_columns(tmp_path / "log.parquet", ["corect"]))
-
-
-def test_rows_and_columns_agree(tmp_path: Path) -> None:
-    path = tmp_path / "log.parquet"
-    write_rows(path, ROWS)
-    (piece,) = read_columns(str(path), COLUMNS)
-    for name in ("episode_id", "walk", "answer", "question"):
-        assert piece[name].tolist() == [one[name] for one in ROWS]
-    assert piece["confidence"].tolist()[0] == 0.25
-
-
 # --- damage ---
 
 
@@ -228,8 +184,6 @@ def test_a_file_that_was_cut_short_is_reported(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         with pytest.raises(UsageError, match="not a Parquet file, or its end is damaged"):
             list(read_rows(path))
-        with pytest.raises(UsageError, match="not a Parquet file, or its end is damaged"):
-            list(read_columns(path, ["step"]))
 
 
 def test_damage_in_the_middle_ends_the_file_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,5 +198,3 @@ def test_damage_in_the_middle_ends_the_file_there(tmp_path: Path, monkeypatch: p
     read = list(read_rows(path, dropped))
     assert read == list(many(1000))[:500]
     assert dict(dropped.rows) == {"the file is damaged from here on": 500}
-    with pytest.raises(UsageError, match="is damaged: 500 rows dropped"):
-        list(read_columns(path, ["episode_id"], 100))

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.episodes.importers import rows_from_langfuse, rows_from_litellm, rows_from_otel
+from cascade.episodes.importers.langfuse import rows_from_langfuse
+from cascade.episodes.importers.litellm_spend import rows_from_litellm
+from cascade.episodes.importers.otel import rows_from_otel
 from cascade.episodes.schema import chat_of
 from unit.episodes.importers.test_litellm_spend import spent
 from unit.episodes.importers.test_otel import CONTENT, export, span, write

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.importers import detect, import_rows
+from cascade.episodes.importers import import_rows, known
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 
@@ -62,7 +62,7 @@ def test_the_samples_of_two_models_are_a_ladder(tmp_path: Path) -> None:
     small = [choice(0, [-1.0, -1.0 - math.log(3)], 1.0), choice(1, [-2.0, -1.0], 0.0), choice(2, [-1.0, -2.0], 1.0)]
     source, *also = files(tmp_path, small=small, large=[choice(1, [-1.0, -5.0], 1.0), choice(0, [-1.0, -5.0], 1.0)])
     dropped = Dropped()
-    assert detect(source) == "harness"
+    assert known(source) == "harness"
     rows = list(import_rows(source, dropped, also=also))
     found = [(one["question"], one["step"], one["model"], one["answer"], one["correct"]) for one in rows]
     assert found == [

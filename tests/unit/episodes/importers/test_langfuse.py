@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.importers import detect, rows_from_langfuse
-from cascade.episodes.importers.langfuse import snake
+from cascade.episodes.importers import known
+from cascade.episodes.importers.langfuse import rows_from_langfuse, snake
 from cascade.episodes.schema import Dropped
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which river?"}]
@@ -68,7 +68,7 @@ def rows(tmp_path: Path, *records: Any, dropped: Dropped | None = None, **option
 
 def test_a_trace_is_an_episode(tmp_path: Path) -> None:
     path = write(tmp_path / "observations.jsonl", observed(2, model="large"), observed(1))
-    assert detect(path) == "langfuse"
+    assert known(path) == "langfuse"
     first, second = rows_from_langfuse(path, roles={"small": "base", "large": "guide"})
     expected = {
         "episode_id": "trace-1",
@@ -100,7 +100,7 @@ def test_every_export_holds_the_same(tmp_path: Path) -> None:
         table.writeheader()
         table.writerow({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in observed().items()})
     for name in ("page.json", "list.json", "table.csv"):
-        assert detect(tmp_path / name) == "langfuse"
+        assert known(tmp_path / name) == "langfuse"
         (row,) = rows_from_langfuse(tmp_path / name, dataset="observations")
         assert {**row, "text": expected["text"]} == expected
     (row,) = rows(tmp_path, bucket())
@@ -122,7 +122,7 @@ def test_parquet_with_maps_bytes_and_times_holds_the_same(tmp_path: Path) -> Non
     for name in ("start_time", "end_time"):
         columns[name] = pa.array([datetime.fromisoformat(one[name])], pa.timestamp("us"))
     pq.write_table(pa.table(columns), tmp_path / "observations.parquet")
-    assert detect(tmp_path / "observations.parquet") == "langfuse"
+    assert known(tmp_path / "observations.parquet") == "langfuse"
     assert list(rows_from_langfuse(tmp_path / "observations.parquet")) == rows(tmp_path, one)
 
 

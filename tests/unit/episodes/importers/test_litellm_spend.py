@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.importers import detect, rows_from_litellm
+from cascade.episodes.importers import known
+from cascade.episodes.importers.litellm_spend import rows_from_litellm
 from cascade.episodes.schema import Dropped
 
 
@@ -55,7 +56,7 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 
 def test_a_session_is_an_episode(tmp_path: Path) -> None:
     path = write(tmp_path / "spend.jsonl", spent(2, model_group="large", spend=0.0004), spent(1))
-    assert detect(path) == "litellm"
+    assert known(path) == "litellm"
     first, second = rows_from_litellm(path, roles={"small": "base", "large": "guide"})
     assert (first["episode_id"], first["step"], first["candidate"], first["source"]) == ("session-1", 1, 0, "base")
     assert (second["step"], second["candidate"], second["source"]) == (1, 1, "guide")
@@ -98,7 +99,7 @@ def test_a_table_with_json_in_its_cells_is_the_same(tmp_path: Path) -> None:
         table.writeheader()
         for row in rows:
             table.writerow({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()})
-    assert detect(tmp_path / "spend.csv") == "litellm"
+    assert known(tmp_path / "spend.csv") == "litellm"
     assert list(rows_from_litellm(tmp_path / "spend.csv")) == list(
         rows_from_litellm(write(tmp_path / "spend.jsonl", *rows))
     )

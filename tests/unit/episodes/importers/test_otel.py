@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.importers import detect, rows_from_otel
-from cascade.episodes.importers.otel import attributes
+from cascade.episodes.importers import known
+from cascade.episodes.importers.otel import attributes, rows_from_otel
 from cascade.episodes.schema import Dropped
 
 TRACE = "5b8efff798038103d269b633813fc60c"
@@ -90,7 +90,7 @@ def test_a_trace_is_an_episode(tmp_path: Path) -> None:
         export(span(2, has=CONTENT | {"gen_ai.request.model": "large"})),
         export(span(1, has=CONTENT | {"gen_ai.conversation.id": "talk", "cascade.cost.nano_usd": 21_000})),
     )
-    assert detect(path) == "otel"
+    assert known(path) == "otel"
     first, second = rows_from_otel(path, roles={"small": "base", "large": "guide"})
     expected = {
         "episode_id": TRACE,
@@ -128,7 +128,7 @@ def test_a_document_and_a_list_of_spans_are_read_as_well(tmp_path: Path) -> None
     }
     (tmp_path / "console.json").write_text(json.dumps([plain]))
     for name, trace in (("doc.json", TRACE), ("console.json", "0x01")):
-        assert detect(tmp_path / name) == "otel"
+        assert known(tmp_path / name) == "otel"
         (row,) = rows_from_otel(tmp_path / name)
         assert (row["episode_id"], row["answer"], row["latency_ms"], row["input_tokens"]) == (
             trace,

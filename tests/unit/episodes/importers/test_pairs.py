@@ -14,8 +14,8 @@ import pytest
 
 import cascade
 from cascade.episodes.files import Dropped
-from cascade.episodes.importers import detect, read_log, rows_from_pairs
-from cascade.episodes.importers.pairs import signal_of
+from cascade.episodes.importers import known, read_log
+from cascade.episodes.importers.pairs import rows_from_pairs, signal_of
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import UsageError
 from cascade.money import total_nano_usd
@@ -35,7 +35,7 @@ def pair(**fields: Any) -> dict[str, Any]:
 def rows_of(tmp_path: Path, *records: dict[str, Any]) -> list[dict[str, Any]]:
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    assert detect(path) == "pairs"
+    assert known(path) == "pairs"
     return list(rows_from_pairs(path))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade.episodes.files import Dropped, write_rows
-from cascade.episodes.importers import IMPORTERS, detect, import_rows, read_log
+from cascade.episodes.importers import IMPORTERS, import_rows, known, read_log
 from cascade.episodes.importers.sources import records
 from cascade.errors import UsageError
 from unit.episodes.importers.test_langfuse import observed
@@ -30,7 +30,7 @@ def write(path: Path, *rows: Any) -> Path:
 @pytest.mark.parametrize(("name", "record"), [*KNOWN.items(), ("pairs", answer("base", 1))])
 def test_a_foreign_log_is_known_by_its_columns(tmp_path: Path, name: str, record: dict[str, Any]) -> None:
     path = write(tmp_path / "log.jsonl", {"something": "else"}, record)
-    assert detect(path) == name
+    assert known(path) == name
     path = write(tmp_path / "log.jsonl", record)
     dropped = Dropped()
     assert list(read_log(path, dropped)) == list(import_rows(path)) == list(import_rows(path, kind=name))
@@ -42,7 +42,7 @@ def test_our_own_log_is_read_as_it_is(tmp_path: Path, name: str) -> None:
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     write_rows(tmp_path / name, ROWS)
-    assert detect(tmp_path / name) is None
+    assert known(tmp_path / name) == "cascade"
     assert list(read_log(tmp_path / name)) == ROWS
     assert [row["step"] for row in read_log(tmp_path / name, where={"step": "2"})] == [2]
 
@@ -55,7 +55,7 @@ def test_our_rows_in_another_form_are_a_table_that_needs_no_mapping(tmp_path: Pa
         table.writeheader()
         table.writerows([{**row, "gold": json.dumps(row["gold"])} for row in rows])
     for name in ("log.json", "log.csv"):
-        assert detect(tmp_path / name) == "table"
+        assert known(tmp_path / name) == "table"
         assert [row["gold"] for row in read_log(tmp_path / name)] == [["Danube", "the Danube"]]
 
 
@@ -79,7 +79,7 @@ def test_a_store_is_read_too(tmp_path: Path) -> None:
 
 def test_an_unknown_kind_of_log_is_refused_with_advice(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", {"prompt": "x", "reply": "y"})
-    assert detect(path) is None
+    assert known(path) is None
     with pytest.raises(UsageError, match="has no row of an episode log"):
         list(read_log(path))
     with pytest.raises(UsageError, match=r"not those of a known log. Name its kind with --from \(pairs, .*--map"):

@@ -10,7 +10,9 @@ import pytest
 
 from cascade.api.logs import open_log
 from cascade.chat import ChatRequest
-from cascade.episodes.importers import import_rows, known, rows_from_batch, rows_from_requests
+from cascade.episodes.importers import import_rows, known
+from cascade.episodes.importers.batch import rows_from_batch
+from cascade.episodes.importers.requests import rows_from_requests
 from cascade.episodes.schema import CHAT, ECHOED, Dropped, completion_of
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError

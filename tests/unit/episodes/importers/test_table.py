@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.importers import rows_from_table
+from cascade.episodes.importers.table import rows_from_table
 from cascade.episodes.schema import Dropped, question_id
 from cascade.errors import UsageError
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.importers import import_rows, read_log, rows_from_table
+from cascade.episodes.importers import import_rows, read_log
+from cascade.episodes.importers.table import rows_from_table
 from cascade.episodes.importers.values import nano_usd
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError

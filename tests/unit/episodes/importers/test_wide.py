@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from cases import each
 
-from cascade.episodes.importers import import_rows, read_log, rows_from_table
+from cascade.episodes.importers import import_rows, read_log
+from cascade.episodes.importers.table import rows_from_table
 from cascade.episodes.importers.wide import layout, said_of_model
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
