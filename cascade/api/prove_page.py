@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from cascade.api.output import Block, Command, Heading, Listed, Rows, Said, per_thousand
 from cascade.calibration.samples import PER_RUNG
 from cascade.conformal.ltt import chance_said
-from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label
-from cascade.evaluation.proof.proving import LADDER, ROUNDS, Proof, Rivals
+from cascade.evaluation.proof.proving import Proof
 from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, points, reasons, share
 from cascade.evaluation.proof.split_results import Way
 from cascade.evaluation.splits import Interval
@@ -26,13 +25,6 @@ _HARDLY = 0.01
 _COIN = "a coin, as broken"
 
 
-class AsLadder(NamedTuple):
-    """The same questions read as a ladder: the log's name on the command line, and the figures of both strategies."""
-
-    log: tuple[str, ...]
-    rivals: Rivals
-
-
 @dataclass(frozen=True, slots=True)
 class Cascade:
     """The result for one cascade: a proof for each requested promise; the first is the headline.
@@ -44,8 +36,6 @@ class Cascade:
         failed: why there is no proof, in words.
         dataset: the name of the questions.
         method: the one method that was fitted; None for all that `cascade fit` tries by default.
-        as_ladder: for a log of rounds of base and guide, the figures of a ladder of the two at the headline's promise;
-            None if the log does not tell.
     """
 
     log: tuple[str, ...]
@@ -53,7 +43,6 @@ class Cascade:
     proofs: tuple[Proof, ...] = ()
     failed: str | None = None
     method: str | None = None
-    as_ladder: AsLadder | None = None
 
 
 # --- what the page says ---
@@ -68,11 +57,7 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
         return
     proof = found.proofs[0]
     yield Said(_setting(proof))
-    if found.as_ladder is not None:
-        yield Said(advised(found.as_ladder.rivals), strong=True)
-        yield Said(f"Of the rounds, as they were logged: {headline(proof)}")
-    else:
-        yield Said(headline(proof), strong=True)
+    yield Said(headline(proof), strong=True)
     yield Said(_promise(proof))
     ways = _ways(proof, width)
     yield ways
@@ -81,9 +66,6 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
         yield Heading("Segment by segment, the worst first", 3)
         yield _segments(proof)
         yield Said(_segments_said(proof))
-    if found.as_ladder is not None:
-        yield Heading("Rounds in which the guide judges, or a ladder without judging", 3)
-        yield _rivals(found.as_ladder.rivals)
     if len(found.proofs) > 1:
         yield Heading("Other promises", 3)
         yield _promises(found.proofs, width)
@@ -290,64 +272,7 @@ def _signals(proof: Proof) -> Rows:
     return Rows(["", "AUROC", "95 % interval", "high means", "known"], rows)
 
 
-_STRATEGIES = {LADDER: "a ladder without judging", ROUNDS: "rounds in which the guide judges"}
-
-
-def advised(rivals: Rivals) -> str:
-    """Return which of the two strategies to take, with the figures."""
-    brings = {LADDER: _brings(rivals.ladder), ROUNDS: _brings(rivals.rounds)}
-    better = rivals.better
-    if better is None:
-        each = "; ".join(f"{_STRATEGIES[name]}: {did}" for name, did in brings.items())
-        return f"Neither strategy is shown to save at this promise: {each}."
-    other = ROUNDS if better == LADDER else LADDER
-    both = rivals.rounds.verdict == rivals.ladder.verdict == "saves"
-    unsure = (
-        " The two intervals overlap: more questions would tell which saves more." if both and rivals.overlap else ""
-    )
-    return (
-        f"Take {_STRATEGIES[better]}: {brings[better]}, at this promise; {_STRATEGIES[other]}: {brings[other]}.{unsure}"
-    )
-
-
-def _brings(proof: Proof) -> str:
-    """Return what a strategy saves at the promise, in a few words."""
-    if proof.impossible:
-        return "no policy can keep it"
-    if proof.verdict == "refused":
-        return f"not certified in {proof.refused} of {proof.splits} splits"
-    saving, right = proof.policy.saving, f"right on {share(proof.policy.accuracy)}"
-    if saving is None:
-        return f"what it saves is unknown, {right}"
-    if saving.mean < 0:
-        return f"costs {share(-saving.mean)} more than {called(proof.reference)}, {right}"
-    return f"saves {interval(saving)}, {right}"
-
-
-def _rivals(rivals: Rivals) -> Rows:
-    rounds, ladder = rivals.rounds, rivals.ladder
-    base = [way for way in rounds.others if way.name == BASE_ONLY]
-    rows = [_rival(LADDER, ladder), _rival(ROUNDS, rounds)]
-    for way in (rounds.reference, *base):
-        saved = "" if way.saving is None else interval(way.saving)
-        rows.append([_name(way), per_thousand(way.cost_usd), saved, f"{way.accuracy:.3f}", f"{way.broken:.3f}", ""])
-    return Rows(["", "cost/1k", "saves", "right", "broken", "refused"], rows)
-
-
-def _rival(name: str, proof: Proof) -> list[str]:
-    way, refused = proof.policy, f"{proof.refused} of {proof.splits}"
-    if proof.refused == proof.splits:
-        return [name, *["-"] * 4, refused]
-    saved = "-" if way.saving is None else interval(way.saving)
-    return [name, per_thousand(way.cost_usd), saved, f"{way.accuracy:.3f}", f"{way.broken:.3f}", refused]
-
-
 def _next(found: Cascade, proof: Proof) -> Iterator[Block]:
-    if found.as_ladder is not None and found.as_ladder.rivals.better == LADDER:
-        line = "strategy: {kind: ladder, models: [base, guide]}"
-        yield Said(f"Fit the ladder on all of these questions, and serve it with {line} in cascade.yaml.")
-        yield fit_command(replace(found, log=found.as_ladder.log), found.as_ladder.rivals.ladder)
-        return
     advice = _advice(proof)
     yield Said(advice)
     if proof.verdict == "saves" or advice.endswith(":"):
@@ -420,14 +345,7 @@ def cascade_document(found: Cascade) -> dict[str, Any]:
         "dataset": found.dataset,
         "failed": found.failed,
         "proofs": [_proof_document(proof, reasons(proof)) for proof in found.proofs],
-        "as_ladder": None if found.as_ladder is None else _ladder_document(found.as_ladder),
     }
-
-
-def _ladder_document(found: AsLadder) -> dict[str, Any]:
-    rivals = found.rivals
-    proof = _proof_document(rivals.ladder, reasons(rivals.ladder))
-    return {"log": " ".join(found.log), "better": rivals.better, "says": advised(rivals), "proof": proof}
 
 
 def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import RenderableType
 
@@ -26,16 +26,14 @@ from cascade.api.logs import (
     tell_questions,
 )
 from cascade.api.output import Result, Tell, markdown, rendered, warn
-from cascade.api.prove_page import AsLadder, Cascade, cascade_document, page
-from cascade.episodes.ladders import ladder_dataset
-from cascade.episodes.schema import GUIDE_ONLY
+from cascade.api.prove_page import Cascade, cascade_document, page
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL, GUIDE
 from cascade.evaluation.logs import Log, ladder_of
 from cascade.evaluation.proof import proving
 from cascade.evaluation.proof.diagnosis import default_kind
-from cascade.evaluation.proof.proving import Fit, Plan, Proof, Rivals, holds_both, provable
+from cascade.evaluation.proof.proving import Fit, Plan, Proof, holds_both, provable
 from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
 from cascade.policies.learned import CERTIFIABLE
 from cascade.training.fitting import fit_policy
@@ -146,8 +144,9 @@ def prove(
     opened = _checked(asked, wanted, said, None if report is None else Path(report), tell)
     for log in opened:
         tell_questions(log.tables, tell, reference=True)
-    named = [_named(one, said, guarantee) for one in asked]
-    found = [one for given, log in zip(named, opened, strict=True) for one in _proved(given, log, wanted, show)]
+    _tell_ladders(asked, opened, tell)
+    written = [_written(one, said) for one in asked]
+    found = [one for given, log in zip(written, opened, strict=True) for one in _proved(given, log, wanted, show)]
     if all(one.failed for one in found):
         raise UsageError("; ".join(dict.fromkeys(f"{one.dataset}: {one.failed}" for one in found)))
     result = ProofResult(splits, seed, tuple(found))
@@ -156,18 +155,22 @@ def prove(
     return result
 
 
-class _Named(NamedTuple):
-    """A log's name, the options that filter it, and how to open it under another name with the same options."""
-
-    name: str | None
-    options: tuple[str, ...]
-    open: Callable[[str], Log]
+def _written(asked: LogAsked, said: ReviewOptions) -> tuple[str, ...]:
+    """Return a log and the options that filter it as a command line has them, quoted for a shell."""
+    name = _OPEN if isinstance(asked.source, Log) else shlex.quote(fspath(asked.source))
+    return (name, *(f"{option} {shlex.quote(one)}" for option, one in (*asked.options, *said.options)))
 
 
-def _named(asked: LogAsked, said: ReviewOptions, kind: str | None) -> _Named:
-    options = tuple(f"{option} {shlex.quote(one)}" for option, one in (*asked.options, *said.options))
-    name = None if isinstance(asked.source, Log) else fspath(asked.source)
-    return _Named(name, options, lambda other: read_reviewed(asked._replace(source=other), said, kind, lambda _: None))
+def _tell_ladders(asked: Sequence[LogAsked], opened: Sequence[Log], tell: Tell) -> None:
+    """Say which logs of rounds can also be proved as a ladder without judging."""
+    names = {fspath(one.source): log for one, log in zip(asked, opened, strict=True) if not isinstance(one.source, Log)}
+    for name, log in names.items():
+        for table in log.tables if ladder_of(name) not in names else ():
+            if holds_both(table):
+                tell(
+                    f"{table.dataset} has the guide's own answers beside its rounds: what a ladder of the two models, "
+                    f"without judging, would save shows cascade prove {shlex.quote(ladder_of(name))}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,33 +252,15 @@ def _check_report(path: Path) -> None:
         raise UsageError(f"--report {path} cannot be written: {why}.")
 
 
-def _proved(asked: _Named, log: Log, wanted: _Wanted, show: Show) -> Iterator[Cascade]:
+def _proved(given: tuple[str, ...], log: Log, wanted: _Wanted, show: Show) -> Iterator[Cascade]:
     for table in log.tables:
         chosen = () if len(log.tables) == 1 else (f"--where {shlex.quote(f'dataset={table.dataset}')}",)
-        options = (*asked.options, *chosen)
-        said = (_OPEN if asked.name is None else shlex.quote(asked.name), *options)
+        said = (*given, *chosen)
         try:
-            proofs = tuple(_proofs(table, wanted, show))
             method = None if wanted.tried(table) == AUTO else wanted.tried(table)
-            ladder = _as_ladder(asked, table, proofs[0], options, wanted, show)
-            yield Cascade(said, table.dataset, proofs, method=method, as_ladder=ladder)
+            yield Cascade(said, table.dataset, tuple(_proofs(table, wanted, show)), method=method)
         except UsageError as error:
             yield Cascade(said, table.dataset, failed=str(error))
-
-
-def _as_ladder(
-    asked: _Named, table: EpisodeTable, rounds: Proof, options: tuple[str, ...], wanted: _Wanted, show: Show
-) -> AsLadder | None:
-    """Return the result of the same questions read as a ladder, at the same promise; None if that is impossible."""
-    if asked.name is None:
-        return None
-    if not holds_both(table) or rounds.reference.name != GUIDE_ONLY:
-        return None
-    name = ladder_of(asked.name)
-    ladder = next(one for one in asked.open(name).tables if one.dataset == ladder_dataset(table.dataset))
-    told = partial(show, f"{ladder.dataset}, {rounds.guarantee.kind}, alpha {rounds.guarantee.alpha:g}")
-    proof = proving.prove(ladder, rounds.guarantee, partial(fit_for, wanted.tried(ladder)), wanted.plan, told)
-    return AsLadder((shlex.quote(name), *options), Rivals(rounds, proof))
 
 
 def _proofs(table: EpisodeTable, wanted: _Wanted, show: Show) -> Iterator[Proof]:

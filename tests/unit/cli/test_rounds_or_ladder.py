@@ -63,24 +63,21 @@ def written(tmp_path: Path) -> Callable[..., str]:
 
 JUDGING_PAYS = {"judge_tells": True, "reply_tells": False, "judging": 500_000}
 LADDER_PAYS = {"judge_tells": False, "reply_tells": True, "judging": 9_000_000}
-NEITHER = {"judge_tells": False, "reply_tells": False, "judging": 9_000_000}
 
 
 @pytest.mark.parametrize(
-    ("how", "better"),
-    [(JUDGING_PAYS, "rounds"), (LADDER_PAYS, "ladder"), (NEITHER, None)],
-    ids=["judge", "ladder", "-"],
+    ("how", "better"), [(JUDGING_PAYS, "rounds"), (LADDER_PAYS, "ladder")], ids=["judge", "ladder"]
 )
-def test_the_strategy_that_pays_is_recommended_with_its_figures(
-    cli: Cli, written: Callable[..., str], how: dict[str, Any], better: str | None
+def test_a_log_of_rounds_is_proved_as_a_ladder_beside_them(
+    cli: Cli, written: Callable[..., str], how: dict[str, Any], better: str
 ) -> None:
     """0.5.0: the page spoke of the rounds alone, and never said that a ladder of the same log would pay."""
     log = written(**how)
-    ran = cli("prove", log, *QUICK, "--json")
-    (cascade,) = json.loads(ran.out)["cascades"]
-    found = cascade["as_ladder"]
-    assert (found["better"], found["log"]) == (better, f"ladder:{log}")
-    ladder, asked = found["proof"], cascade["proofs"][0]
+    alone = cli("prove", log, *QUICK)
+    assert f"without judging, would save shows cascade prove ladder:{log}" in " ".join(alone.err.split())
+    ran = cli("prove", log, f"ladder:{log}", *QUICK, "--json")
+    assert "without judging" not in ran.err
+    asked, ladder = (cascade["proofs"][0] for cascade in json.loads(ran.out)["cascades"])
     assert ladder["reference"]["cost_usd"] == pytest.approx(asked["reference"]["cost_usd"]) == 0.01
     assert ladder["guarantee"] == asked["guarantee"]
     if better == "ladder":
@@ -88,14 +85,6 @@ def test_the_strategy_that_pays_is_recommended_with_its_figures(
         assert ladder["verdict"] == "saves"
     if better == "rounds":
         assert asked["policy"]["saving"]["mean"] == pytest.approx(0.775, abs=0.1)  # 1.5 on half, 3 on the other
-    page = cli("prove", log, *QUICK).out
-    said = " ".join(page.split())
-    beginning = {"ladder": "Take a ladder without judging: saves ", "rounds": "Take rounds in which the guide judges: "}
-    assert beginning.get(better or "", "Neither strategy is shown to save at this promise: ") in said
-    whole = page.replace("\\\n", "")
-    commands = [line for line in whole.splitlines() if line.startswith("cascade fit ")]
-    fitted = {"ladder": f"cascade fit ladder:{log}", "rounds": f"cascade fit {log}"}
-    assert [" ".join(command.split()[:3]) for command in commands] == ([fitted[better]] if better else [])
 
 
 def test_the_command_that_is_recommended_reads_the_log_as_that_ladder(cli: Cli, written: Callable[..., str]) -> None:
@@ -108,13 +97,11 @@ def test_the_command_that_is_recommended_reads_the_log_as_that_ladder(cli: Cli, 
     assert (table.n, table.arrays.horizon, table.step_models) == (240, 2, ("small", "large"))
 
 
-def test_a_log_that_cannot_be_read_as_a_ladder_is_not_compared(cli: Cli, tmp_path: Path) -> None:
+def test_no_ladder_is_named_where_there_is_none(cli: Cli, tmp_path: Path) -> None:
     kept = [one for one in rounds(120, **JUDGING_PAYS) if one["walk"] is None]
     write_rows(tmp_path / "log.jsonl", kept)
-    (cascade,) = json.loads(cli("prove", str(tmp_path / "log.jsonl"), *QUICK, "--json").out)["cascades"]
-    assert cascade["as_ladder"] is None
-    (cascade,) = json.loads(cli("prove", "demo-ladder", *QUICK, "--json").out)["cascades"]
-    assert cascade["as_ladder"] is None
+    for log in (str(tmp_path / "log.jsonl"), "demo-ladder"):
+        assert "without judging" not in cli("prove", log, *QUICK).err
 
 
 def test_a_ladder_of_no_file_is_2(cli: Cli) -> None:
