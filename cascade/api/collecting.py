@@ -15,7 +15,7 @@ from cascade.api.tables import rounds_table
 from cascade.checks import nano_of
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
-from cascade.collection.baselines import BASELINES, recorded_baselines
+from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion, read_questions

@@ -9,7 +9,7 @@ from cascade.api.collecting import CollectionResult, collect, money_said
 from cascade.cli.main import Shown, command, flag, say
 from cascade.cli.models import fetch
 from cascade.collection import Progress
-from cascade.collection.baselines import BASELINES
+from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig
 from cascade.demo.pair import PAIR, demo_config, ladder_config
 from cascade.demo.requests import demo_requests

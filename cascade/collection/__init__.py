@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cascade.checks import fitted_question
-from cascade.collection.baselines import RecordedBaseline
-from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
+from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress, RecordedBaseline
 from cascade.config import CascadeConfig
 from cascade.episodes.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.episodes.journal import Journal, is_call
@@ -52,7 +51,7 @@ def collect(
         config: models, strategy and provider.
         questions: the questions, with the accepted answers.
         output: the log to write; its suffix decides the format. A journal is kept beside it until the log is complete.
-        baselines: other ways to answer, which are logged too (`baselines.recorded_baselines`).
+        baselines: other ways to answer, which are logged too (`collector.recorded_baselines`).
         matcher: decides which answers are right; by default the one for the question's form, else "exact".
         dataset: the name of the questions in the log.
         resume: continue from an existing journal or log; if false, an existing output is an error.

@@ -1,4 +1,7 @@
-"""Runs every walk of every question, and makes a log's rows from the journal."""
+"""Runs every walk of every question, and makes a log's rows from the journal.
+
+Besides the steps it logs baselines: the guide alone, and models that decide when to stop.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,62 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cascade.budget.charges import SharedBudget, failed_call, paid_call
-from cascade.collection.baselines import RecordedBaseline
+from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
 from cascade.engine import drive, run
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
-from cascade.factory import build_strategy
+from cascade.factory import build_policy, build_strategy
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
+from cascade.policies import config as policies
+from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy
+from cascade.strategies import config as strategies
+from cascade.strategies.base import Strategy
+from cascade.strategies.base_guide import BaseGuideConfig
 from cascade.types import Answer, Completion, Request
 
 logger = logging.getLogger("cascade")
 
 MAX_FAILURES_IN_A_ROW = 20
 """This many consecutive failures mean an outage; the remaining questions are not asked."""
+
+
+BASELINES = BaseGuideConfig.baselines
+"""The names of the baselines of rounds of base and guide."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBaseline:
+    """A strategy with a policy. `name` is None for the walk of all steps, on which policies are evaluated."""
+
+    name: str | None
+    strategy: Strategy
+    policy: Policy
+
+
+def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[RecordedBaseline, ...]:
+    """Return the named baselines (by default all) of the configured strategy (`StrategyConfig.baselines`).
+
+    Raises:
+        UsageError: there is no walk of such a name.
+    """
+    own = config.strategy.baselines
+    wanted = own if names is None else tuple(dict.fromkeys(names))
+    for name in wanted:
+        if name not in {*BASELINES, *own}:
+            raise UsageError(f"There is no walk {name!r}{did_you_mean(name, {*BASELINES, *own})}.")
+    return tuple([_named(name, config) for name in wanted if name in own])
+
+
+def _named(name: str, config: CascadeConfig) -> RecordedBaseline:
+    strategy, policy = config.strategy.baseline(name)
+    update = {"strategy": strategies.WRITTEN.read(strategy), "policy": policies.WRITTEN.read(policy)}
+    changed = config.model_copy(update=update)
+    return RecordedBaseline(name, build_strategy(changed), build_policy(changed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +165,7 @@ class Collector:
 
     Args:
         config: the models, the strategy whose steps are logged, and the provider.
-        baselines: other ways to answer the same questions, which are logged too (`baselines.recorded_baselines`).
+        baselines: other ways to answer the same questions, which are logged too (`recorded_baselines`).
         orchestrator: makes the calls.
         journal: the recorded calls; each new answer is written to it.
         max_cost_nano_usd: the maximum cost of the whole log, including recorded calls; None for no cap.

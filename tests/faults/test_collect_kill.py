@@ -26,7 +26,7 @@ import pytest
 from patience import PATIENCE_S
 
 from cascade.collection import collect, journal_of
-from cascade.collection.baselines import BASELINES, recorded_baselines
+from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion

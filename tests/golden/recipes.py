@@ -20,7 +20,7 @@ from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import watch
 from cascade.calibration.verifying import verify_held
 from cascade.collection import collect
-from cascade.collection.baselines import recorded_baselines
+from cascade.collection.collector import recorded_baselines
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion

@@ -14,7 +14,7 @@ import pytest
 
 from cascade.calibration.scores import table_scores
 from cascade.collection import collect
-from cascade.collection.baselines import BASELINES, recorded_baselines
+from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.conformal.arrays import levels
 from cascade.conformal.served import single

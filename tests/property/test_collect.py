@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.collection import Collected, collect, journal_of
-from cascade.collection.baselines import BASELINES, recorded_baselines
+from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.journal import Journal

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade.cli import collect as module
-from cascade.collection.baselines import BASELINES
+from cascade.collection.collector import BASELINES
 from cascade.episodes.files import read_rows
 from cascade.errors import AuthenticationError
 from cascade.providers.fake import FakeProvider, reply

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade.collection.baselines import BASELINES, recorded_baselines
+from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError

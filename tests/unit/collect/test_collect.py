@@ -20,8 +20,7 @@ from rich.console import Console
 from cascade.api.tables import rounds_table
 from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
-from cascade.collection.baselines import BASELINES, RecordedBaseline, recorded_baselines
-from cascade.collection.collector import Refused
+from cascade.collection.collector import BASELINES, RecordedBaseline, Refused, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
