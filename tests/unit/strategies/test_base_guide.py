@@ -32,34 +32,28 @@ def test_it_says_what_it_will_use() -> None:
     assert (strategy.horizon, strategy.models) == (3, ("small", "large"))
 
 
-def test_after_a_yes_both_candidates_are_the_bases_answer() -> None:
-    asked, (step,) = walked(guide(rounds=1), "Reasoning: It flows.\nAnswer: Danube", yes_no(0.9))
-    assert sources(step) == [("base", "Danube"), ("guide", "Danube")]
-    assert [made.confidence for made in step.candidates] == pytest.approx([0.9, 0.9])
-    assert [made.model for made in step.candidates] == ["small", "large"]
-    assert step.signals["p_yes"] == pytest.approx(0.9)
-    assert step.signals["guide_agrees"] == 1.0
+BOTH = [("base", "Danube"), ("guide", "Danube")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "offered", "sure", "agrees"),
+    [
+        ("Danube", yes_no(0.9), BOTH, [0.9, 0.9], 1.0),
+        ("Rhine", yes_no(0.2, "No, the Danube."), [("base", "Rhine"), ("guide", "the Danube")], [0.2, 0.8], 0.0),
+        ("Rhine", yes_no(0.2, "No."), [("base", "Rhine")], [0.2], None),
+        ("Danube", yes_no(0.4, "No, Danube"), BOTH, [0.4, 0.4], 1.0),  # a correction that says the same supports it
+    ],
+)
+def test_a_round_offers_the_bases_answer_and_what_the_guide_says(
+    answer: str, verdict: Completion, offered: list[tuple[str, str]], sure: list[float], agrees: float | None
+) -> None:
+    asked, (step,) = walked(guide(rounds=1), f"Reasoning: It flows.\nAnswer: {answer}", verdict)
+    assert sources(step) == offered
+    assert [made.confidence for made in step.candidates] == pytest.approx(sure)
+    assert [made.model for made in step.candidates] == ["small", "large"][: len(offered)]
+    assert step.signals["p_yes"] == pytest.approx(sure[0])
+    assert step.signals.get("guide_agrees") == agrees
     assert [(one.role, one.purpose, one.step) for one in asked] == [("base", "answer", 1), ("guide", "judge", 1)]
-
-
-def test_after_a_no_the_guides_correction_is_the_second_candidate() -> None:
-    _, (step,) = walked(guide(rounds=1), "Answer: Rhine", yes_no(0.2, "No, the Danube."))
-    assert sources(step) == [("base", "Rhine"), ("guide", "the Danube")]
-    assert [made.confidence for made in step.candidates] == pytest.approx([0.2, 0.8])
-    assert step.signals["guide_agrees"] == 0.0
-
-
-def test_after_a_no_without_a_correction_there_is_no_second_candidate() -> None:
-    _, (step,) = walked(guide(rounds=1), "Answer: Rhine", yes_no(0.2, "No."))
-    assert sources(step) == [("base", "Rhine")]
-    assert step.candidates[0].confidence == pytest.approx(0.2)
-    assert "guide_agrees" not in step.signals
-
-
-def test_a_correction_that_says_the_same_supports_the_answer() -> None:
-    _, (step,) = walked(guide(rounds=1), "Answer: Danube", yes_no(0.4, "No, the Danube"))
-    assert step.signals["guide_agrees"] == 1.0
-    assert step.candidates[1].confidence == pytest.approx(0.4)
 
 
 def test_the_models_are_asked_as_configured() -> None:
@@ -149,14 +143,8 @@ def test_a_base_that_fails_leaves_the_guide_to_answer_and_ends_the_walk() -> Non
     assert sources(steps[0]) == [("guide", "Danube")]
     assert steps[0].notes == ("base error: ProviderUnavailableError: down", "the guide answered by itself")
     assert [step.final for step in steps] == [True]
-
-
-def test_a_base_that_fails_in_its_last_round_does_not_have_the_guide_asked_twice() -> None:
-    asked, _ = walked(guide(rounds=1), DOWN, ":")
+    asked, _ = walked(guide(rounds=1), DOWN, ":")  # nor in its last round is the guide asked twice
     assert [one.purpose for one in asked] == ["answer", "direct"]
-
-
-def test_if_both_fail_the_error_comes_out() -> None:
     with pytest.raises(AuthenticationError):
         walked(guide(), DOWN, AuthenticationError("no key"))
 
@@ -191,25 +179,19 @@ def test_auto_asks_for_samples_where_the_guide_gives_no_logprobs() -> None:
     assert "verdict from 3 samples, without log-probs" in step.notes
 
 
-def test_auto_asks_once_where_log_probs_come() -> None:
-    asked, _ = walked(guide(rounds=1), "Answer: Danube", yes_no(0.9, "Yes and no"))
-    assert len(asked) == 2
-
-
-def test_logprobs_never_samples() -> None:
-    asked, (step,) = walked(guide(rounds=1, verdict="logprobs"), "Answer: Danube", "Yes")
-    assert len(asked) == 2
-    assert step.signals["p_yes"] is None
-
-
-def test_sampled_asks_for_no_logprobs() -> None:
-    asked, _ = walked(guide(rounds=1, verdict="sampled", samples=2), "Answer: Danube", "Yes", "Yes")
-    assert [(one.sample, one.top_logprobs, one.temperature) for one in asked[1:]] == [(0, None, 1.0), (1, None, 1.0)]
-
-
-def test_one_sample_is_asked_for_at_the_guides_own_temperature() -> None:
-    asked, _ = walked(guide(rounds=1, verdict="sampled", samples=1), "Answer: Danube", "Yes")
-    assert asked[1].temperature == 0.2
+@pytest.mark.parametrize(
+    ("settings", "replies", "judged"),
+    [
+        ({}, [yes_no(0.9, "Yes and no")], [(0, 20, 0.2, 22)]),  # log-probs come: no samples
+        ({"verdict": "logprobs"}, ["Yes"], [(0, 20, 0.2, 22)]),
+        ({"verdict": "sampled", "samples": 2}, ["Yes", "Yes"], [(0, None, 1.0, 22), (1, None, 1.0, 23)]),
+        ({"verdict": "sampled", "samples": 1}, ["Yes"], [(0, None, 0.2, 22)]),  # at the guide's own temperature
+    ],
+)
+def test_how_often_and_how_the_guide_is_asked(settings: dict[str, Any], replies: list[Any], judged: list[Any]) -> None:
+    asked, (step,) = walked(guide(rounds=1, **settings), "Answer: Danube", *replies)
+    assert [(one.sample, one.top_logprobs, one.temperature, one.seed) for one in asked[1:]] == judged
+    assert (step.signals["p_yes"] is None) is ("samples" not in settings)
 
 
 def test_a_guide_without_a_seed_is_sampled_without_one() -> None:
