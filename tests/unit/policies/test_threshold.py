@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from cascade.types import Candidate
 from unit.made import RIVER, candidate, step
 
 PAIR = (candidate("Rhine"), candidate("Danube", "guide"))
+LAST, RUNG = {"number": 4}, {"candidates": (candidate("Rhine", "small"),)}
 
 
 def done(
@@ -39,67 +41,46 @@ def test_uncertainty_does_not_care_which_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p_yes", "taken"),
+    ("policy", "p_yes", "place", "taken"),
     [
-        (0.99, ((0,), False)),
-        (0.01, ((1,), False)),
-        (0.5, ((), True)),
-        (0.7, ((), True)),
-        (0.75, ((0,), False)),
-        (None, ((), True)),
+        (ThresholdPolicy(0.3), 0.99, {}, ((0,), False)),
+        (ThresholdPolicy(0.3), 0.01, {}, ((1,), False)),
+        (ThresholdPolicy(0.3), 0.5, {}, ((), True)),
+        (ThresholdPolicy(0.3), 0.7, {}, ((), True)),
+        (ThresholdPolicy(0.3), 0.75, {}, ((0,), False)),
+        (ThresholdPolicy(0.3), None, {}, ((), True)),
+        # the last step keeps what was judged right, whatever the doubt
+        (ThresholdPolicy(0.1), 0.6, LAST, ((0,), False)),
+        (ThresholdPolicy(0.1), 0.4, LAST, ((1,), False)),
+        (ThresholdPolicy(0.1), 0.5, LAST, ((0,), False)),
+        (ThresholdPolicy(0.1), None, LAST, ((0,), False)),
+        # 0 never stops before the last step; above ln 2 any verdict stops, but not the lack of one
+        (ThresholdPolicy(0.0), 1.0, {}, ((), True)),
+        (ThresholdPolicy(0.0), 1.0, LAST, ((0,), False)),
+        (ThresholdPolicy(0.7), 0.5, {}, ((0,), False)),
+        (ThresholdPolicy(0.7), None, {}, ((), True)),
+        # both: every answer paid for
+        (ThresholdPolicy(0.3, "both"), 0.9, {}, ((0, 1), False)),
+        (ThresholdPolicy(0.3, "both"), 0.5, {}, ((0, 1), True)),
+        (ThresholdPolicy(0.3, "both"), None, {}, ((0, 1), True)),
+        # when p_yes: a sure no is not enough
+        (ThresholdPolicy(0.3, when="p_yes"), 0.9, {}, ((0,), False)),
+        (ThresholdPolicy(0.3, when="p_yes"), 0.6, {}, ((), True)),
+        (ThresholdPolicy(0.3, when="p_yes"), 0.01, {}, ((), True)),
+        (ThresholdPolicy(0.3, when="p_yes"), None, {}, ((), True)),
+        (ThresholdPolicy(0.3, when="p_yes"), 0.01, LAST, ((1,), False)),
+        # when reply_logprob: nobody is asked
+        (ThresholdPolicy(0.3, when="reply_logprob"), None, RUNG | {"reply_mean_logprob": -0.1}, ((0,), False)),
+        (ThresholdPolicy(0.3, when="reply_logprob"), None, RUNG | {"reply_mean_logprob": -0.5}, ((), True)),
+        (ThresholdPolicy(0.3, when="reply_logprob"), None, RUNG, ((), True)),
+        # where only one answer was made, or none
+        *((ThresholdPolicy(), p_yes, {"candidates": PAIR[:1]}, ((0,), False)) for p_yes in (0.99, 0.01)),
+        *((ThresholdPolicy(), p_yes, {"candidates": PAIR[1:]}, ((0,), False)) for p_yes in (0.99, 0.01)),
+        (ThresholdPolicy(), 0.0, {"candidates": ()}, ((), True)),
+        (ThresholdPolicy(), None, LAST | {"candidates": ()}, ((), False)),
     ],
 )
-def test_a_sure_verdict_stops_with_what_was_judged_right(
-    p_yes: float | None, taken: tuple[tuple[int, ...], bool]
+def test_what_is_kept_and_whether_it_goes_on(
+    policy: ThresholdPolicy, p_yes: float | None, place: dict[str, Any], taken: Any
 ) -> None:
-    assert done(ThresholdPolicy(0.3), p_yes) == taken
-
-
-@pytest.mark.parametrize(("p_yes", "kept"), [(0.6, (0,)), (0.4, (1,)), (0.5, (0,)), (None, (0,))])
-def test_the_last_step_keeps_what_was_judged_right_whatever_the_doubt(
-    p_yes: float | None, kept: tuple[int, ...]
-) -> None:
-    assert done(ThresholdPolicy(0.1), p_yes, number=4) == (kept, False)
-
-
-def test_a_threshold_of_zero_never_stops_before_the_last_step() -> None:
-    assert done(ThresholdPolicy(0.0), 1.0) == ((), True)
-    assert done(ThresholdPolicy(0.0), 1.0, number=4) == ((0,), False)
-
-
-def test_a_threshold_above_ln_2_stops_on_any_verdict_but_not_without_one() -> None:
-    assert done(ThresholdPolicy(0.7), 0.5) == ((0,), False)
-    assert done(ThresholdPolicy(0.7), None) == ((), True)
-
-
-@pytest.mark.parametrize(("p_yes", "taken"), [(0.9, ((0, 1), False)), (0.5, ((0, 1), True)), (None, ((0, 1), True))])
-def test_keep_both_keeps_every_answer_paid_for(p_yes: float | None, taken: tuple[tuple[int, ...], bool]) -> None:
-    assert done(ThresholdPolicy(0.3, "both"), p_yes) == taken
-
-
-@pytest.mark.parametrize(("p_yes", "proceed"), [(0.9, False), (0.6, True), (0.01, True), (None, True)])
-def test_when_p_yes_a_sure_no_is_not_enough(p_yes: float | None, proceed: bool) -> None:
-    assert done(ThresholdPolicy(0.3, when="p_yes"), p_yes)[1] is proceed
-
-
-def test_when_p_yes_the_last_step_keeps_the_guides_answer_after_a_no() -> None:
-    assert done(ThresholdPolicy(0.3, when="p_yes"), 0.01, number=4) == ((1,), False)
-
-
-def test_when_reply_logprob_nobody_is_asked() -> None:
-    policy = ThresholdPolicy(0.3, when="reply_logprob")
-    rung = (candidate("Rhine", "small"),)
-    assert done(policy, None, candidates=rung, reply_mean_logprob=-0.1) == ((0,), False)
-    assert done(policy, None, candidates=rung, reply_mean_logprob=-0.5) == ((), True)
-    assert done(policy, None, candidates=rung) == ((), True)
-
-
-@pytest.mark.parametrize("p_yes", [0.99, 0.01])
-def test_an_answer_comes_where_only_one_was_made(p_yes: float) -> None:
-    assert done(ThresholdPolicy(), p_yes, candidates=PAIR[:1]) == ((0,), False)
-    assert done(ThresholdPolicy(), p_yes, candidates=PAIR[1:]) == ((0,), False)
-
-
-def test_without_a_candidate_there_is_nothing_to_keep() -> None:
-    assert done(ThresholdPolicy(), 0.0, candidates=()) == ((), True)
-    assert done(ThresholdPolicy(), None, candidates=(), number=4) == ((), False)
+    assert done(policy, p_yes, **place) == taken
