@@ -72,55 +72,53 @@ def guards(client: Any) -> Any:
         ("reset", 503, True), ("html_200", 502, False), ("429", 429, True),
     ],
 )  # fmt: skip
-async def test_each_fault_ends_in_time_with_its_status(mode: str, status: int, again: bool, stream: bool) -> None:
-    with FaultServer() as faults:
-        faults.modes["small"] = mode
-        limits = {"timeouts": {"per_call_s": CALL_S}} if status == 504 else {}
-        async with gateway(faults, **limits) as client:
-            found = await ask(client, stream=stream)
+async def test_each_fault_ends_in_time_with_its_status(
+    mode: str, status: int, again: bool, stream: bool, loopback: FaultServer
+) -> None:
+    loopback.modes["small"] = mode
+    limits = {"timeouts": {"per_call_s": CALL_S}} if status == 504 else {}
+    async with gateway(loopback, **limits) as client:
+        found = await ask(client, stream=stream)
     assert found.status_code == status
     assert ("x-should-retry" not in found.headers) is again
     assert set(found.json()["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_client_libraries_raise_what_each_fault_is() -> None:
+async def test_client_libraries_raise_what_each_fault_is(loopback: FaultServer) -> None:
     openai, anthropic = pytest.importorskip("openai"), pytest.importorskip("anthropic")
     statuses = {
         "hang": (504, 504), "slow_drip": (504, 504), "slow_headers": (504, 504), "huge_head": (503, 503),
         "reset": (503, 503), "503": (503, 503), "429": (429, 429),
     }  # fmt: skip
     models = {mode: {"model": mode, "price": {"input": 1.0, "output": 2.0}} for mode in statuses}
-    with FaultServer() as faults:
-        faults.modes.update({mode: mode for mode in statuses})
-        provider = {"kind": "openai_http", "api_base": faults.address}
-        config = {**CONFIG, "models": {**CONFIG["models"], **models}, "provider": provider}
-        served = Orchestrator.from_config(config)
-        for one in served._guards.values():
-            one.retry = RetryPolicy(max_retries=0)
-        with served, listening(served) as url:
-            async with (
-                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as first,
-                anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as second,
-            ):
+    loopback.modes.update({mode: mode for mode in statuses})
+    provider = {"kind": "openai_http", "api_base": loopback.address}
+    config = {**CONFIG, "models": {**CONFIG["models"], **models}, "provider": provider}
+    served = Orchestrator.from_config(config)
+    for one in served._guards.values():
+        one.retry = RetryPolicy(max_retries=0)
+    with served, listening(served) as url:
+        async with (
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as first,
+            anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as second,
+        ):
 
-                async def raised(library: Any, mode: str, stream: bool) -> str:
-                    headers = {"x-cascade-deadline-s": str(CALL_S)} if 504 in statuses[mode] else {}
-                    fields = {"messages": ASK, "max_tokens": 20, "stream": stream, "extra_headers": headers}
-                    try:
-                        _ = [event async for event in await library.create(model=mode, **fields)]
-                    except (openai.APIError, anthropic.APIError) as error:
-                        return type(error).__name__
-                    return "nothing"
+            async def raised(library: Any, mode: str, stream: bool) -> str:
+                headers = {"x-cascade-deadline-s": str(CALL_S)} if 504 in statuses[mode] else {}
+                fields = {"messages": ASK, "max_tokens": 20, "stream": stream, "extra_headers": headers}
+                try:
+                    _ = [event async for event in await library.create(model=mode, **fields)]
+                except (openai.APIError, anthropic.APIError) as error:
+                    return type(error).__name__
+                return "nothing"
 
-                async def all_raised(mode: str) -> tuple[str, ...]:
-                    libraries = (first.chat.completions, second.messages)
-                    return tuple(
-                        await asyncio.gather(
-                            *(raised(one, mode, stream) for stream in (False, True) for one in libraries)
-                        )
-                    )
+            async def all_raised(mode: str) -> tuple[str, ...]:
+                libraries = (first.chat.completions, second.messages)
+                return tuple(
+                    await asyncio.gather(*(raised(one, mode, stream) for stream in (False, True) for one in libraries))
+                )
 
-                found = dict(zip(statuses, await asyncio.gather(*map(all_raised, statuses)), strict=True))
+            found = dict(zip(statuses, await asyncio.gather(*map(all_raised, statuses)), strict=True))
     assert found == {mode: (*RAISED[plain], *RAISED[streamed]) for mode, (plain, streamed) in statuses.items()}
 
 
@@ -143,50 +141,46 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Exchange]
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("mode", ["hang", "slow_drip", "huge_head", "reset", "html_200", "cut_short", "500", "429"])
 async def test_what_a_failed_request_read_is_freed_with_it(
-    mode: str, stream: bool, read: list[weakref.ref[Exchange]]
+    mode: str, stream: bool, read: list[weakref.ref[Exchange]], loopback: FaultServer
 ) -> None:
     """A full collection of what floods had left behind held up every request for 0.25 s (`benchmarks/gateway_faults`)."""
-    with FaultServer() as faults:
-        faults.modes["small"] = [mode, mode, "ok", mode]
-        async with gateway(faults) as client:
-            for one in guards(client).values():
-                one.retry = RetryPolicy(max_retries=1, first_wait_s=0.0)
-            headers = {"x-cascade-deadline-s": str(CALL_S)}
-            found = [await ask(client, headers=headers, stream=stream) for _ in range(3)]
-            del found[:]
-            for _ in range(20):  # what runs on the loop of the calls ends there
-                await background.arun(PATIENCE_S, asyncio.sleep(0))
-            assert len(read) >= 3
-            assert [one() for one in read if one() is not None] == []
+    loopback.modes["small"] = [mode, mode, "ok", mode]
+    async with gateway(loopback) as client:
+        for one in guards(client).values():
+            one.retry = RetryPolicy(max_retries=1, first_wait_s=0.0)
+        headers = {"x-cascade-deadline-s": str(CALL_S)}
+        found = [await ask(client, headers=headers, stream=stream) for _ in range(3)]
+        del found[:]
+        for _ in range(20):  # what runs on the loop of the calls ends there
+            await background.arun(PATIENCE_S, asyncio.sleep(0))
+        assert len(read) >= 3
+        assert [one() for one in read if one() is not None] == []
 
 
-async def test_a_storm_of_429_is_told_when_to_come_again() -> None:
-    with FaultServer() as faults:
-        faults.modes["small"], faults.headers = "429", {"Retry-After": "77"}
-        async with gateway(faults) as client:
-            found = [await ask(client) for _ in range(2 * FAILURES)]
+async def test_a_storm_of_429_is_told_when_to_come_again(loopback: FaultServer) -> None:
+    loopback.modes["small"], loopback.headers = "429", {"Retry-After": "77"}
+    async with gateway(loopback) as client:
+        found = [await ask(client) for _ in range(2 * FAILURES)]
     assert {(one.status_code, one.headers["retry-after"]) for one in found} == {(429, "77")}
-    assert faults.count() == 2 * FAILURES  # a limit is no outage: no circuit opens, and nothing is tried twice
+    assert loopback.count() == 2 * FAILURES  # a limit is no outage: no circuit opens, and nothing is tried twice
 
 
-async def test_while_the_base_hangs_the_guide_serves_and_soon_at_once() -> None:
-    with FaultServer() as faults:
-        faults.modes["small"] = "500"
-        async with gateway(faults) as client:
-            found = [await ask(client, "cascade") for _ in range(2 * FAILURES)]
+async def test_while_the_base_hangs_the_guide_serves_and_soon_at_once(loopback: FaultServer) -> None:
+    loopback.modes["small"] = "500"
+    async with gateway(loopback) as client:
+        found = [await ask(client, "cascade") for _ in range(2 * FAILURES)]
     assert {(one.status_code, one.headers["x-cascade-served-by"]) for one in found} == {(200, "large")}
-    assert faults.count("small") == FAILURES
-    assert faults.count("large") == 2 * FAILURES
+    assert loopback.count("small") == FAILURES
+    assert loopback.count("large") == 2 * FAILURES
 
 
-async def test_a_dead_provider_is_not_asked_by_every_request() -> None:
-    with FaultServer() as faults:
-        faults.modes["small"] = "500"
-        async with gateway(faults) as client:
-            found = [await ask(client) for _ in range(5 * FAILURES)]
+async def test_a_dead_provider_is_not_asked_by_every_request(loopback: FaultServer) -> None:
+    loopback.modes["small"] = "500"
+    async with gateway(loopback) as client:
+        found = [await ask(client) for _ in range(5 * FAILURES)]
     assert {one.status_code for one in found} == {503}
     assert "retry-after" in found[-1].headers
-    assert faults.count() == FAILURES
+    assert loopback.count() == FAILURES
 
 
 LATE_S = 100.0
@@ -232,47 +226,43 @@ async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_
     assert 'cascade_broken_off_total{by="deadline"} 1' in metrics
 
 
-async def test_clients_in_a_hurry_open_no_circuit() -> None:
-    with FaultServer() as faults:
-        faults.modes["small"] = "hang"
-        async with gateway(faults) as client:
-            for _ in range(2 * FAILURES):
-                assert (await ask(client, headers={"x-cascade-deadline-s": "0.01"})).status_code == 504
-            faults.modes["small"] = "ok"
-            assert (await ask(client)).status_code == 200
+async def test_clients_in_a_hurry_open_no_circuit(loopback: FaultServer) -> None:
+    loopback.modes["small"] = "hang"
+    async with gateway(loopback) as client:
+        for _ in range(2 * FAILURES):
+            assert (await ask(client, headers={"x-cascade-deadline-s": "0.01"})).status_code == 504
+        loopback.modes["small"] = "ok"
+        assert (await ask(client)).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream: bool) -> None:
+async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream: bool, loopback: FaultServer) -> None:
     models = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "fallbacks": ["guide"]}}
-    with FaultServer() as faults:
-        faults.modes["small"] = "500"
-        async with gateway(faults, models=models) as client:
-            found = [await ask(client, stream=stream) for _ in range(2 * FAILURES)]
-            metrics = (await client.get("/metrics")).text
+    loopback.modes["small"] = "500"
+    async with gateway(loopback, models=models) as client:
+        found = [await ask(client, stream=stream) for _ in range(2 * FAILURES)]
+        metrics = (await client.get("/metrics")).text
     assert {(one.status_code, one.headers["x-cascade-served-by"]) for one in found} == {(200, "large")}
     assert ("x-cascade-certificate" in found[0].headers) is False
-    assert faults.count("small") == FAILURES  # then the circuit is open, and the fallback is asked at once
+    assert loopback.count("small") == FAILURES  # then the circuit is open, and the fallback is asked at once
     assert f'cascade_replaced_calls_total{{model="small"}} {2 * FAILURES}' in metrics
 
 
-async def test_a_server_with_too_much_to_do_is_asked_by_fewer_at_once() -> None:
-    with FaultServer() as faults:
-        faults.modes["small"], faults.headers = "429", {"Retry-After": "77"}
-        async with gateway(faults) as client:
-            await ask(client)
-            assert guards(client)["small"].turns["small"].limit.allowed == FLOOR
-            faults.modes["small"], faults.headers = "ok", {}
-            found = await asyncio.gather(*(ask(client) for _ in range(FLOOR + 1)))
+async def test_a_server_with_too_much_to_do_is_asked_by_fewer_at_once(loopback: FaultServer) -> None:
+    loopback.modes["small"], loopback.headers = "429", {"Retry-After": "77"}
+    async with gateway(loopback) as client:
+        await ask(client)
+        assert guards(client)["small"].turns["small"].limit.allowed == FLOOR
+        loopback.modes["small"], loopback.headers = "ok", {}
+        found = await asyncio.gather(*(ask(client) for _ in range(FLOOR + 1)))
     assert {one.status_code for one in found} == {200}
 
 
-async def test_a_stream_is_tried_again_before_its_first_text() -> None:
-    with FaultServer() as faults:
-        faults.modes["small"] = ["503", "ok"]
-        async with gateway(faults) as client:
-            for one in guards(client).values():
-                one.retry = RetryPolicy(first_wait_s=0.0)
-            found = await ask(client, stream=True)
+async def test_a_stream_is_tried_again_before_its_first_text(loopback: FaultServer) -> None:
+    loopback.modes["small"] = ["503", "ok"]
+    async with gateway(loopback) as client:
+        for one in guards(client).values():
+            one.retry = RetryPolicy(first_wait_s=0.0)
+        found = await ask(client, stream=True)
     assert found.status_code == 200
-    assert faults.count("small") == 2
+    assert loopback.count("small") == 2

@@ -280,14 +280,18 @@ def wired(traces: Any) -> Orchestrator:
     return Orchestrator.from_config(config, providers={"fake": FakeProvider({"small": ["Answer: Danube"]})})
 
 
+def writer(cascade: Orchestrator) -> TraceWriter:
+    assert cascade._traces is not None
+    return cascade._traces
+
+
 def test_f53_what_fails_for_a_while_is_written_later(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = failing(monkeypatch, 3, StoreError("busy", retryable=True))
     with wired(store_url) as cascade:
         for number in range(5):
             cascade.ask(f"number {number}")
-        assert cascade._traces is not None
-        assert cascade._traces.flush()
-        counts = cascade._traces.counts
+        assert writer(cascade).flush()
+        counts = writer(cascade).counts
     assert (len(failed), counts.lost, counts.written, counts.failures) == (3, 0, 5, 3)
     asked = [one["question"] for one in rows_in(store_url)]
     assert list(dict.fromkeys(asked)) == [f"number {number}" for number in range(5)]  # in order
@@ -300,9 +304,8 @@ def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(
     with wired(store_url) as cascade:
         for number in range(8):
             assert cascade.ask(f"number {number}").text == "Danube"
-            assert cascade._traces is not None
-            cascade._traces.flush()
-        assert cascade._traces.counts.lost == 8
+            writer(cascade).flush()
+        assert writer(cascade).counts.lost == 8
     said = [record.getMessage() for record in caplog.records if "not recorded" in record.getMessage()]
     assert len(said) == 1
     assert said[0].endswith("the store is broken")
@@ -314,18 +317,16 @@ def test_f53_at_the_end_a_broken_store_is_given_up(file_url: str, monkeypatch: p
     cascade = wired(file_url)
     cascade.ask("what?")
     cascade.close()
-    assert cascade._traces is not None
-    assert cascade._traces.counts.lost == 1
+    assert writer(cascade).counts.lost == 1
 
 
 def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = failing(monkeypatch, 1, ZeroDivisionError("oh"))
     with wired(file_url) as cascade:
         cascade.ask("first")
-        assert cascade._traces is not None
-        assert cascade._traces.flush() is False
+        assert writer(cascade).flush() is False
         cascade.ask("second")
-        assert cascade._traces.flush() is True
+        assert writer(cascade).flush() is True
     assert (len(failed), {one["question"] for one in rows_in(file_url)}) == (1, {"second"})
 
 
@@ -350,27 +351,25 @@ def test_f53_durability_full_without_strict_waits_and_does_not_raise(
     failing(monkeypatch, 1, StoreError("busy", retryable=True))
     with wired({"store": file_url, "durability": "full"}) as cascade:
         assert cascade.ask("what?").text == "Danube"
-        assert cascade._traces is not None
-        assert cascade._traces.counts.failures == 1
+        assert writer(cascade).counts.failures == 1
         assert list(cascade.stream("what?"))
-        assert cascade._traces.flush()
-        assert cascade._traces.counts[:3] == (2, 2, 0)  # what failed was tried again
+        assert writer(cascade).flush()
+        assert writer(cascade).counts[:3] == (2, 2, 0)  # what failed was tried again
 
 
 def test_f53_a_server_that_drops_its_connections_is_found_again() -> None:
     psycopg = pytest.importorskip("psycopg")
     with postgres_url() as url, wired(url) as cascade:
         cascade.ask("before")
-        assert cascade._traces is not None
-        assert cascade._traces.flush()
+        assert writer(cascade).flush()
         with psycopg.connect(url, autocommit=True) as admin:
             admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
         cascade.ask("after")
-        assert cascade._traces.flush()
-        assert cascade._traces.counts.lost == 0
+        assert writer(cascade).flush()
+        assert writer(cascade).counts.lost == 0
         assert {one["question"] for one in rows_in(url)} == {"before", "after"}
 
 
@@ -427,6 +426,20 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
+def holding(url: str) -> subprocess.Popen[str]:
+    """Start a process that has written to a store and holds it open."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, url],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    return process
+
+
 def test_f55_a_second_process_that_writes_is_refused_with_the_reason(
     run: Callable[..., Ran], ask: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,15 +447,7 @@ def test_f55_a_second_process_that_writes_is_refused_with_the_reason(
     monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
     monkeypatch.setattr(core_module, "WAIT_S", 0.05)
     monkeypatch.setattr(TraceWriter.close, "__defaults__", (0.5,))  # an ask gives up after that, not after 10 s
-    first = subprocess.Popen(
-        [sys.executable, "-c", _HOLDS, url],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert first.stdout is not None
-    assert first.stdout.readline() == "up\n"
+    first = holding(url)
     ran = run("traces", "purge", "--older-than", "0d", "--yes", "--store", url)
     assert (ran.code, ran.out) == (2, "")
     assert f"is being written by process {first.pid}" in ran.err
@@ -462,15 +467,7 @@ def test_f55_a_second_process_that_writes_is_refused_with_the_reason(
 def test_f55_the_lock_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
-    first = subprocess.Popen(
-        [sys.executable, "-c", _HOLDS, url],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert first.stdout is not None
-    assert first.stdout.readline() == "up\n"
+    first = holding(url)
     first.kill()
     first.communicate(timeout=PATIENCE_S)
     with Store.open(url, wait_s=0) as store:
@@ -525,8 +522,7 @@ def test_f68_a_key_without_the_shape_of_one_is_not_in_the_file(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     with Orchestrator.from_config(config, providers={"fake": provider}) as cascade:
         cascade.ask(f"is it {key}, or sk-abcdefghijklmnop?")
-        assert cascade._traces is not None
-        assert cascade._traces.flush()
+        assert writer(cascade).flush()
         files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"[redacted]" in files
     assert key.encode() not in files

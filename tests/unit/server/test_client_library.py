@@ -61,8 +61,29 @@ def client(address: str) -> Iterator[Any]:
         yield made
 
 
+def final(library: Any, whole: str, *, stream: bool, **asked: Any) -> Any:
+    """Return a client library's last word on a request, asked as a whole or as a stream."""
+    if not stream:
+        return getattr(library, whole)(**asked)
+    with library.stream(**asked) as events:
+        for name in ("get_final_completion", "get_final_message", "get_final_response"):
+            if hasattr(events, name):
+                return getattr(events, name)()
+    raise AssertionError("the stream has no end")
+
+
 def ask(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
+
+
+ERRORS = pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("NotFoundError", {"model": "nope", "messages": ASK}),
+        ("BadRequestError", {"model": "cascade", "messages": []}),
+        ("RateLimitError", {"model": "cascade", "messages": ask("limit")}),
+    ],
+)
 
 
 def test_a_plain_answer(client: Any) -> None:
@@ -95,11 +116,7 @@ def test_a_stream(client: Any, text: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(client: Any, stream: bool) -> None:
     asked = {"model": "cascade", "messages": ask("call a tool"), "tools": TOOLS}
-    if stream:
-        with client.chat.completions.stream(**asked) as events:
-            found = events.get_final_completion()
-    else:
-        found = client.chat.completions.create(**asked)
+    found = final(client.chat.completions, "create", stream=stream, **asked)
     call = found.choices[0].message.tool_calls[0]
     assert (found.model, json.loads(call.function.arguments)) == ("large", {"days": 3})
     assert found.choices[0].finish_reason == "tool_calls"
@@ -108,11 +125,7 @@ def test_tools(client: Any, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_json_schema(client: Any, stream: bool) -> None:
     asked = {"model": "cascade", "messages": ask("write JSON"), "response_format": City}
-    if stream:
-        with client.chat.completions.stream(**asked) as events:
-            found = events.get_final_completion()
-    else:
-        found = client.chat.completions.parse(**asked)
+    found = final(client.chat.completions, "parse", stream=stream, **asked)
     assert found.choices[0].message.parsed == City(name="Vienna", people=2)
     assert found.model == "large"  # the base's JSON breaks the schema
 
@@ -131,14 +144,7 @@ def test_models(client: Any) -> None:
     assert client.models.retrieve("large").owned_by == "provider"
 
 
-@pytest.mark.parametrize(
-    ("kind", "asked"),
-    [
-        ("NotFoundError", {"model": "nope", "messages": ASK}),
-        ("BadRequestError", {"model": "cascade", "messages": []}),
-        ("RateLimitError", {"model": "cascade", "messages": ask("limit")}),
-    ],
-)
+@ERRORS
 def test_errors_are_those_that_an_application_catches(client: Any, kind: str, asked: Any) -> None:
     with pytest.raises(getattr(openai, kind)) as caught:
         client.chat.completions.create(**asked)

@@ -17,7 +17,7 @@ from cascade.server.refusals import Refused, refusal_of
 from cascade.types import Request
 
 from .served import ASK, asgi, listening, orchestrator
-from .test_client_library import INJECTION, KEY, City, ask, script
+from .test_client_library import ERRORS, INJECTION, KEY, City, ask, final, script
 
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
@@ -77,11 +77,7 @@ def test_a_message_as_a_stream(claude: Any, text: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_message_that_calls_a_tool(claude: Any, stream: bool) -> None:
     asked = {"model": "cascade", "max_tokens": 50, "messages": ask("call a tool"), "tools": CLAUDE_TOOLS}
-    if stream:
-        with claude.messages.stream(**asked) as events:
-            found = events.get_final_message()
-    else:
-        found = claude.messages.create(**asked)
+    found = final(claude.messages, "create", stream=stream, **asked)
     block = found.content[-1]
     assert (found.stop_reason, found.model) == ("tool_use", "large")  # the base's call breaks the schema
     assert (block.type, block.name, block.input) == ("tool_use", "get_weather", {"days": 3})
@@ -102,14 +98,7 @@ async def test_the_asynchronous_client_of_anthropic(url: str) -> None:
         assert [text async for text in stream.text_stream] == ["The", " Danube."]
 
 
-@pytest.mark.parametrize(
-    ("kind", "asked"),
-    [
-        ("NotFoundError", {"model": "nope", "messages": ASK}),
-        ("BadRequestError", {"model": "cascade", "messages": []}),
-        ("RateLimitError", {"model": "cascade", "messages": ask("limit")}),
-    ],
-)
+@ERRORS
 def test_errors_are_those_of_anthropic_s_client(claude: Any, kind: str, asked: Any) -> None:
     with pytest.raises(getattr(anthropic, kind)) as caught:
         claude.messages.create(max_tokens=50, **asked)
@@ -151,22 +140,13 @@ def test_a_response_as_a_stream(client: Any, text: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_response_that_calls_a_tool(client: Any, stream: bool) -> None:
     asked = {"model": "cascade", "input": ask("call a tool"), "tools": RESPONSE_TOOLS}
-    if stream:
-        with client.responses.stream(**asked) as events:
-            found = events.get_final_response()
-    else:
-        found = client.responses.create(**asked)
-    call = found.output[-1]
+    call = final(client.responses, "create", stream=stream, **asked).output[-1]
     assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "get_weather", {"days": 3})
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_response_with_a_json_schema(client: Any, stream: bool) -> None:
-    if stream:
-        with client.responses.stream(model="cascade", input="write JSON", text_format=City) as events:
-            found = events.get_final_response()
-    else:
-        found = client.responses.parse(model="cascade", input="write JSON", text_format=City)
+    found = final(client.responses, "parse", stream=stream, model="cascade", input="write JSON", text_format=City)
     assert found.output_parsed == City(name="Vienna", people=2)
 
 

@@ -23,7 +23,7 @@ from cascade.server.promoter import Promoter
 from cascade.server.refusals import Refused
 from unit.cli.documents import check_document
 
-from .observed import Answers, ask, config_of, observed, serving, settings, state_of, store_of, text_of
+from .observed import Answers, ask, config_of, serving, settings, state_of, store_of, text_of
 from .served import CONFIG, orchestrator
 
 _STUCK = """
@@ -37,14 +37,6 @@ def stuck(*_):
 promoting.look_at = stuck
 promoting.promote(json.loads(sys.argv[1]))
 """
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with enough requests for a look."""
-    folder = tmp_path_factory.mktemp("seen")
-    asyncio.run(observed(folder, Answers(), 260))
-    return folder
 
 
 def replica(folder: Path, **modes: Any) -> Modes:
@@ -125,11 +117,10 @@ async def test_no_process_is_begun_where_no_look_is_due(
     await stopped(empty, full)
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_the_process_reads_its_configuration_in_the_loop_of_a_server(run: Any, tmp_path: Path) -> None:
+def test_the_process_reads_its_configuration_in_the_loop_of_a_server(tmp_path: Path) -> None:
     config = json.dumps({**CONFIG, **settings(tmp_path)} | {"server": {"name": "x" * 100}})
     with pytest.raises(Refused, match="There is no record of a cascade 'xxx"):
-        run(promoter.run_promote(config))
+        uvloop.run(promoter.run_promote(config))  # asyncio's own loop runs it in the tests above
 
 
 async def test_a_failed_turn_is_made_again(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:

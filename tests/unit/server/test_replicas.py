@@ -11,6 +11,7 @@ from stores import postgres_url
 from cascade.providers.fake import FakeProvider
 from cascade.review.storage import reviews_at
 
+from .observed import settled
 from .served import living, orchestrator
 from .test_review_page import outputs, pressed, says
 
@@ -20,11 +21,6 @@ async def said(client: httpx.AsyncClient, path: str) -> str:
     answer = await client.get(path)
     assert answer.status_code == 200, answer.text
     return re.sub(r"As of [^·]*UTC", "", answer.text)
-
-
-async def settled(client: httpx.AsyncClient) -> None:
-    while (await client.get("/v1/cascades")).json()["data"][0]["rows"]["pending"]:
-        continue
 
 
 async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_review() -> None:
