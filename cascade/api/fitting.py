@@ -29,7 +29,7 @@ from cascade.api.logs import (
 )
 from cascade.api.output import Tell, warn
 from cascade.api.promises import GuaranteeOptions, wanted_guarantee
-from cascade.calibration.outside import describe_outside
+from cascade.calibration.fingerprint import describe_uncovered
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.logs import Log
@@ -172,7 +172,7 @@ def fit(
     found = _fitted(_CheckedFit(given, ready, working), seed)
     serves = found if isinstance(found, PolicyFit) else found.fits[found.default]
     for table in ready.tables:
-        if (said := describe_outside(table, serves.certificates)) is not None:
+        if (said := describe_uncovered(table, serves.certificates)) is not None:
             told(said)
     found = replace(found, notices=tuple(notices))
     if output is None:

@@ -78,7 +78,7 @@ def odd(table: EpisodeTable, scope: Scope) -> Bools:
 
 def _shown_at(scope: Scope, t: int) -> Mapping[str, Any]:
     """Return the counts of the calibration questions at a step, from 0; empty if there are none."""
-    return scope.shown[t] if scope.shown is not None and t < len(scope.shown) else {}
+    return scope.shown[t] if t < len(scope.shown) else {}
 
 
 def _lacking(table: EpisodeTable, signal: str, t: int, rows: Bools) -> Bools:
@@ -88,13 +88,8 @@ def _lacking(table: EpisodeTable, signal: str, t: int, rows: Bools) -> Bools:
 
 
 def outside(table: EpisodeTable, scope: Scope) -> Bools:
-    """Return which questions of a log have a step that the certificate does not cover, bool (n,): `Scope.outside`.
-
-    If the certificate has no such counts, all questions are taken to be covered.
-    """
+    """Return which questions of a log have a step that the certificate does not cover, bool (n,): `Scope.outside`."""
     found = np.zeros(table.n, dtype=np.bool_)
-    if scope.shown is None:
-        return found
     for t, many, rows in _by_answers(table):
         kind = _shown_at(scope, t).get(many)
         if kind is None:

@@ -29,8 +29,6 @@ Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 _CONFIDENCE = ("p_yes", "verdict_mass")
 """The source of the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
-_COMPARES = "agrees_with_earlier"
-"""The signal that the first answer never has."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,7 @@ class Scope:
 
     Attributes:
         reads: the signals that the policy decides and ranks by.
-        needs: the signals that the policy cannot do without; only these are checked where `shown` is None.
-        shown: what the calibration questions showed at each step; None where the certificate does not say.
+        shown: what the calibration questions showed at each step.
         echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
         insists: whether a walk goes on to the last step instead of ending at or after a step that is not covered, where
             the policy's decision proves nothing.
@@ -49,8 +46,7 @@ class Scope:
     """
 
     reads: frozenset[str] = frozenset()
-    needs: frozenset[str] = frozenset()
-    shown: tuple[Shown, ...] | None = None
+    shown: tuple[Shown, ...] = ()
     echoes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     insists: bool = False
     strict: bool = False
@@ -60,11 +56,10 @@ class Scope:
         """Return the scope of the certificate of a policy."""
         every = () if certificate.keeps_everything else (*policy.reads, *_CONFIDENCE)
         sure = () if certificate.abstain_below is None else ("reply_mean_logprob",)
-        shown, echoes = certificate.made_for.get("shown"), certificate.made_for.get("echoes") or {}
+        shown, echoes = certificate.made_for.get("shown") or (), certificate.made_for.get("echoes") or {}
         return cls(
             frozenset([*every, *sure]),
-            frozenset(() if certificate.keeps_everything else policy.needs),
-            None if shown is None else tuple(shown),
+            tuple(shown),
             {model: tuple(names) for model, names in echoes.items()},
             insists,
         )
@@ -73,7 +68,7 @@ class Scope:
         """Return why the certificate does not cover a step, one sentence for each reason; empty where it does.
 
         >>> Scope().outside(Step(1, (), {}))
-        ('step 1 brought no answer',)
+        ('step 1 brought no answer, and at calibration it never did',)
         """
         failed = failures(step)
         if failed:
@@ -85,7 +80,7 @@ class Scope:
 
     def odd(self, step: Step) -> bool:
         """Return whether a step lacks an answer or a signal that most, but not all, calibration questions had there."""
-        if self.shown is None or step.number > len(self.shown):
+        if step.number > len(self.shown):
             return False
         at, many = self.shown[step.number - 1], len(step.candidates)
         held = at.get(str(many))
@@ -101,7 +96,7 @@ class Scope:
 
     @cached_property
     def calibrated(self) -> tuple[int, int]:
-        """At most how many calibration questions had an odd step, and how many there were; (0, 0) if unknown.
+        """At most how many calibration questions had an odd step, and how many there were; (0, 0) without any.
 
         A question with several odd steps counts several times. That can only make the allowed share too large, so it
         raises no false alarm.
@@ -138,13 +133,6 @@ class Scope:
     def _lacks(self, step: Step) -> Iterator[str]:
         many = len(step.candidates)
         missing = sorted([name for name in self.reads if step.signals.get(name) is None])
-        if self.shown is None:
-            if not many:
-                yield f"step {step.number} brought no answer"
-            for name in missing:
-                if name in self.needs and not (name == _COMPARES and step.number == 1):
-                    yield f"step {step.number} lacks the signal {name}"
-            return
         held = self.shown[step.number - 1].get(str(many)) if step.number <= len(self.shown) else None
         if held is None:
             brought = {0: "no answer", 1: "one answer"}.get(many, f"{many} answers")
