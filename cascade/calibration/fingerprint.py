@@ -19,10 +19,11 @@ from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import get
-from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
-from cascade.money import Price
+from cascade.guarantees.certificate import UNWATCHED, digest, of_segment, shortfalls
+from cascade.money import Price, exact_dollars
 from cascade.policies.artifact import PolicyArtifact
 from cascade.safety import read_bounded, redact
+from cascade.text import counted
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
@@ -99,6 +100,32 @@ def outside(table: EpisodeTable, scope: Scope) -> Bools:
             if kind["signals"].get(name, 0) == kind["of"]:
                 found |= _lacking(table, name, t, rows)
     return found
+
+
+def describe_uncovered(table: EpisodeTable, certificates: Sequence[Certificate]) -> str | None:
+    """Return the share of a log that no certificate covers and its cost, as a sentence; None without a certificate.
+
+    Such questions are those of a segment without a certificate, and those of a kind that was not calibrated. The
+    orchestrator decides the same before it answers (`serving.certified`).
+    """
+    from cascade.calibration.scores import reference_cost
+    from cascade.policies.scope import unlike  # of audits and fresh questions
+
+    if not certificates:
+        return None
+    by_segment = {one.segment: one for one in certificates}
+    places = []
+    for place, (segment, kind) in enumerate(zip(table.segments, table.kinds, strict=True)):
+        certificate = of_segment(by_segment, segment)
+        if certificate is None or (kind is not None and any(unlike(kind, certificate.made_for.get("requests")))):
+            places.append(place)
+    share = f"{100 * len(places) / max(len(table.ids), 1):.1f} % of the log"
+    said = f"{counted(len(places), 'question')} ({share}) lie outside the certificate: the guide answers such requests"
+    if not places:
+        return said
+    mean = reference_cost(table.take(np.array(places)))
+    cost = "an unknown amount" if mean is None else exact_dollars(round(mean * len(places)))
+    return f"{said}, which costs {cost} for those"
 
 
 # --- fingerprint ---
