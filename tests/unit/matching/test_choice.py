@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import each
 
 from cascade.matching import get_matcher
 from cascade.matching.choice import ChoiceMatcher
@@ -98,55 +98,34 @@ def test_no_letter_another_or_several_are_wrong() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("answer", ["Paris", "paris.", "the Paris", "A Paris", "Answer: Paris"])
-def test_the_text_alone_counts_where_it_is_known(answer: str) -> None:
-    assert ChoiceMatcher().matches(answer, ["A", "Paris"]) is True
-    assert ChoiceMatcher().matches(answer, ["A"]) is False
-
-
-def test_a_text_that_looks_like_a_letter_is_a_text() -> None:
-    assert ChoiceMatcher().matches("Vitamin C", ["B", "Vitamin C"]) is True
-    assert ChoiceMatcher().matches("A. Lincoln", ["B", "A. Lincoln"]) is True
-
-
-def test_what_cannot_be_judged_is_unknown() -> None:
-    wrong = [
-        (answer, gold, correct)
-        for answer, gold, correct in [
-            ("B", ["Vienna"], None),
-            ("(b)", ["Vienna"], None),
-            ("B. Vienna", ["Vienna"], True),
-            ("B. Graz", ["Vienna"], False),
-            ("B Vienna", ["A", "Vienna"], False),
-            ("Graz", ["Vienna"], False),
-            ("B", [], None),
-            ("B", [" "], None),
-        ]
-        if ChoiceMatcher().matches(answer, gold) is not correct
-    ]
-    assert wrong == []
+@each(
+    "answer, gold, right",
+    [
+        # the text alone counts where it is known
+        *((text, ["A", "Paris"], True) for text in ("Paris", "paris.", "the Paris", "A Paris", "Answer: Paris")),
+        *((text, ["A"], False) for text in ("Paris", "paris.", "the Paris", "A Paris", "Answer: Paris")),
+        # what looks like a letter is a text
+        ("Vitamin C", ["B", "Vitamin C"], True),
+        ("A. Lincoln", ["B", "A. Lincoln"], True),
+        ("B", ["Vienna"], None),
+        ("(b)", ["Vienna"], None),
+        ("B. Vienna", ["Vienna"], True),
+        ("B. Graz", ["Vienna"], False),
+        ("B Vienna", ["A", "Vienna"], False),
+        ("Graz", ["Vienna"], False),
+        ("B", [], None),
+        ("B", [" "], None),
+        ("K", ["K"], True),  # as a text
+        ("K. Paris", ["K"], False),
+        # the letter I alone is not the pronoun
+        *((text, ["I"], True) for text in ("I", "(I)", "Answer: I", "I.", "The answer is I.")),
+        *((text, ["I"], False) for text in ("I think so", "I believe B", "The answer is I guess B")),
+    ],
+)
+def test_an_answer_is_right_wrong_or_cannot_be_judged(answer: str, gold: list[str], right: bool | None) -> None:
+    assert ChoiceMatcher().matches(answer, gold) is right
 
 
 def test_letters_are_those_that_were_given() -> None:
-    assert ChoiceMatcher().matches("K", ["K"]) is True  # as a text
-    assert ChoiceMatcher().matches("K. Paris", ["K"]) is False
     assert get_matcher("choice:letters=ABCDEFGHIJK").matches("K. Paris", ["K"]) is True
     assert get_matcher("choice:letters=XY").matches("x) left", ["X"]) is True
-
-
-def test_the_letter_i_alone_is_not_the_pronoun() -> None:
-    wrong = [
-        answer
-        for answer in ["I", "(I)", "Answer: I", "I.", "The answer is I."]
-        if ChoiceMatcher().matches(answer, ["I"]) is not True
-    ]
-    assert wrong == []
-
-
-def test_the_person_i_is_no_letter() -> None:
-    wrong = [
-        answer
-        for answer in ["I think so", "I believe B", "The answer is I guess B"]
-        if ChoiceMatcher().matches(answer, ["I"]) is not False
-    ]
-    assert wrong == []

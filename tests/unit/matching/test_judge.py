@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from cases import each
 
 from cascade.errors import UsageError
 from cascade.matching import QuestionMatcher, get_matcher, judge_rows
@@ -26,47 +27,18 @@ class Judge:
         return self.reply
 
 
-def test_yes_is_right() -> None:
-    wrong = [
-        reply
-        for reply in ["Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes"]
-        if read_verdict(reply) is not True
-    ]
-    assert wrong == []
-
-
-def test_no_is_wrong() -> None:
-    wrong = [
-        reply
-        for reply in ["No", "no.", "*No*", "No, it is another river.", "Verdict: No"]
-        if read_verdict(reply) is not False
-    ]
-    assert wrong == []
-
-
-def test_anything_else_is_unknown_and_never_right() -> None:
-    wrong = [
-        reply
-        for reply in [
-            "",
-            " ",
-            "maybe",
-            "Yes and no",
-            "No... yes",
-            "I think yes",
-            "The answer is right",
-            "yesterday",
-            "Nobody knows",
-            "{}",
-            "\x00",
-            "correct",
-            "1",
-            "Yes" * 3,
-            "?" * 100_000,
-        ]
-        if read_verdict(reply) is not None
-    ]
-    assert wrong == []
+@each(
+    "said, verdict",
+    [
+        *((said, True) for said in ("Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes")),
+        *((said, False) for said in ("No", "no.", "*No*", "No, it is another river.", "Verdict: No")),
+        *((said, None) for said in ("", " ", "maybe", "Yes and no", "No... yes", "I think yes", "The answer is right")),
+        *((said, None) for said in ("yesterday", "Nobody knows", "{}", "\x00", "correct", "1", "YesYesYes")),
+        ("?" * 100_000, None),
+    ],
+)
+def test_what_is_no_clear_yes_or_no_is_unknown_and_never_right(said: str, verdict: bool | None) -> None:
+    assert read_verdict(said) is verdict
 
 
 def test_a_judge_is_asked_with_question_references_and_answer() -> None:

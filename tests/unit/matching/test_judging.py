@@ -48,13 +48,8 @@ def test_a_known_truth_is_kept_unless_it_is_to_be_judged_again() -> None:
 
 
 def test_gold_may_be_a_text_or_numbers() -> None:
-    assert judged(
-        {"answer": "42", "gold": "42"}, {"answer": "42", "gold": [41, 42]}, {"answer": "0.5", "gold": 0.5}
-    ) == [
-        True,
-        True,
-        True,
-    ]
+    rows = ({"answer": "42", "gold": "42"}, {"answer": "42", "gold": [41, 42]}, {"answer": "0.5", "gold": 0.5})
+    assert judged(*rows) == [True] * 3
 
 
 def test_rows_stream() -> None:

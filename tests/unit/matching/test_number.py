@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from cases import each
+
 from cascade.matching import get_matcher
 from cascade.matching.number import NumberMatcher, only_quantity, read_run
 
-F = Fraction
+F, LONG = Fraction, "0." + "0" * 300 + "1"
 
 SAME = [
     ("42", "42"),
@@ -170,82 +172,63 @@ DIFFERENT = [
 ]
 
 
-def test_the_same_number() -> None:
-    wrong = [(answer, gold) for answer, gold in SAME if NumberMatcher().matches(answer, [gold]) is not True]
-    assert wrong == []
+@each(
+    "answer, gold, right",
+    [
+        *((answer, [gold], True) for answer, gold in SAME),
+        *((answer, [gold], False) for answer, gold in DIFFERENT),
+        # an accepted answer without one number leaves the truth unknown
+        *(("5", gold, None) for gold in ([], [""], ["Danube"], ["3 or 4"], ["10:30"], ["1e999999"], ["B12"])),
+        # the same text is right whatever it is
+        *((f" {text}\n", [text], True) for text in ("3 or 4", "10:30", "1e999999", "Danube", "B12")),
+        ("5", ["Danube", "4", "five"], True),
+        ("5", ["Danube", "4"], False),
+        (LONG, ["0"], False),
+        (LONG, ["1e-301"], True),
+    ],
+)
+def test_an_answer_is_right_wrong_or_cannot_be_judged(answer: str, gold: list[str], right: bool | None) -> None:
+    assert NumberMatcher().matches(answer, gold) is right
 
 
-def test_another_number_or_none() -> None:
-    wrong = [(answer, gold) for answer, gold in DIFFERENT if NumberMatcher().matches(answer, [gold]) is not False]
-    assert wrong == []
-
-
-def test_an_accepted_answer_without_one_number_leaves_the_truth_unknown() -> None:
-    wrong = [
-        gold
-        for gold in [[], [""], ["Danube"], ["3 or 4"], ["10:30"], ["1e999999"], ["B12"]]
-        if NumberMatcher().matches("5", gold) is not None
-    ]
-    assert wrong == []
-
-
-def test_the_same_text_is_right_whatever_it_is() -> None:
-    wrong = [
-        text
-        for text in ["3 or 4", "10:30", "1e999999", "Danube", "B12"]
-        if NumberMatcher().matches(f" {text}\n", [text]) is not True
-    ]
-    assert wrong == []
-
-
-def test_any_accepted_answer_will_do() -> None:
-    assert NumberMatcher().matches("5", ["Danube", "4", "five"]) is True
-    assert NumberMatcher().matches("5", ["Danube", "4"]) is False
-
-
-def test_a_tolerance_is_relative_or_absolute() -> None:
-    wrong = [
-        (options, answer, gold, correct)
-        for options, answer, gold, correct in [
-            ("rel=0.01", "3.14", "3.14159", True),
-            ("rel=1e-4", "3.14", "3.14159", False),
-            ("rel=1%", "99", "100", True),
-            ("rel=1%", "98.9", "100", False),
-            ("abs=0.5", "4.5", "5", True),
-            ("abs=0.5", "4.49", "5", False),
-            ("rel=1%,abs=2", "98", "100", True),
-        ]
-        if get_matcher(f"number:{options}").matches(answer, [gold]) is not correct
-    ]
-    assert wrong == []
+@each(
+    "options, answer, gold, right",
+    [
+        ("rel=0.01", "3.14", "3.14159", True),
+        ("rel=1e-4", "3.14", "3.14159", False),
+        ("rel=1%", "99", "100", True),
+        ("rel=1%", "98.9", "100", False),
+        ("abs=0.5", "4.5", "5", True),
+        ("abs=0.5", "4.49", "5", False),
+        ("rel=1%,abs=2", "98", "100", True),
+    ],
+)
+def test_a_tolerance_is_relative_or_absolute(options: str, answer: str, gold: str, right: bool) -> None:
+    assert get_matcher(f"number:{options}").matches(answer, [gold]) is right
 
 
 def test_values_are_exact() -> None:
     third = only_quantity("1/3")
     assert third is not None
     assert third.value == F(1, 3)
-    long = "0." + "0" * 300 + "1"
-    assert NumberMatcher().matches(long, ["0"]) is False
-    assert NumberMatcher().matches(long, ["1e-301"]) is True
 
 
-def test_separators_are_read_where_only_one_reading_is_clear() -> None:
-    wrong = [
-        (run, value)
-        for run, value in [
-            ("1,000", F(1000)),
-            ("1.000", F(1)),
-            ("0,123", F(123, 1000)),
-            ("1234,567", F(1234567, 1000)),
-            ("1.234,567", F(1234567, 1000)),
-            ("1,234.567", F(1234567, 1000)),
-            ("1,00,000", F(100000)),
-            ("1,000,00", None),
-            ("1,0000.5", None),
-            ("1.2,3.4", None),
-            ("1'000.5", F(2001, 2)),
-            ("9" * 1_001, None),
-        ]
-        if read_run(run) != value
-    ]
-    assert wrong == []
+@each(
+    "run, value",
+    [
+        ("1,000", F(1000)),
+        ("1.000", F(1)),
+        ("0,123", F(123, 1000)),
+        ("1234,567", F(1234567, 1000)),
+        ("1.234,567", F(1234567, 1000)),
+        ("1,234.567", F(1234567, 1000)),
+        ("1,00,000", F(100000)),
+        ("1,000,00", None),
+        ("1,0000.5", None),
+        ("1.2,3.4", None),
+        ("1'000.5", F(2001, 2)),
+        ("9" * 1_001, None),
+    ],
+)
+def test_separators_are_read_where_only_one_reading_is_clear(run: str, value: Fraction | None) -> None:
+    assert read_run(run) == value
