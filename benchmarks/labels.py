@@ -2,7 +2,6 @@
 
     python benchmarks/labels.py FOLDER                20 splits of each pair, 50 re-splits of each: 1,000 calibrations
     python benchmarks/labels.py FOLDER --quick        2 splits of the first pair
-    python benchmarks/labels.py FOLDER --judges       prediction-powered regret beside it, with simulated judges
     python benchmarks/labels.py FOLDER --train 40     40 outputs of training requests are judged, too
     python benchmarks/labels.py FOLDER --promises     how often promises of agreement and regret are broken, every pair
     python benchmarks/labels.py --validity            20,000 simulated calibrations a row, conversations as groups
@@ -34,8 +33,7 @@ from chat_pairs import PAIRS, Pair, runs
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.labels import KEPT, LOST, NO_LOSS, UNLABELLED, is_drawn, most_labelled_losses, sampled, walk
-from cascade.conformal.ltt import certified_points, fixed_sequence
-from cascade.conformal.monitor import mean_below_p_value
+from cascade.conformal.ltt import certified_points
 from cascade.conformal.served import PathPoint, Served
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee, get
@@ -53,8 +51,6 @@ PROMISES = (("agreement", 0.05), ("agreement", 0.1), ("regret", 0.02), ("regret"
 EVERY = 1_000_000
 LAZY = 5
 """Re-splits of each split in which labels are asked for one by one."""
-JUDGES = (0.8, 0.9, 1.0)
-"""How often a simulated judge says the same as the reviewer."""
 
 
 class World(NamedTuple):
@@ -252,38 +248,6 @@ def _labels(half: Half, rows: Ints, drawn: Bools, path: Sequence[float], most: i
     }
 
 
-# --- a judge model, corrected by people ---
-
-
-def judged(half: Half, n: int, alpha: float, rate: float, right: float, seed: int) -> Draw:
-    """Calibrate by prediction-powered estimates: a judge labels every output, people those that are drawn.
-
-    The mean of f + D·(L − f)/q over requests is the regret on average, whatever the judge's f; each term lies within
-    1 − 1/q and 1/q. That the mean is above alpha is tested by betting.
-
-    Reference: Angelopoulos, Bates, Fannjiang, Jordan & Zrnic, Prediction-powered inference (2023).
-    """
-    draw = np.random.default_rng([32, seed])
-    groups = draw.permutation(int(half.groups.max()) + 1)[:n]
-    order = draw.permutation(half.groups.size)
-    rows = order[np.unique(half.groups[order], return_index=True)[1]][groups]
-    drawn = np.array([is_drawn(f"key {seed}", str(row), rate) for row in rows])
-    flips = np.random.default_rng([33, seed]).random(half.harms.shape) >= right
-    path, shift = thresholds(half.reach[rows]), 1 / rate - 1
-
-    def values(kappa: float) -> Floats:
-        served = half.outputs(kappa, rows)
-        lost = half.regret(kappa, rows).astype(np.float64)
-        inside = np.clip(served, 0, half.harms.shape[1] - 1)
-        said = (half.harms ^ flips)[rows, inside].astype(np.float64)
-        said = np.where(served == NO_LOSS, 0.0, np.where(served == half.harms.shape[1], 1.0, said))
-        return np.asarray(said + drawn * (lost - said) / rate + shift)
-
-    p_values = (mean_below_p_value(values(kappa), alpha + shift, 1 / rate + shift) for kappa in path)
-    front = fixed_sequence(p_values, DELTA)
-    return _drawn(half, path[front - 1] if front else None, ~np.isin(half.groups, groups), None)
-
-
 # --- simulated calibrations ---
 
 
@@ -353,15 +317,6 @@ def measure(pair: Pair, given: argparse.Namespace) -> bool:
                 for again in range(given.resplits)
             ]
             holds &= _row(pair.name, n, alpha, rate, draws, len(halves))
-            for right in JUDGES if given.judges and rate < 1 else ():
-                some = [
-                    judged(half, n, alpha, rate, right, 1_000 * split + again)
-                    for split, half in enumerate(halves)
-                    for again in range(LAZY)
-                ]
-                print(
-                    f"{'':26} a judge right on {right:.2f}: cost {np.mean([one.cost for one in some]):.3f}", flush=True
-                )
     return holds
 
 
@@ -410,7 +365,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--judges", action="store_true")
     parser.add_argument("--validity", action="store_true")
     parser.add_argument("--promises", action="store_true", help="how often promises are broken, with every label")
     parser.add_argument("--only", default="", help="pairs whose name has this")

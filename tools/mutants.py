@@ -129,8 +129,8 @@ SKIPPED: Mapping[str, str] = {
     "split": r"expected_coverage|coverage_sd",
     "ltt": r"chance_said|would_do|_price|needed_for_cost|_numbers|_MOST_\w+|_WORTH|_GROWTH",
     "binomial": r"unspent|_law|MOST_QUESTIONS",
-    "monitor": r"_log_urn|_log_most|_log_beta|_hurdles|mean_below|hoeffding|_count_of|_divergence|_distinct"
-    r"|_log_capital|_problems|_HURDLES|_POWER|_LARGEST",
+    "monitor": r"_log_urn|_log_most|_log_beta|_hurdles|hoeffding|_count_of|_divergence"
+    r"|_problems|_HURDLES|_POWER|_LARGEST",
     "spending": r"_EarlyGuard",
 }
 """By a file's name, a pattern of the functions and constants that get no mutant: advice, sizes, and what will go."""

@@ -15,15 +15,10 @@ E-detectors (2023).
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Floats
+from cascade.checks import share_problems
 from cascade.conformal.binomial import upper_bound
 from cascade.errors import UsageError
 
@@ -148,101 +143,3 @@ def _log_mean(logs: tuple[float, ...], log_rest: float) -> float:
     """Return the logarithm of the mean over the raised rates, plus the rest."""
     top = max(*logs, log_rest)
     return top + math.log(sum(math.exp(one - top) for one in logs) / len(logs) + math.exp(log_rest - top))
-
-
-# --- Evidence that a mean lies below a bound, for numbers that are bounded but need not be 0 or 1: such as costs
-# Bet against "the mean is at least the bound" on each number x with a stake λ: the capital is multiplied by
-# 1 + λ(bound − x). Under that hypothesis no stake wins on average, so the capital reaches 1/δ with probability at most
-# δ (Ville). The stakes are fixed beforehand and the capital is the mean over them, so the order of the numbers does not
-# matter. The exact tails of `binomial` are sharper for losses of 0 or 1.
-#
-# Reference: Waudby-Smith & Ramdas, Estimating means of bounded random variables by betting (2024); Bates et al.,
-# Distribution-free, risk-controlling prediction sets (2021); Angelopoulos et al., Learn then test (2021).
-
-# Shares of 1/(upper − bound), the largest stake with which the capital cannot become negative. The largest suits
-# numbers that hardly vary, the smallest a hundred thousand numbers that vary a lot. A grid twice as fine gains nothing
-# .
-STAKES = tuple([0.5**j for j in range(7)])
-# A generous bound on the rounding error of one logarithm and its argument, in units of the machine's epsilon.
-_LOG_ROUNDING = 8.0
-_EPSILON = sys.float_info.epsilon
-
-
-def mean_below_log_e_value(values: ArrayLike, bound: float, upper: float) -> float:
-    """Return the logarithm of the e-value against "the mean is at least `bound`", never above the exact one.
-
-    Args:
-        values: (n,), independent draws from one distribution, each in 0..upper.
-        bound: the bound that the mean is compared with, in the values' unit.
-        upper: the largest possible value, known beforehand and not taken from the values.
-
-    Returns:
-        log of (1/7)·Σ over stakes of Π(1 + λ(bound − x)); +∞ if the values refute the hypothesis for certain, 0 without
-        values.
-
-    Guarantee:
-        If E[x] ≥ bound, then E[e] ≤ 1, so Pr[e ≥ 1/δ] ≤ δ. This also holds at any stopping time, since the stakes do
-        not depend on the values.
-
-    Raises:
-        UsageError: a value is not a number or lies outside 0..upper, or the limits are not finite numbers.
-
-    >>> round(mean_below_log_e_value([0.1] * 40, 0.2, 1.0), 2)
-    2.93
-    """
-    x, counts = _distinct(values, bound, upper)
-    if bound > upper or (bound == upper and bool((x < upper).any())):
-        return math.inf
-    if not x.size or bound == upper:
-        return 0.0
-    capital = [_log_capital(x, counts, bound, upper, stake) for stake in STAKES]
-    highest = max(capital)
-    if highest == -math.inf:
-        return highest
-    mean = math.fsum(math.exp(one - highest) for one in capital) / len(STAKES)
-    return highest + math.log(mean) - _LOG_ROUNDING * _EPSILON * (1 + abs(highest))  # the last steps' own rounding
-
-
-def mean_below_p_value(values: ArrayLike, bound: float, upper: float) -> float:
-    """Return a p-value against "the mean is at least `bound`": min(1, 1/e), rounded up.
-
-    Args, guarantee and errors: as `mean_below_log_e_value`; Pr[p ≤ δ] ≤ δ for every δ if E[x] ≥ bound.
-
-    >>> mean_below_p_value([3, 4, 5] * 100, 6, 20) < 0.05, mean_below_p_value([3, 4, 5] * 100, 4, 20)
-    (True, 1.0)
-    """
-    log_e = mean_below_log_e_value(values, bound, upper)
-    if log_e <= 0:
-        return 1.0
-    if log_e == math.inf:
-        return 0.0
-    return min(1.0, math.nextafter(math.exp(-log_e) * (1 + 2 * _EPSILON), 1.0))
-
-
-def _distinct(values: ArrayLike, bound: float, upper: float) -> tuple[Floats, Floats]:
-    """Return the distinct values in rising order, checked, and the count of each."""
-    found = np.asarray(values, dtype=np.float64)
-    problems = []
-    if found.ndim != 1:
-        problems.append(f"the values must have one dimension, not the shape {found.shape}")
-    if not math.isfinite(bound):
-        problems.append(f"the bound must be a finite number, not {bound}")
-    if not (math.isfinite(upper) and upper > 0):
-        problems.append(f"upper must be a finite number above 0, not {upper}")
-    elif not bool(((found >= 0) & (found <= upper)).all()):  # NaN is neither
-        problems.append(f"every value must be a number in 0..{upper:g}")
-    refuse(problems)
-    x, counts = np.unique(found, return_counts=True)
-    return x, counts.astype(np.float64)
-
-
-def _log_capital(x: Floats, counts: Floats, bound: float, upper: float, stake: float) -> float:
-    """Return log Π(1 + λ(bound − x)) with λ = stake/(upper − bound), minus a bound on the rounding error."""
-    if stake == 1:  # this form has no cancellation if a value is close to upper
-        if x[-1] >= upper:
-            return -math.inf
-        logs = np.log((upper - x) / (upper - bound))
-    else:
-        logs = np.log1p(stake * ((bound - x) / (upper - bound)))
-    total = float((counts * logs).sum())
-    return total - (_LOG_ROUNDING + x.size) * _EPSILON * float((counts * (1 + np.abs(logs))).sum())

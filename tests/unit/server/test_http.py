@@ -340,9 +340,9 @@ async def test_models_with_odd_names_break_no_header(name: str, shown: str) -> N
 def level(threshold: float, alpha: float, requests: Mapping[str, Any] | None = None) -> PolicyArtifact:
     """Return a policy that keeps the base's reply where its doubt is below a threshold, certified with alpha."""
     bare = PolicyArtifact({"kind": "threshold", "when": "reply_logprob", "threshold": threshold})
-    signed = replace(certificate(alpha=alpha, kappa=threshold), policy_sha256=bare.policy_sha256)
     told = {**made_for(load(CONFIG)), "requests": requests}
-    return replace(bare, certificates=(make(replace(signed, made_for=told)),))
+    signed = certificate(alpha=alpha, kappa=threshold, made_for=told, policy_sha256=bare.policy_sha256)
+    return replace(bare, certificates=(make(signed),))
 
 
 async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
