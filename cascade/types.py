@@ -305,7 +305,6 @@ class Certificate:
         k: the rank of the threshold among the critical values; None if it was set by tests on a path.
         kappa: the threshold.
         abstain_below: nothing is served below this confidence; None without abstention.
-        pool: whether it covers, taken together, all segments without a certificate of their own.
         keeps_everything: whether the promise is kept by keeping every answer of every step.
         data_sha256, policy_sha256: the hashes of the data and the policy that it was made from.
         made_for: the strategy, models, prices and prompts for which it holds; None inside for unknown parts.
@@ -328,7 +327,6 @@ class Certificate:
     k: int | None = None
     kappa: float = 0.0
     abstain_below: float | None = None
-    pool: bool = False
     keeps_everything: bool = False
     data_sha256: str = ""
     policy_sha256: str = ""

@@ -79,30 +79,30 @@ def _coverage_cells(source: Population, n: int, alpha: float, kappas: Floats) ->
 
 
 def groups(source: Population, n: int, count: int) -> list[Cell]:
-    """Coverage of each group by its own questions, of small groups by their pool, and by one threshold for all."""
+    """Coverage of each group by its own questions, and by one threshold for all."""
     names = np.array([f"tenant {number}" for number in range(GROUPS)])
     kappa, promised, own = (np.empty((len(ALPHAS), GROUPS, count)) for _ in range(3))
-    shared = np.empty((len(ALPHAS), count))
+    shared, nothing = np.empty((len(ALPHAS), count)), calibrate([], ALPHAS[0])
     for row, chosen in enumerate(samples(source, n, count, seed=3)):
         values, labels = source.critical[chosen], names[source.groups[chosen]].tolist()
         for at, alpha in enumerate(ALPHAS):
             found = calibrate_segments(values, labels, alpha)
-            each = [found.of(name) for name in names.tolist()]
+            each = [found.get(name, nothing) for name in names.tolist()]
             kappa[at, :, row] = [one.kappa for one in each]
             promised[at, :, row] = [one.k / (one.n + 1) for one in each]
-            own[at, :, row] = [one is not found.unknown for one in each]
+            own[at, :, row] = [not one.keeps_everything for one in each]
             shared[at, row] = calibrate(values, alpha).kappa
     cells = []
     for at, alpha in enumerate(ALPHAS):
-        cells += _group_cells(source, n, alpha, Categories(_by_group(source, kappa[at]), promised[at], own[at]))
+        cells += _group_cells(source, n, alpha, Groups(_by_group(source, kappa[at]), promised[at], own[at]))
         naive = _by_group(source, np.tile(shared[at], (GROUPS, 1)))
         worst = naive[naive.mean(axis=1).argmax()]
         cells.append(mean_cell("naive: one threshold for all groups", source, n, alpha, alpha, worst))
     return cells
 
 
-class Categories(NamedTuple):
-    """A fresh question's risk, what is promised to it, and how probable it is to fall into a category.
+class Groups(NamedTuple):
+    """A fresh question's risk, what is promised to it, and whether its group has a threshold.
 
     All float64 (groups, calibrations).
     """
@@ -117,26 +117,19 @@ def _by_group(source: Population, kappa: Floats) -> Floats:
     return np.array([missed(source.critical[source.groups == g], kappa[g]) for g in range(GROUPS)])
 
 
-def _group_cells(source: Population, n: int, alpha: float, found: Categories) -> list[Cell]:
-    """Return the cells of the groups with a threshold of their own, the worst of them, and of the pool.
-
-    A fresh question's category is its group or the pool, as the n + 1 groups decide. So a category's risk is the mean
-    over calibrations and groups, weighted by the probability that a fresh question falls into it.
-    """
-    share = np.bincount(source.groups, minlength=GROUPS)[:, None] / source.size
-    each = [Categories(*(part[[g]] for part in found)) for g in range(GROUPS) if found.weight[g].sum() >= _FEW]
+def _group_cells(source: Population, n: int, alpha: float, found: Groups) -> list[Cell]:
+    """Return the cells of the largest group and of the worst one, over the calibrations that give them a threshold."""
+    each = [Groups(*(part[[g]] for part in found)) for g in range(GROUPS) if found.weight[g].sum() >= _FEW]
     # A rare group has some hundred questions in the population, and so ties: only the largest one has the exact law.
-    largest = [_category_cell("groups: the largest", source, n, alpha, one) for one in each[:1]]
-    bounds = [replace(_category_cell(_WORST, source, n, alpha, one), law=None) for one in each]
+    largest = [_group_cell("groups: the largest", source, n, alpha, one) for one in each[:1]]
+    bounds = [replace(_group_cell(_WORST, source, n, alpha, one), law=None) for one in each]
     worst = sorted(bounds, key=lambda cell: cell.excess)[-1:]
     limit = NormalDist().inv_cdf(1 - (1 - NormalDist().cdf(STANDARD_ERRORS)) / max(1, len(each)))
-    pool = Categories(found.risk, found.promised, share * (1 - found.weight))
-    cells = [*largest, *(replace(cell, limit=limit) for cell in worst)]
-    return [*cells, _category_cell("groups: the pool", source, n, alpha, pool)]
+    return [*largest, *(replace(cell, limit=limit) for cell in worst)]
 
 
-def _category_cell(name: str, source: Population, n: int, alpha: float, found: Categories) -> Cell:
-    """Return the cell of one category; what is promised differs between calibrations, so the differences count."""
+def _group_cell(name: str, source: Population, n: int, alpha: float, found: Groups) -> Cell:
+    """Return the cell of one group; what is promised differs between calibrations, so the differences count."""
     weight = found.weight.sum(axis=0)
     risk, promised = ((found.weight * part).sum(axis=0) for part in (found.risk, found.promised))
     measured, due = risk.sum() / weight.sum(), promised.sum() / weight.sum()

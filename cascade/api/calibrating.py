@@ -111,7 +111,7 @@ def calibrate(
             unchanged.
         alpha: the share of questions that may be missed. By default 0.1.
         delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
-        by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
+        by_segment: make a certificate for each segment of enough questions (a tenant, a task, a language).
         abstain: abstain if the confidence in the best answer is too low.
         config: the configuration that will serve: models, prices, prompts, strategy.
         expires_days: the number of days after which the certificate expires. By default it never does.

@@ -123,7 +123,7 @@ def fit(
         guarantee: the kind of guarantee, or a whole `Guarantee`, and then none of its parts beside it.
         alpha: the share of questions that may be missed. By default 0.1.
         delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
-        by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
+        by_segment: make a certificate for each segment of enough questions (a tenant, a task, a language).
         abstain: abstain if the confidence in the best answer is too low.
         policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
         calibration_share: the share of questions set aside for certification. By default 0.3; for regret 0.7,

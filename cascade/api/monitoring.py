@@ -123,12 +123,10 @@ def monitor(
 def says(one: Watched) -> str:
     """Return the state of one monitor in words."""
     monitor, name = one.monitor, one.certificate.segment
-    whom = "small segments together: " if one.certificate.pool else "" if name is None else f"segment {name}: "
+    whom = "" if name is None else f"segment {name}: "
     if not one.audits:
         return f"{whom}no audit yet"
     rate = f"{one.misses} of {one.audits} audits missed ({one.misses / one.audits:.1%})"
-    if monitor is None:
-        return f"{whom}{rate}, reported only: audits mix the segments in other shares than the calibration did"
     needed = f"evidence against it {monitor.e_value:.3g}, an alarm needs {1 / monitor.level:.3g}"
     state = "no alarm" if monitor.alarmed_after is None else f"ALARM after {monitor.alarmed_after} audits"
     return f"{whom}{state}: {rate}, α is {monitor.alpha:.1%}; {needed}"
@@ -169,9 +167,8 @@ def _besides(found: Watch) -> list[str]:
             "significantly more questions than at calibration have no right answer in any step, and the promise and "
             "its alarm are about the others: check the models and the questions"
         )
-    if found.uncounted:
-        said.append(f"{found.uncounted} audits {_rules(found).unspoken}; the promise does not cover them")
-    return said
+    beside = ((found.uncounted, _rules(found).unspoken), (found.uncovered, "are of segments without a certificate"))
+    return [*said, *(f"{many} audits {why}; the promise does not cover them" for many, why in beside if many)]
 
 
 def _rules(found: Watch) -> Kind:
@@ -203,6 +200,7 @@ def watch_document(found: Watch) -> dict[str, Any]:
         "unanswered_at_calibration": None if before is None else before[0] / before[1],
         "uncounted": found.uncounted,
         "missing": found.missing,
+        "uncovered": found.uncovered,
         "lacking": found.odd,
         "lacking_at_calibration": list(found.odd_before) if found.odd_before[1] else None,
         "changed": list(found.changed),
@@ -214,14 +212,13 @@ def _watched_document(one: Watched) -> dict[str, Any]:
     monitor = one.monitor
     return {
         "segment": one.certificate.segment,
-        "pool": one.certificate.pool,
         "calibration_id": one.certificate.calibration_id,
         "says": says(one),
-        "alarmed": monitor is not None and monitor.alarmed,
+        "alarmed": monitor.alarmed,
         "audits": one.audits,
         "misses": one.misses,
         "alpha": one.certificate.alpha,
-        "e_value": None if monitor is None else monitor.e_value,
-        "alarm_at": None if monitor is None else 1 / monitor.level,
-        "alarmed_after": None if monitor is None else monitor.alarmed_after,
+        "e_value": monitor.e_value,
+        "alarm_at": 1 / monitor.level,
+        "alarmed_after": monitor.alarmed_after,
     }

@@ -144,10 +144,9 @@ def _table(done: Calibrated, width: int) -> Table:
 def _lines(done: Calibrated) -> Iterator[_Line]:
     grouped = any(result.segment is not None for result in done.segments)
     for result in done.segments:
-        name = result.segment if result.segment is not None else "all others" if grouped else "certified"
-        yield _Line(name, result, result.realised)
+        yield _Line("certified" if result.segment is None else result.segment, result, result.realised)
     if grouped or done.segments[0].rows != done.n:  # the promise may be about some questions only
-        yield _Line("all questions", None, done.realised)
+        yield _Line("all certified" if done.too_small else "all questions", None, done.realised)
     yield _Line("all is kept", None, done.everything)
 
 
@@ -296,6 +295,7 @@ def calibrated_document(done: Calibrated) -> dict[str, Any]:
             }
             for result in done.segments
         ],
+        "too_small": [{"segment": one.segment, "n": one.n, "needed_n": one.needed_n} for one in done.too_small],
         "realised": realised_document(done.realised),
         "everything": realised_document(done.everything),
         "reference_cost_usd": None if reference is None else reference / 1e9,

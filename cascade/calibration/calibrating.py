@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
-from cascade.calibration.samples import absent, among, data_sha256, joined, once, one_a_group, selected, tied
+from cascade.calibration.samples import absent, among, data_sha256, joined, once, one_a_group, places, selected, tied
 from cascade.calibration.scores import (
     Realised,
     Sample,
@@ -56,7 +56,7 @@ class SegmentResult(NamedTuple):
     """The result for one segment of questions, or for all questions.
 
     Attributes:
-        segment: its name; None for all questions, or for all segments without a threshold of their own.
+        segment: its name; None for all questions.
         rows: the number of calibration questions of the segment.
         found: the threshold and the details of its calibration.
         certificate: the promise.
@@ -81,9 +81,10 @@ class Calibrated:
         n: the number of calibration questions, one of each group.
         repeated: the number of episodes left out because another one has the same question.
         selection: the number of questions that ordered the path, and were left out.
-        realised: the policy's figures on the calibration questions, each at its threshold.
+        realised: the policy's figures on the calibration questions that a certificate covers, each at its threshold.
         everything: the figures on the same questions if every answer of every step is kept.
-        reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model; None if unknown.
+        reference_cost_nano_usd: their mean cost by the guide alone, or by a ladder's last model; None if unknown.
+        too_small: the segments with too few questions for a certificate: the guide answers their requests.
         notes: notes to print with the result.
     """
 
@@ -96,6 +97,7 @@ class Calibrated:
     everything: Realised
     reference_cost_nano_usd: float | None
     repeated: int = 0
+    too_small: tuple[Found, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -126,7 +128,8 @@ def calibrate_policy(
         held: the earlier contents of the policy directory: the questions that made the policy, which are refused, and
             the path. The path is used again if it was ordered for this promise. Otherwise its questions order a new
             path if the log has all of them; if not, the old path is tested as it is.
-        allow_everything: if the questions are too few for a threshold, keep everything instead of failing.
+        allow_everything: if the questions are too few for a threshold, keep everything instead of failing; but not in
+            place of a segment's threshold.
         today: the day of the certificates, UTC; the same day, data and seed give the same bytes.
         unknown: the number of questions already left out of the tables (`guarantees.base.Kind.looked_at`).
 
@@ -136,8 +139,8 @@ def calibrate_policy(
     Raises:
         UsageError: the log cannot calibrate this policy: the policy has seen it, it is of another cascade, or it lacks
             something that is needed.
-        NotCertifiedError: the questions are too few, or the policy misses too many at every threshold; `needed_n` says
-            how many would be enough.
+        NotCertifiedError: the questions are too few, those of every segment with promises by segment, or the policy
+            misses too many at every threshold; `needed_n` says how many would be enough.
 
     Reference: `conformal.calibrate`, `conformal.risk` and `conformal.ltt`, by kind; `design/certificates.md`.
     """
@@ -148,9 +151,11 @@ def calibrate_policy(
     chosen = _chosen(rows.table, policy, guarantee, before, Draw(_SELECTION, seed))
     groups = one_a_group(rows.table, separate=guarantee.by_segment, seed=seed).n
     sample = sample_of(chosen.table, policy)
-    found = guarantee.rules.calibrate(sample, guarantee, chosen.path)
+    found, too_small = certifiable(guarantee.rules.calibrate(sample, guarantee, chosen.path), guarantee)
     if guarantee.single:
         check_told(found, chosen.table)
+    if not found:
+        raise _none_large(too_small, guarantee)
     _demand(found, chosen, guarantee, groups, allow_everything=allow_everything)
     day = today or datetime.now(UTC).date()
     dates = day.isoformat(), expiry(day, expires_days)
@@ -161,11 +166,12 @@ def calibrate_policy(
     return replace(
         report(sample, found, replace(artifact, files=before.files), guarantee),
         repeated=rows.repeated,
+        too_small=tuple(too_small),
         notes=(
             *(one.removesuffix(".") for one in said),
             *priced_said(chosen.table),
             *chosen.notes,
-            *_pooled(found, chosen.table, guarantee),
+            *_about_small(too_small),
             *_guessed(sample, guarantee),
         ),
     )
@@ -186,11 +192,31 @@ def _chosen(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: P
     return chosen._replace(table=one_a_group(chosen.table, separate=guarantee.by_segment, seed=draw.seed or 0))
 
 
-def _pooled(found: Sequence[Found], table: EpisodeTable, guarantee: Guarantee) -> Iterator[str]:
-    """Yield a note if promises by segment were requested and no segment has enough questions."""
-    many = len(set(table.segments))
-    if guarantee.by_segment and many > 1 and all(one.segment is None for one in found):
-        yield f"no segment has enough questions for a promise of its own: {many} segments are pooled"
+def certifiable(every: Sequence[Found], guarantee: Guarantee) -> tuple[list[Found], list[Found]]:
+    """Return the thresholds that get a certificate, and those of segments that are too small for one."""
+    if not guarantee.by_segment:
+        return list(every), []
+    return [one for one in every if not one.keeps_everything], [one for one in every if one.keeps_everything]
+
+
+def _about_small(too_small: Sequence[Found]) -> Iterator[str]:
+    """Yield a note on the segments with too few questions: how many each has, and how many it needs."""
+    if too_small:
+        few = f"segments with fewer than {_most_needed(too_small)} calibration questions"
+        yield f"{few} are not certified, so the guide answers their requests: {_each_n(too_small)}"
+
+
+def _each_n(found: Sequence[Found]) -> str:
+    return _named([f"{one.segment} ({one.n})" for one in found])
+
+
+def _none_large(too_small: Sequence[Found], guarantee: Guarantee) -> NotCertifiedError:
+    """Return the error for promises by segment if no segment has enough questions."""
+    if not too_small:
+        return NotCertifiedError(_not_certified(guarantee, "no calibration question names its segment"))
+    why = _not_certified(guarantee, f"every segment has too few calibration questions: {_each_n(too_small)}")
+    needed = _most_needed(too_small)
+    return NotCertifiedError(f"{why} {needed} of one segment would be enough.", needed_n=needed, why=why)
 
 
 def _guessed(sample: Sample, guarantee: Guarantee) -> Iterator[str]:
@@ -331,32 +357,20 @@ def _demand(
     table, besides = chosen.table, "".join(f" {note[:1].upper()}{note[1:]}." for note in chosen.notes)
     refused = [one for one in found if one.refused is not None]
     if refused:
-        said = "; ".join(f"{_whom(one, table, guarantee)}{one.refused}" for one in refused)
+        said = "; ".join(f"{'' if one.segment is None else f'segment {one.segment}: '}{one.refused}" for one in refused)
         needed = _most_needed(refused)
         chance = min((one.chance for one in refused if one.chance is not None), default=None)
         would = "" if needed is None else f" {_would_do(needed, chance, chosen.table.n, logged)}"
         why = f"{_not_certified(guarantee, said)}{besides}"
         raise NotCertifiedError(f"{why}{would}", needed_n=needed, chance=chance, why=why)
-    # A group without logged questions keeps everything in any case; its certificate says so.
-    few = [one for one in found if one.keeps_everything and one.rows.any() and not allow_everything]
+    few = [one for one in found if one.keeps_everything and not allow_everything]
     if few:
         each = ", one of each group," if (table.drawn_from > 1).any() else ""
-        said = "; ".join(
-            f"{_whom(one, table, guarantee)}{one.n} calibration questions{each} are too few" for one in few
-        )
+        said = "; ".join(f"{one.n} calibration questions{each} are too few" for one in few)
         needed = _most_needed(few)
         would = "" if needed is None else f" {needed} would be enough."
         why = _not_certified(guarantee, said)
         raise NotCertifiedError(f"{why}{would} {_KEEP_ALL}", needed_n=needed, why=why, advice=_KEEP_ALL)
-
-
-def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
-    if not guarantee.by_segment:
-        return ""
-    if found.segment is not None:
-        return f"segment {found.segment}: "
-    others = sorted({table.segments[row] or "none" for row in np.flatnonzero(found.rows)})
-    return f"all other segments ({_named(others)}): "
 
 
 def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
@@ -418,15 +432,14 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
             k=found.k,
             kappa=found.kappa,
             abstain_below=found.abstain_below,
-            pool=asked.by_segment and found.segment is None,
             keeps_everything=found.keeps_everything,
             data_sha256=frame.data_sha256,
             policy_sha256=frame.policy_sha256,
             made_for=frame.made_for,
             created=frame.created,
             expires=frame.expires,
-            assumptions=tuple(_assumptions(found, frame)),
-            segment=found.segment if asked.by_segment else None,
+            assumptions=tuple(_assumptions(frame)),
+            segment=found.segment,
             unit="group" if frame.drawn else "question",
             reference=None if frame.truth is None else frame.truth.reference,
             comparator=None if frame.truth is None else frame.truth.comparator,
@@ -434,7 +447,7 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
     )
 
 
-def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
+def _assumptions(frame: _Frame) -> Iterator[str]:
     asked = frame.guarantee
     what = "groups of questions" if frame.drawn else "questions"
     if asked.delta is None:
@@ -456,8 +469,6 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
     yield from asked.rules.assumptions
     if asked.abstain:
         yield "Serving nothing is no error."
-    if asked.by_segment and found.segment is None:
-        yield "It speaks of all segments that have no certificate of their own, taken together."
     if _form_unsaid(frame.made_for.get("requests")):
         yield "Fresh questions are asked as the log's were: in cascade's prompt or as chat requests, it does not say."
     unseen = unknown(frame.made_for)
@@ -477,7 +488,8 @@ def _form_unsaid(requests: Mapping[str, Any] | None) -> bool:
 def report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, guarantee: Guarantee) -> Calibrated:
     """Return the certified policy, with its figures on the questions of a sample at the thresholds found."""
     table, played = sample.table, play_found(sample, found)
-    whole, everything = realised(table, played), realised(table, play_everything(sample))
+    covered = places([one.segment for one in found], table) >= 0
+    whole, everything = realised(table, played, covered), realised(table, play_everything(sample), covered)
     assert whole is not None  # noqa: S101 - there is a question
     assert everything is not None  # noqa: S101 - the same
     segments = [
@@ -492,7 +504,7 @@ def report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, gua
         selection=0 if artifact.path is None else len(artifact.seen.selection),
         realised=whole,
         everything=everything,
-        reference_cost_nano_usd=reference_cost(table),
+        reference_cost_nano_usd=reference_cost(table.take(covered)),
     )
 
 

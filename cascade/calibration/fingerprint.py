@@ -19,7 +19,7 @@ from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import get
-from cascade.guarantees.certificate import UNWATCHED, digest, of_segment, shortfalls
+from cascade.guarantees.certificate import digest, of_segment, shortfalls
 from cascade.money import Price, exact_dollars
 from cascade.policies.artifact import PolicyArtifact
 from cascade.safety import read_bounded, redact
@@ -515,8 +515,6 @@ def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate])
             yield f"guarantee.audit: audits cost money and would not count: {kind} is not a promise on single questions"
         if "monitor" in wanted.model_fields_set and not get(kind).monitored:
             yield f"guarantee.monitor: audits cannot monitor {kind}, which is not a promise on single questions"
-    if "monitor" in wanted.model_fields_set and certificates and all(one.pool for one in certificates):
-        yield f"guarantee.monitor: {UNWATCHED}"
 
 
 # --- The kinds of requests in a calibration set, for `policies.scope` ---

@@ -2,8 +2,7 @@
 
 An audit is a question that was run to its last step and judged. Whether it was missed is decided at the threshold of
 its segment's certificate, as the policy serves it; each certificate has its own monitor. The questions of a group are
-not independent, so only the first of them counts. A pool of small segments has no monitor: the shares of the segments
-differ between its audits and its calibration questions, so the two are not exchangeable.
+not independent, so only the first of them counts. Audits of segments without a certificate are left out.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class Watched(NamedTuple):
         certificate: the certificate.
         audits: the number of audits that count.
         misses: how many of them were missed.
-        monitor: the evidence against the promise; None for a pool, which is reported only.
+        monitor: the evidence against the promise.
     """
 
     certificate: Certificate
     audits: int
     misses: int
-    monitor: Monitor | None
+    monitor: Monitor
 
 
 class Watch(NamedTuple):
@@ -67,6 +66,7 @@ class Watch(NamedTuple):
         uncounted: audits of questions that the promise does not cover (`guarantees.base.Kind.counted`).
         again: audits of a group that has already been counted.
         missing: audits without a result: a call failed, or a step was of a kind that no calibration question had.
+        uncovered: audits of segments without a certificate.
         odd: audits with a step that lacks an answer or a signal as some calibration questions did (`policies.scope`).
         odd_before: an upper bound on the same for the calibration questions, and their number; (0, 0) if not recorded.
         changed: differences between the audited cascade and that of the certificates, a sentence each.
@@ -84,6 +84,7 @@ class Watch(NamedTuple):
     again: int
     changed: tuple[str, ...]
     missing: int = 0
+    uncovered: int = 0
     odd: int = 0
     odd_before: tuple[int, int] = (0, 0)
 
@@ -105,7 +106,7 @@ class Watch(NamedTuple):
     @property
     def alarmed(self) -> tuple[Watched, ...]:
         """The results with an alarm."""
-        return tuple([one for one in self.watched if one.monitor is not None and one.monitor.alarmed])
+        return tuple([one for one in self.watched if one.monitor.alarmed])
 
 
 class Logged(NamedTuple):
@@ -161,7 +162,7 @@ def watch(
     counted = get(artifact.certificates[0].kind).counted(table) & ~beyond
     place = places([one.segment for one in artifact.certificates], table)
     missed = _missed(sample, artifact.certificates, place)
-    share, held = level / sum(not one.pool for one in artifact.certificates), frozenset(artifact.questions)
+    share, held = level / len(artifact.certificates), frozenset(artifact.questions)
     before = None if artifact.unanswered is None else (artifact.unanswered, max(len(held), artifact.unanswered))
     first = _first_of_group(table, place, counted)
     watched = [
@@ -180,6 +181,7 @@ def watch(
         again=int(np.count_nonzero(counted & ~first)),
         changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
         missing=audits.failed + int(np.count_nonzero(beyond)),
+        uncovered=int(np.count_nonzero(place < 0)),
         odd=int(np.count_nonzero(odd(walked, scope))),
         odd_before=scope.calibrated,
     )
@@ -225,8 +227,6 @@ def _check(certificates: Sequence[Certificate]) -> None:
     kind = certificates[0].kind
     if not get(kind).monitored:
         raise UsageError(f"Audits count misses, and {kind} is not a promise about misses: audits cannot monitor it.")
-    if all(one.pool for one in certificates):
-        raise UsageError("The certificate covers small segments taken together, which audits cannot monitor.")
 
 
 def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) -> Bools:
@@ -241,8 +241,6 @@ def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) ->
 
 def _watched(certificate: Certificate, level: float, missed: Bools) -> Watched:
     misses = int(np.count_nonzero(missed))
-    if certificate.pool:
-        return Watched(certificate, missed.size, misses, None)
     assert certificate.alpha is not None  # noqa: S101 - all kinds that are monitored have one
     monitor = Monitor.start(
         alpha=certificate.alpha,

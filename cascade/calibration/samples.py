@@ -184,8 +184,8 @@ def _hash(text: str) -> str:
 def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
     """Return the number of the promise that applies to each question, int64 (n,), if each promise is for a segment.
 
-    The promise of the question's segment applies, else the promise named None, which is for all other segments. If
-    there is neither, the number is −1, and every answer of every step is kept.
+    The promise of the question's segment applies, else the promise named None, which is for all segments. If there is
+    neither, the number is −1: no promise applies.
     """
     numbers = {name: number for number, name in enumerate(names)}
     found = {segment: of_segment(numbers, segment) for segment in set(table.segments)}

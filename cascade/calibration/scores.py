@@ -332,9 +332,9 @@ def _levels_at(table: EpisodeTable, scores: ScoreArrays, each: Sequence[Threshol
 
 
 def play_found(sample: Sample, found: Sequence[Found]) -> Played:
-    """Return a policy's results at the thresholds found, each question at that of its segment."""
-    place = places([one.segment for one in found], sample.table)  # there is always one for all others
-    each = [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in found]
+    """Return a policy's results at the thresholds found, each question at that of its segment, else keeping all."""
+    place = places([one.segment for one in found], sample.table)
+    each = [*(Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in found), EVERYTHING]
     return play(sample.table, sample.scores, [each[number] for number in place.tolist()])
 
 

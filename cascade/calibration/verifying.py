@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.calibrating import looked_at, ordering
+from cascade.calibration.calibrating import certifiable, looked_at, ordering
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
 from cascade.calibration.samples import absent, among, data_sha256, joined, once, one_a_group, places, tied
 from cascade.calibration.scores import Sample, check_fits, sample_of
@@ -206,7 +206,7 @@ def _recalibrated(artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, t
         said = f"the log holds all calibration questions, but their {other} have changed"
         return Check("threshold", ok=False, said=said)
     try:
-        found = wanted.rules.calibrate(sample_of(table, policy), wanted, artifact.path)
+        found, _ = certifiable(wanted.rules.calibrate(sample_of(table, policy), wanted, artifact.path), wanted)
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
     wrong = [*_deviations(artifact.certificates, found), *_unanswered(artifact, table)]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cascade.conformal.served import PathPoint, served_losses
     from cascade.conformal.split import (
         Calibration,
-        SegmentCalibration,
         calibrate,
         calibrate_segments,
         covered_at,
@@ -38,8 +37,7 @@ _HOMES = {
     "ltt": "PathResult learn_then_test",
     "monitor": "Monitor",
     "served": "PathPoint served_losses",
-    "split": "Calibration SegmentCalibration calibrate calibrate_segments "
-    "covered_at critical_kappa critical_values needed_n",
+    "split": "Calibration calibrate calibrate_segments covered_at critical_kappa critical_values needed_n",
 }
 
 __all__ = [
@@ -50,7 +48,6 @@ __all__ = [
     "PathPoint",
     "PathResult",
     "ScoreArrays",
-    "SegmentCalibration",
     "StepArrays",
     "calibrate",
     "calibrate_segments",

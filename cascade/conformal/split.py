@@ -9,27 +9,18 @@ A question's critical value kappa*(q) is the highest threshold at which a right 
 (`critical_kappa`); it is +∞ if the question is covered at every threshold. Any decision rule whose set of answers grows
 as a threshold falls has critical values, and `calibrate` computes a threshold from them.
 
-`calibrate_segments` makes a promise for each segment of questions (a tenant, a task, a language). It pools small
-segments and stays exact. Let m be the least number of exchangeable questions, including the fresh one, that can certify
-alpha: ⌊alpha·m⌋ ≥ 1. All n + 1 questions together, including the fresh one, determine each question's *category*: its
-own segment if the segment has at least m questions, otherwise the pool of all smaller segments. Then Pr[fresh question
-missed | its category] ≤ alpha, because the categories depend on the multiset of labels and not on which question is the
-fresh one (`design/calibration.md`). So the threshold for a fresh question of segment g comes from g's own n_g questions
-if n_g + 1 ≥ m, and otherwise from every segment h with n_h ≤ m − 1. A segment of exactly m − 1 questions is large for
-its own questions and part of the pool for those of others. The pool's promise is for its questions taken together, not
-for each of its segments. With delta there is no pool, because the pool's mixture is not the distribution of any of its
-segments: small segments keep everything.
+`calibrate_segments` makes a promise for each segment of questions (a tenant, a task, a language), from its own
+questions alone. A segment with too few questions for alpha gets no threshold (`design/calibration.md`).
 
-References: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World (2005), Mondrian predictors (section 4.5);
-pooling is exact because the taxonomy depends on the whole multiset. Angelopoulos et al., Conformal risk control (2022),
-0/1 loss.
+References: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World (2005), Mondrian predictors (section 4.5).
+Angelopoulos et al., Conformal risk control (2022), 0/1 loss.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -380,29 +371,6 @@ def _checked(
 _QUOTED = 3  # labels that an error shows
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentCalibration:
-    """A threshold for every segment: from its own questions, or from a pool if they are too few.
-
-    Attributes:
-        by_segment: the calibration that serves each segment of the data; for a small segment, the pool's.
-        pooled: the calibration of the pool. It keeps everything if the pool itself is too small. None with delta.
-        pooled_segments: the segments of the data that are too small for a threshold of their own, sorted. The pool
-            serves them; with delta they keep everything.
-        unknown: the calibration that serves a question of an unknown segment, or of none: the pool's. With delta it
-            keeps everything.
-    """
-
-    by_segment: Mapping[str, Calibration]
-    pooled: Calibration | None
-    pooled_segments: tuple[str, ...]
-    unknown: Calibration
-
-    def of(self, segment: str | None) -> Calibration:
-        """Return the calibration that serves a question of this segment; None means a question without a segment."""
-        return self.unknown if segment is None else self.by_segment.get(segment, self.unknown)
-
-
 def calibrate_segments(
     critical_values: ArrayLike,
     segments: Sequence[str | None],
@@ -411,19 +379,18 @@ def calibrate_segments(
     delta: float | None = None,
     groups: Sequence[Hashable] | None = None,
     seed: int = 0,
-) -> SegmentCalibration:
-    """Return a threshold for each segment of questions.
+) -> dict[str, Calibration]:
+    """Return the calibration of each segment of questions, from its own questions alone, sorted by name.
 
     Guarantee: let the n calibration questions and a fresh one be exchangeable together with their segments, used for
     nothing else before. Without delta, a fresh question is missed with probability at most alpha, given that it belongs
-    to a particular segment with its own threshold, and also given that it belongs to the rest: small segments, segments
-    never seen, and no segment at all (proof: `design/calibration.md`). With delta, for independent questions, a
-    segment's threshold misses more than alpha of its questions with probability at most delta; this holds for each
-    segment, not for all segments at once.
+    to a particular segment with a threshold. With delta, for independent questions, a segment's threshold misses more
+    than alpha of its questions with probability at most delta; this holds for each segment, not for all segments at
+    once. A segment with too few questions has no threshold (`Calibration.keeps_everything`).
 
     Args:
         critical_values: n numbers; ±∞ allowed (`calibrate`).
-        segments: n labels; a question with None is always in the pool.
+        segments: n labels; a question with None belongs to no segment and is left out.
         alpha: the share of each segment's questions that may be missed, 0..1.
         delta: the probability that a segment's calibration misleads; for K segments together use delta/K.
         groups: n labels, if questions belong together; one question of each group in each segment counts, drawn at
@@ -435,8 +402,8 @@ def calibrate_segments(
 
     >>> values = [0.31, 0.12, 0.55, 0.47, 0.93, 0.28, 0.76, 0.64]
     >>> found = calibrate_segments(values, ["de", "de", "de", "de", "fr", "fr", "it", "it"], alpha=0.25)
-    >>> found.of("de").kappa, found.pooled_segments, found.of("fr").kappa, found.of("es").n
-    (0.12, ('fr', 'it'), 0.28, 4)
+    >>> found["de"].kappa, found["fr"].keeps_everything, found["fr"].n, found["fr"].needed_n
+    (0.12, True, 2, 3)
     """
     n = calibrate(critical_values, alpha, delta=delta).n  # also checks them
     values = np.asarray(critical_values, dtype=np.float64)
@@ -447,24 +414,11 @@ def calibrate_segments(
         chosen = one_of_each(keys, seed=seed)
         values, segments, n = values[chosen], [segments[row] for row in chosen.tolist()], chosen.size
     rows = _rows_by_segment(segments, n)
-    needed = needed_n(alpha, delta) if alpha > 0 else n + 1
-    large = {name: at for name, at in rows.items() if name is not None and at.size >= needed}
-    own = {name: _of_rows(values, [at], alpha, delta) for name, at in large.items()}
-    small = tuple(sorted(name for name in rows if name is not None and name not in own))
-    if delta is not None:
-        everything = {name: _of_rows(values, [rows[name]], alpha, delta) for name in small}
-        return SegmentCalibration(own | everything, None, small, calibrate([], alpha, delta=delta))
-    pool = [at for name, at in rows.items() if name is None or at.size <= needed]
-    pooled = _of_rows(values, pool, alpha, None)
-    return SegmentCalibration(own | dict.fromkeys(small, pooled), pooled, small, pooled)
+    return {name: calibrate(values[rows[name]], alpha, delta=delta) for name in sorted(rows)}
 
 
-def _of_rows(values: Floats, rows: Iterable[Ints], alpha: float, delta: float | None) -> Calibration:
-    return calibrate(values[np.concatenate([np.zeros(0, dtype=np.int64), *rows])], alpha, delta=delta)
-
-
-def _rows_by_segment(segments: Sequence[object], n: int) -> dict[str | None, Ints]:
-    """Return which rows belong to each label, in the order of first appearance."""
+def _rows_by_segment(segments: Sequence[object], n: int) -> dict[str, Ints]:
+    """Return which rows belong to each segment."""
     if len(segments) != n:
         raise UsageError(f"There are {n} critical values, but {len(segments)} segments.")
     codes: dict[Any, int] = {}
@@ -475,4 +429,5 @@ def _rows_by_segment(segments: Sequence[object], n: int) -> dict[str | None, Int
         raise UsageError(f"A segment must be a text, or None for a question without one; not {shown}.")
     order = np.argsort(code, kind="stable")
     ends = np.cumsum(np.bincount(code, minlength=len(codes)))
-    return dict(zip(codes, np.split(order, ends[:-1]), strict=True)) if n else {}
+    rows = zip(codes, np.split(order, ends[:-1]), strict=True) if n else ()
+    return {name: own for name, own in rows if name is not None}

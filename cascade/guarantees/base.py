@@ -317,7 +317,7 @@ class Kind(ABC):
 
     @abstractmethod
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
-        """Return the thresholds that can be certified: one, or one per segment and one for all other segments.
+        """Return the threshold to certify, or one for each segment, where too few questions keep everything.
 
         Args:
             sample: the calibration questions.

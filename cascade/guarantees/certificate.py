@@ -30,14 +30,10 @@ ID_LENGTH = 16
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-UNWATCHED = "its certificate covers small segments taken together, which audits cannot monitor"
-"""Why a pool has no monitor: its segments have other shares among the audits than among the calibration questions."""
-
-
 def of_segment(held: Mapping[str | None, _T], segment: str | None) -> _T | None:
-    """Return the entry of a segment, else that of all other segments (key None), else None.
+    """Return the entry of a segment, else that of all segments (key None), else None.
 
-    >>> of_segment({"law": 1, None: 2}, "law"), of_segment({"law": 1, None: 2}, "art"), of_segment({"law": 1}, "art")
+    >>> of_segment({"law": 1}, "law"), of_segment({None: 2}, "art"), of_segment({"law": 1}, "art")
     (1, 2, None)
     """
     return held.get(segment, held.get(None))
@@ -163,7 +159,6 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "k": (_maybe(_is_int), "a whole number or null"),
     "kappa": (_is_number, 'a number, "inf" or "-inf"'),
     "abstain_below": (_maybe(_is_number), 'a number, "inf", "-inf" or null'),
-    "pool": (_is_bool, "true or false"),
     "keeps_everything": (_is_bool, "true or false"),
     "data_sha256": (_is_sha256, "64 hex digits"),
     "policy_sha256": (_is_sha256, "64 hex digits"),
@@ -245,8 +240,6 @@ def _value_problems(certificate: Certificate) -> Iterator[str]:
         share = getattr(certificate, name)
         if share is not None and not 0 < share < 1:
             yield f"{name}: {share:g} does not lie between 0 and 1"
-    if certificate.pool and certificate.segment is not None:
-        yield f"pool: the certificate is for {certificate.segment} alone"
     if certificate.expires is not None and certificate.expires < certificate.created:
         yield f"expires: {certificate.expires} is before {certificate.created}, the day it was made"
 
@@ -304,10 +297,9 @@ no step would have given one. That is a mean over calibrations: a single one, of
 is not counted as a miss.
     """
     if certificate.keeps_everything:
-        few = f"{certificate.n} calibration questions were too few for any threshold."
         return (
-            f"{_whom(certificate)}every answer of every step is kept, so that no threshold can miss one. "
-            f"{few if certificate.n else 'No calibration question belongs here.'}"
+            "every answer of every step is kept, so that no threshold can miss one. "
+            f"{certificate.n} calibration questions were too few for any threshold."
         )
     kind = get(certificate.kind)
     if is_reference and kind.reference_keeps_it:
@@ -316,8 +308,6 @@ is not counted as a miss.
 
 
 def _whom(certificate: Certificate) -> str:
-    if certificate.pool:
-        return "For all segments without a certificate of their own, taken together: "
     return "" if certificate.segment is None else f"For segment {certificate.segment}: "
 
 
@@ -331,8 +321,7 @@ def _caveat(certificate: Certificate) -> str:
             f"would certify a threshold that breaks this promise.{_besides(one)}"
         )
     nothing = f"A calibration that certifies nothing is not counted as a {get(one.kind).worst}."
-    # The segments of a pool may have different miss rates, so the distribution of its coverage is unknown.
-    if one.k is None or one.pool:
+    if one.k is None:
         return f"That is a mean over calibrations on {n}: a single one may fall short of it. {nothing}"
     a, b = one.n + 1 - one.k, one.k
     mean, spread = a / (a + b), math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))

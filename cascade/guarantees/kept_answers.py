@@ -45,7 +45,7 @@ class KeptAnswers(Kind):
         return np.where(hopeless(table.arrays), 0.0, 1.0 - in_set)
 
     def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
-        """Return the k-th lowest critical value, for each segment if the promises are by segment.
+        """Return the k-th lowest critical value, for each named segment if the promises are by segment.
 
         A question whose record ends early without a right answer may be solvable. It counts as missed at every
         threshold. This never raises the threshold: with j such questions among n, the rank rises by at most j,
@@ -55,13 +55,9 @@ class KeptAnswers(Kind):
         critical, alpha, counted = _critical(sample), guarantee.alpha or 0.0, self.counted(sample.table)
         if not guarantee.by_segment:
             return [_found(calibrate(critical[counted], alpha, delta=guarantee.delta), None, counted)]
-        names = sample.table.segments
-        segments = np.array(names, dtype=object)
-        some = calibrate_segments(critical[counted], list(segments[counted]), alpha, delta=guarantee.delta)
-        own = [name for name in some.by_segment if name not in set(some.pooled_segments)]
-        found = [_found(some.by_segment[name], name, counted & (segments == name)) for name in sorted(own)]
-        rest = counted & ~np.array([name in set(own) for name in names], dtype=np.bool_)
-        return [*found, _found(some.unknown, None, rest)]
+        names = np.array(sample.table.segments, dtype=object)
+        each = calibrate_segments(critical[counted], list(names[counted]), alpha, delta=guarantee.delta)
+        return [_found(one, name, counted & (names == name)) for name, one in each.items()]
 
     def certain_loss(self, n: int, alpha: float, delta: float | None) -> float:
         """Return the share of n critical values that may lie below the threshold."""

@@ -45,9 +45,6 @@ def on_share(one: Certificate, seen: Misses) -> Told:
 
     A question that may be lost, because the log lacks a call or a judgement there, counts for the promise in one test
     and against it in another: if the two differ, the log decides nothing, and the check fails.
-
-    A pool of small segments is reported but not tested: its promise is about one fresh question, and the segments'
-    shares may differ between many fresh questions and the calibration questions.
     """
     m, losses = int(np.count_nonzero(seen.counted)), int(np.count_nonzero(seen.surely & seen.counted))
     most = int(np.count_nonzero((seen.missed | seen.surely) & seen.counted))
@@ -58,8 +55,6 @@ def on_share(one: Certificate, seen: Misses) -> Told:
     if most > losses:
         said += f", and of {most - losses} more it is unknown, since the log lacks a call or a judgement there"
     said += f": a rate above {low:.4f} and below {high:.4f}, each at 95 %"
-    if one.pool:
-        return Told(ok=True, said=f"{said}; small segments together, reported only")
     assert one.alpha is not None  # noqa: S101 - it promises a share
     least, worst = (_share_p_value(one, one.alpha, count, m) for count in (losses, most))
     promised = f"alpha {one.alpha:g}"

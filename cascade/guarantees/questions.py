@@ -175,7 +175,7 @@ class Found(NamedTuple):
     """A threshold and the details of its calibration.
 
     Attributes:
-        segment: the segment that it serves; None: all questions that no other threshold serves.
+        segment: the segment that it serves; None: all questions.
         rows: bool (n,), the calibration questions that it serves.
         n: the number of questions that set it.
         kappa: the threshold.

@@ -239,7 +239,7 @@ class CalibratedPolicy(Policy):
     """A policy's scores at a certified threshold: one for all questions, or one for each segment.
 
     If the certificate keeps everything, every score is +∞: all steps are paid, all answers kept. `segments` has the
-    threshold of each, and `threshold` that of all other questions.
+    threshold of each; other questions then keep everything.
     """
 
     inner: Policy
@@ -262,7 +262,7 @@ class CalibratedPolicy(Policy):
         return self.threshold.keeps_everything
 
     def for_segment(self, segment: str | None) -> CalibratedPolicy:
-        """Return the policy at the threshold of a segment, or else at that of all other questions."""
+        """Return the policy at the threshold that serves a segment; keeping everything if there is none."""
         threshold = of_segment(self.segments, segment) or (EVERYTHING if self.segments else self.threshold)
         return self if threshold == self.threshold else replace(self, threshold=threshold)
 
@@ -317,7 +317,7 @@ class PolicyArtifact:
         path: the points that a guarantee on the single answer tests in order: from those that answer nothing, over
             those that answer everything, to the cheap ones.
         ordered_for: the guarantee, share and seed for which the path was ordered; None if unknown.
-        certificates: one for all questions, or one for each segment and one without a name for all other segments.
+        certificates: one for all questions, or one for each segment that has enough questions.
         questions: the questions that the certificates were made from, sorted.
         asked: the requested guarantee; None if unknown.
         unanswered: the number of calibration questions that no step answers rightly, which most promises do not cover;

@@ -155,10 +155,9 @@ def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> It
     """Yield where a certificate promises something other than the request."""
     for place, one in enumerate(certificates):
         wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha")}
-        wanted |= {"pool": asked.by_segment and one.segment is None}
-        wanted |= {"segment": one.segment if asked.by_segment else None, "delta": asked.delta}
-        wanted |= {} if asked.abstain else {"abstain_below": None}
+        wanted |= {"delta": asked.delta} if asked.abstain else {"delta": asked.delta, "abstain_below": None}
         differ = [f"{name} is {getattr(one, name)}" for name, value in wanted.items() if getattr(one, name) != value]
+        differ += [f"segment is {one.segment}"] if asked.by_segment == (one.segment is None) else []
         if differ:
             yield f"certificates[{place}]: it differs from the request: {', '.join(differ)}"
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.forks import after_fork
-from cascade.guarantees.certificate import UNWATCHED
 from cascade.money import exact_dollars
 from cascade.types import Certificate
 
@@ -217,7 +216,7 @@ class CertificateMonitors:
 
     def share(self, certificates: Iterable[Certificate]) -> None:
         """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
-        monitored = {one.calibration_id for one in certificates if not one.pool}
+        monitored = {one.calibration_id for one in certificates}
         with self._lock:
             self._level = self._asked.monitor.level / max(len(monitored), 1)
             again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
@@ -236,8 +235,6 @@ class CertificateMonitors:
             known = self._known.get(name, UNAUDITED)
             if known.monitor is None:
                 known = replace(known, monitor=self._new_monitor(certificate))
-            if known.monitor is None:
-                return AuditOutcome(missed, counted=False, reason=UNWATCHED)
             if known.alarm is not None:
                 return AuditOutcome(missed, counted=False, reason="its certificate was withdrawn in the meantime")
             heard = self._heard.setdefault(name, set())
@@ -284,14 +281,8 @@ class CertificateMonitors:
                 *(name, now.odd.misses if now.odd else 0, now.odd.audits if now.odd else 0, before, n),
             )
 
-    def _new_monitor(self, certificate: Certificate) -> Monitor | None:
-        """Return a monitor at its share of the level.
-
-        A pool has none: its audits mix small segments in other proportions than its calibration questions do, so the
-        two are not exchangeable.
-        """
-        if certificate.pool:
-            return None
+    def _new_monitor(self, certificate: Certificate) -> Monitor:
+        """Return a monitor at its share of the level."""
         from cascade.conformal.monitor import Monitor
 
         return Monitor.start(

@@ -185,8 +185,8 @@ def allowed_by(parts: Divided, guarantee: Guarantee) -> float:
     """Return the mean loss that the calibration part will allow, over the questions that the promise covers.
 
     With a promise for each segment, the mean is over the thresholds, each weighted by the questions that it covers. A
-    segment that is too small for a threshold joins the pool or, with delta, allows no loss. The number of calibration
-    questions that count is estimated from the training questions, since the questions set aside are not read.
+    segment that is too small for a threshold is left out. The number of calibration questions that count is estimated
+    from the training questions, since the questions set aside are not read.
     """
     sizes = _sizes(parts, guarantee)
     if len(sizes) == 1:
@@ -203,11 +203,10 @@ def _sizes(parts: Divided, guarantee: Guarantee) -> list[int]:
     if not guarantee.by_segment:
         return [_counted(parts.calibration.n, len(set(training.groups)), counts, needed)]
     sizes = list[int]()
-    for name, n in sorted(Counter(names).items(), key=lambda one: one[0] or ""):
+    for name, n in sorted(Counter(one for one in names if one is not None).items()):
         own = counts[[one == name for one in training.segments]] if training.n else counts
         sizes.append(_counted(n, own.size, own if own.size else counts, needed))
-    large, small = [n for n in sizes if n >= needed], [n for n in sizes if n < needed]
-    return large + ([sum(small)] if guarantee.delta is None else small)
+    return [n for n in sizes if n >= needed]
 
 
 def _counted(n: int, others: int, counts: Bools, needed: int) -> int:

@@ -114,23 +114,32 @@ def _missed(kind: str, answer: Answer, not_covered: bool, right: bool) -> bool:
     return (answer.text is not None and not right) if kind == "error" else not_covered
 
 
-def test_segments_are_served_at_their_own_thresholds(demo: Demo, tmp_path: Path) -> None:
+def test_segments_are_served_at_their_own_thresholds_and_small_ones_by_the_guide(demo: Demo, tmp_path: Path) -> None:
     section = policy_section(POLICY)
     config = load(settings())
-    segments = tuple(["long" if len(question.text) > 60 else "short" for question, _ in demo.questions])
+    segments = tuple(["long" if len(question.text) > 60 else "short" for question, _ in demo.questions[3:]])
+    segments = ("few",) * 3 + segments
     table = demo.table.take(np.ones(demo.table.n, dtype=np.bool_))
     object.__setattr__(table, "segments", segments)
     made = calibrate_policy(
         [table], policy_of(section), section, Guarantee("coverage", 0.04, by_segment=True), config=config
     )
     write(tmp_path, made.artifact)
+    assert [(one.segment, one.n, one.needed_n) for one in made.too_small] == [("few", 3, 24)]
+    assert made.realised.n == table.n - 3
     kappas = {one.segment: one.kappa for one in made.artifact.certificates}
-    assert {"long", "short"} <= set(kappas)
+    assert set(kappas) == {"long", "short"}
+    kappas["few"] = np.inf
     found = levels(table.arrays, table_scores(policy_of(section), table))
     wanted = rollout(table.arrays, found, np.array([kappas[segment] for segment in segments]))
     with replayed(demo, policy=str(tmp_path)) as orchestrator:
         for row, (question, _) in enumerate(demo.questions[:ASKED]):
             answer = orchestrator.ask(Question(question.text, question.context, segment=segments[row]))
+            if segments[row] == "few":
+                assert (answer.certificate, answer.uncovered is None, len(answer.steps)) == (None, False, 1)
+                assert answer.served is not None
+                assert answer.served[0].source == "guide"
+                continue
             assert answer.certificate is not None
             assert answer.certificate.segment == segments[row]
             assert (len(answer.steps), answer.cost_nano_usd) == (wanted.length[row], wanted.cost[row])

@@ -56,7 +56,6 @@ def test_a_guarantee_holds(name: str) -> None:
     [
         ("coverage", coverage.COVERAGE, ALPHAS),
         ("coverage", coverage.CONFIDENT, ALPHAS),
-        ("groups", "groups: the pool", ALPHAS),
         ("error", "error", ALPHAS),
         ("abstain", "error, abstaining", ALPHAS),
         ("regret", "regret", ALPHAS),

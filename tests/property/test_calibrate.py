@@ -87,12 +87,9 @@ def test_groups_are_calibrated_each_for_itself(
     shuffled = rows.copy()
     random.shuffle(shuffled)
     assert calibrate_segments([v for _, v in shuffled], [g for g, _ in shuffled], alpha, delta=delta) == found
-    assert set(found.by_segment) == {group for group, _ in rows if group is not None}
-    for name, served in found.by_segment.items():
-        own = calibrate([value for group, value in rows if group == name], alpha, delta=delta)
-        assert served == (own if name not in found.pooled_segments or delta is not None else found.pooled)
-        assert own.keeps_everything == (name in found.pooled_segments)
-    assert found.of(None) == found.of("unheard of") == found.unknown
+    assert list(found) == sorted({group for group, _ in rows if group is not None})
+    for name, served in found.items():
+        assert served == calibrate([value for group, value in rows if group == name], alpha, delta=delta)
 
 
 @given(st.integers(0, 400), st.integers(0, 400), ALPHA, st.integers(1, 999))

@@ -123,7 +123,9 @@ def outcome_of(case: Case, seed: int) -> dict[str, Any]:
     sample = _sample(drawn, case.scores.take(rows))
     if case.path == "strict":
         path = every_threshold(sample.levels)
-    about["found"] = [_figures(sample, one, asked) for one in asked.rules.calibrate(sample, asked, path)]
+    every = asked.rules.calibrate(sample, asked, path)
+    alone = [one for one in every if not asked.by_segment or not (one.segment is None or one.keeps_everything)]
+    about["found"] = [_figures(sample, one, asked) for one in alone]
     return about
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.api.promises import _warnings
+from cascade.api.promises import _warnings, calibrated_document
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
-from cascade.calibration.samples import data_sha256, once, selected
-from cascade.calibration.scores import sample_of
+from cascade.calibration.samples import data_sha256, once, places, selected
+from cascade.calibration.scores import reference_cost, sample_of
 from cascade.config import policy_section
 from cascade.conformal.arrays import rollout
 from cascade.conformal.ltt import chance_said
@@ -105,34 +105,45 @@ def test_a_record_that_ends_early_covers_no_more_than_the_whole_one() -> None:
     assert (after[cut.solvable] > -np.inf).any()
 
 
-def test_groups_have_thresholds_of_their_own_and_small_ones_share() -> None:
-    names = [("a", "b", "c", "d")[min(3, row // 60)] for row in range(185)]  # 60, 60, 60 and 5 of d
+def test_segments_have_thresholds_of_their_own_and_small_ones_are_not_certified() -> None:
+    names = [("a", "b", "c", "d")[min(3, row // 60)] for row in range(185)]  # 60, 60, 60 and 4 of d
     names[184] = "e"
-    done = certify(log(185, segments=names), by_segment=True, allow_everything=True)
+    table = log(185, segments=names)
+    done = certify(table, by_segment=True)
     found = {one.segment: one for one in done.artifact.certificates}
-    assert set(found) == {"a", "b", "c", None}
-    assert [found[name].n for name in ("a", "b", "c", None)] == [60, 60, 60, 5]
-    assert [found[name].keeps_everything for name in ("a", "b", "c", None)] == [False, False, False, True]
-    assert [one.rows for one in done.segments] == [60, 60, 60, 5]
+    assert [(name, one.n, one.keeps_everything) for name, one in found.items()] == [
+        ("a", 60, False),
+        ("b", 60, False),
+        ("c", 60, False),
+    ]
+    assert [(one.segment, one.n, one.needed_n) for one in done.too_small] == [("d", 4, 9), ("e", 1, 9)]
+    assert calibrated_document(done)["too_small"] == [
+        {"segment": "d", "n": 4, "needed_n": 9},
+        {"segment": "e", "n": 1, "needed_n": 9},
+    ]
+    (note,) = [one for one in done.notes if "not certified" in one]
+    assert "fewer than 9 calibration questions" in note
+    assert note.endswith("d (4), e (1)")
+    assert places([one.segment for one in done.artifact.certificates], table).tolist()[178:] == [2] * 2 + [-1] * 5
+    assert [one.rows for one in done.segments] == [60, 60, 60]
+    assert (done.n, done.realised.n, done.everything.n) == (185, 180, 180)
+    assert done.reference_cost_nano_usd == reference_cost(table.take(np.arange(180)))
     policy = done.artifact.calibrated(POLICY)
     assert policy.for_segment("d").keeps_everything
     assert policy.for_segment(None).keeps_everything
     assert policy.for_segment("b").kappa == found["b"].kappa
-    assert len({one.kappa for one in found.values()}) > 1
-    assert any("no certificate of their own" in said for said in found[None].assumptions)
+    assert len({one.kappa for one in found.values()}) == 3
 
 
-def test_groups_too_small_for_a_threshold_are_refused_unless_everything_may_be_kept() -> None:
-    names = ["a"] * 60 + ["b"] * 5
-    with pytest.raises(NotCertifiedError, match="5 calibration questions are too few") as error:
-        certify(log(65, segments=names), by_segment=True)
-    assert error.value.needed_n == 9
-    assert len(certify(log(65, segments=names), by_segment=True, allow_everything=True).segments) == 2
-
-
-def test_small_groups_are_named_where_their_pool_is_too_small() -> None:
-    with pytest.raises(NotCertifiedError, match=r"all other segments \(b, c\): 7 calibration questions"):
-        certify(log(67, segments=["a"] * 60 + ["b"] * 5 + ["c"] * 2), by_segment=True)
+@pytest.mark.parametrize("delta", [None, 0.1])
+@pytest.mark.parametrize("everything", [False, True])
+def test_nothing_is_certified_where_no_segment_is_large_enough(delta: float | None, everything: bool) -> None:
+    table = log(12, segments=["b"] * 8 + ["c"] * 2 + [None] * 2)
+    with pytest.raises(NotCertifiedError, match=r"calibration questions: b \(8\), c \(2\)\.") as error:
+        certify(table, by_segment=True, delta=delta, allow_everything=everything)
+    assert error.value.needed_n == (9 if delta is None else 22)
+    with pytest.raises(NotCertifiedError, match="no calibration question names its segment"):
+        certify(log(60), by_segment=True, delta=delta, allow_everything=everything)
 
 
 def test_no_group_is_cut_that_an_episode_ties_to_another_though_it_counts_for_nothing() -> None:
@@ -153,11 +164,10 @@ def test_no_group_is_cut_that_an_episode_ties_to_another_though_it_counts_for_no
     assert any("groups" in said for said in done.artifact.certificates[0].assumptions)
 
 
-def test_unknown_groups_keep_everything_where_none_is_small() -> None:
-    done = certify(log(60, segments=["a"] * 60), by_segment=True)
-    assert [one.segment for one in done.artifact.certificates] == ["a", None]
-    assert done.artifact.certificates[1].keeps_everything
-    assert done.segments[1].realised is None
+def test_questions_without_a_segment_are_not_certified() -> None:
+    done = certify(log(80, segments=["a"] * 60 + [None] * 20), by_segment=True)
+    assert [(one.segment, one.n) for one in done.artifact.certificates] == [("a", 60)]
+    assert (done.realised.n, done.too_small) == (60, ())
 
 
 # --- the single answer
@@ -302,6 +312,10 @@ def test_a_threshold_that_promises_nothing_is_no_threshold() -> None:
     stops = FixedPolicy(keep="base", depth=1)  # what the guide would have brought has the score −∞
     with pytest.raises(NotCertifiedError, match="missed at every threshold"):
         calibrate_policy([log(200)], stops, {"kind": "fixed"}, asked, allow_everything=True)
+    with pytest.raises(NotCertifiedError, match=r": segment a: \d+ of 100 .*; segment b: \d+ of 100 "):
+        calibrate_policy(
+            [log(200, segments=["a", "b"] * 100)], stops, {"kind": "fixed"}, replace(asked, by_segment=True)
+        )
 
 
 def test_a_path_on_which_nothing_passes_is_refused() -> None:

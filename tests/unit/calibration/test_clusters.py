@@ -117,10 +117,9 @@ def in_segments(n: int, names: str = "abc") -> Any:
 
 
 def test_each_segment_has_one_question_of_each_group() -> None:
-    done = calibrate_policy([in_segments(600)], POLICY, SECTION, Guarantee("coverage", 0.1, 0.1, by_segment=True),
-                            allow_everything=True)  # fmt: skip
+    done = calibrate_policy([in_segments(600)], POLICY, SECTION, Guarantee("coverage", 0.1, 0.1, by_segment=True))
     found = {one.segment: one for one in done.artifact.certificates}
-    assert set(found) == {"a", "b", "c", None}
+    assert set(found) == {"a", "b", "c"}
     assert {found[name].n for name in "abc"} == {150}
     assert "For segment a: " in statement(found["a"])
     assert "for this segment by itself" in statement(found["a"])

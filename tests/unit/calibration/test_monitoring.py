@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 
-from cascade.api.monitoring import says
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import Logged, logged, watch
 from cascade.config import policy_section
@@ -71,49 +69,18 @@ def test_data_sets_are_taken_together_in_the_order_of_asking() -> None:
 def test_a_question_is_held_against_the_threshold_of_its_group() -> None:
     rows = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
     guarantee = Guarantee("coverage", 0.1, by_segment=True)
-    artifact = calibrate_policy(tables_from_rows(rows), POLICY, SECTION, guarantee, allow_everything=True).artifact
+    artifact = calibrate_policy(tables_from_rows(rows), POLICY, SECTION, guarantee).artifact
     kappa = {one.segment: one.kappa for one in artifact.certificates}
     assert np.isinf(kappa["b"])
     assert kappa["a"] < 0.5
-    # a doubt of a half: group a goes on and is right, group b stops and is missed, who is unknown keeps everything
+    # a doubt of a half: group a goes on and is right, group b stops and is missed, no certificate covers a new one
     audits = hard_rows(30, range(30), about="audit", signals={"p_yes": 0.5})
     audits = [one | {"segment": ("a", "b", "new")[int(one["episode_id"][1:]) % 3]} for one in audits]
     found = watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
-    assert {one.certificate.segment: one.misses for one in found.watched} == {"a": 0, "b": 10, None: 0}
+    assert {one.certificate.segment: one.misses for one in found.watched} == {"a": 0, "b": 10}
     assert {one.audits for one in found.watched} == {10}
-    # all others together are no group whose audits are like its calibration questions
-    assert [one.certificate.segment for one in found.watched if one.monitor is None] == [None]
-    assert {one.monitor.level for one in found.watched if one.monitor} == {0.05 / 2}
-
-
-def pooled(n: int, groups: Sequence[str]) -> PolicyArtifact:
-    rows = [one | {"segment": groups[int(one["episode_id"][1:]) % len(groups)]} for one in hard_rows(n, range(0, n, 4))]
-    return calibrate_policy(
-        tables_from_rows(rows), POLICY, SECTION, Guarantee("coverage", 0.1, by_segment=True), allow_everything=True
-    ).artifact
-
-
-def test_a_pool_of_small_groups_is_not_watched() -> None:
-    # 12 groups of 5 have one threshold. A service that then asks after one of them alone need not keep the promise.
-    artifact = pooled(60, [f"g{number}" for number in range(12)])
-    (one,) = artifact.certificates
-    assert (one.pool, one.segment, one.n, one.k) == (True, None, 60, 6)
-    audits = [row | {"segment": "g0"} for row in hard_rows(40, range(40), about="audit")]
-    with pytest.raises(UsageError, match="small segments taken together, which audits cannot monitor"):
-        watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
-
-
-def test_a_pool_beside_groups_is_reported_and_takes_no_share_of_the_level() -> None:
-    artifact = pooled(60, ["a", "a", "a", "a", "s0", "a", "s1", "a", "s2", "a"])
-    assert [(one.segment, one.pool) for one in artifact.certificates] == [("a", False), (None, True)]
-    rows = [row | {"segment": "s0"} for row in hard_rows(40, range(40), about="audit", signals={"p_yes": 0.99})]
-    found = watch(artifact, POLICY, tables_from_rows(rows), logged(rows))
-    own, pool = found.watched
-    assert (own.audits, pool.audits, pool.misses, pool.monitor) == (0, 40, 40, None)
-    assert own.monitor is not None
-    assert own.monitor.level == 0.05
-    assert found.alarmed == ()
-    assert "40 of 40 audits missed (100.0%), reported only" in says(pool)
+    assert (found.audits, found.uncovered, found.uncounted) == (30, 10, 0)
+    assert {one.monitor.level for one in found.watched} == {0.05 / 2}
 
 
 def test_an_audit_without_the_reference_on_record_says_nothing_about_regret() -> None:

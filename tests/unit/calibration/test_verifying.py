@@ -152,28 +152,22 @@ def test_a_path_may_have_been_ordered_for_another_promise(tmp_path: Path) -> Non
     assert "this order is not recomputed" in said(missing, "path")[1]
 
 
-SMALL = {
-    "marginal": (Guarantee("coverage", 0.1, by_segment=True), [f"g{row // 3}" for row in range(60)]),
-    "pac": (Guarantee("coverage", 0.1, 0.1, by_segment=True), [f"g{row // 5}" for row in range(60)]),
-}
-
-
-@pytest.mark.parametrize("name", sorted(SMALL))
-def test_a_calibration_of_small_groups_alone_is_made_again(tmp_path: Path, name: str) -> None:
-    asked, groups = SMALL[name]
-    table = log(60, segments=groups)
-    artifact = made(tmp_path, table, asked, allow_everything=True)
-    assert [one.segment for one in artifact.certificates] == [None]  # nothing in it tells of groups but `pool`
+@pytest.mark.parametrize("delta", [None, 0.1])
+def test_segments_that_are_too_small_for_a_certificate_are_found_so_again(tmp_path: Path, delta: float | None) -> None:
+    table = log(60, segments=["a"] * 40 + [f"g{row // 3}" for row in range(20)])
+    artifact = made(tmp_path, table, Guarantee("coverage", 0.1, delta, by_segment=True))
+    assert [(one.segment, one.n) for one in artifact.certificates] == [("a", 40)]
+    assert len(artifact.questions) == 60
     verdict = verify(tmp_path, [table], TODAY)
     assert verdict.ok, verdict
     assert "the 60 questions that set it give the same" in said(verdict, "threshold")[1]
 
 
-def test_a_question_of_two_small_groups_counts_in_both_again(tmp_path: Path) -> None:
-    table = log(60, segments=[f"g{row // 3}" for row in range(60)])
+def test_a_question_of_two_segments_counts_in_both_again(tmp_path: Path) -> None:
+    table = log(60, segments=[f"g{row // 30}" for row in range(60)])
     twice = replace(table, questions=(*table.questions[:57], *table.questions[:3]))
-    artifact = made(tmp_path, twice, SMALL["marginal"][0])
-    assert artifact.certificates[0].n == 60
+    artifact = made(tmp_path, twice, ASKED["segments"])
+    assert [one.n for one in artifact.certificates] == [30, 30]
     assert len(artifact.questions) == 57
     verdict = verify(tmp_path, [twice], TODAY)
     assert verdict.ok, verdict
@@ -340,13 +334,12 @@ def test_a_broken_promise_is_refuted(tmp_path: Path, name: str, fields: dict[str
     assert any("is refuted" in words for _, words in broken)
 
 
-def test_small_groups_are_reported_and_not_tested(tmp_path: Path) -> None:
+def test_fresh_questions_of_segments_without_a_certificate_test_nothing(tmp_path: Path) -> None:
     table = log(200, segments=["a" if row % 10 else f"s{row % 5}{row}" for row in range(200)])
-    artifact = made(tmp_path, table, Guarantee("coverage", 0.1, by_segment=True))
-    words = [text for _, text in told(artifact.certificates, log(200, 1, segments=table.segments))]
-    assert words[0].startswith("segment a:")
-    assert "refuted" in words[0]
-    assert words[1].endswith("reported only")
+    artifact = made(tmp_path, table, ASKED["segments"])
+    (words,) = [text for _, text in told(artifact.certificates, log(200, 1, segments=table.segments))]
+    assert words.startswith("segment a:")
+    assert "of 180 fresh questions lost" in words
 
 
 def test_what_is_unknown_is_not_held_against_a_promise(tmp_path: Path) -> None:

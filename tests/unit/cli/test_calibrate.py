@@ -56,8 +56,11 @@ def test_the_threshold_is_the_kth_critical_value(cli: Cli, log: str, tmp_path: P
 
 
 @pytest.mark.parametrize("width", [80, 130])
-def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(
+    cli: Cli, written: Write, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
+    log = written(hard_rows(99, range(0, 40, 2), segment="tenant"))
     for more in (["--guarantee", "error", "--alpha", "0.3", "--abstain"], ["--by-segment"], []):
         ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force", *more)
         assert ran.code == 0, ran.err
@@ -102,17 +105,22 @@ def test_every_kind_is_certified_and_said(
     assert cli("verify", "policy", log).code == 0
 
 
-def test_a_certificate_a_segment_and_one_for_all_others(cli: Cli, written: Write) -> None:
+def test_a_certificate_a_segment_that_is_large_enough(cli: Cli, written: Write) -> None:
     rows = hard_rows(120, range(0, 60, 3))
     for one in rows:
         number = int(one["episode_id"][1:])
         one["segment"] = "even" if number % 2 == 0 and number < 100 else "odd" if number < 100 else f"small {number}"
-    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy", "--by-segment")
+    log = written(rows)
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-segment")
     assert ran.code == 0, ran.err
     first = [line.split()[0] for line in ran.out.splitlines() if line.startswith(("even", "odd", "all"))]
-    assert first == ["even", "odd", "all", "all", "all"]  # all others, all questions, all is kept
+    assert first == ["even", "odd", "all", "all"]  # all certified, all is kept
     segments = {one.segment: one for one in read("policy").certificates}
-    assert {name: one.n for name, one in segments.items()} == {"even": 50, "odd": 50, None: 20}
+    assert {name: one.n for name, one in segments.items()} == {"even": 50, "odd": 50}
+    assert "(1), small 101 (1), small 102 (1), small 103 (1), small 104 (1) and 15 more" in " ".join(ran.out.split())
+    found = document(cli("calibrate", log, "--policy", POLICY, "-o", "other", "--by-segment", "--json"))
+    assert found["too_small"] == [{"segment": f"small {at}", "n": 1, "needed_n": 9} for at in range(100, 120)]
+    assert found["realised"]["n"] == 100
 
 
 # --- 3: not certified ---
@@ -310,7 +318,7 @@ def test_what_orders_the_thresholds_is_reported(cli: Cli, log: str, written: Wri
 def test_segments_are_promised_again_as_before(cli: Cli, written: Write, tmp_path: Path) -> None:
     rows = hard_rows(60, range(0, 30, 3))
     for one in rows:
-        one["segment"] = f"g{int(one['episode_id'][1:]) // 3}"
+        one["segment"] = f"g{int(one['episode_id'][1:]) // 24}"
     log = written(rows)
     assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-segment").code == 0
     before = (tmp_path / "policy" / "certificate.json").read_bytes()

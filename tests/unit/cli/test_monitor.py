@@ -141,8 +141,7 @@ def test_audits_without_any_right_step_are_reported_as_outside_the_promise(
 
 def test_segments_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_path: Path) -> None:
     rows = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
-    cli("calibrate", write(tmp_path / "log.jsonl", rows), "--policy", POLICY, "-o", "policy", "--by-segment",
-        "--allow-everything")  # fmt: skip
+    cli("calibrate", write(tmp_path / "log.jsonl", rows), "--policy", POLICY, "-o", "policy", "--by-segment")
     found = audits([k % 2 == 1 and k // 2 % 3 == 0 for k in range(300)])
     found = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in found]
     ran = cli("monitor", "policy", write(tmp_path / "audits.jsonl", found), "--json")
@@ -150,10 +149,8 @@ def test_segments_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_pa
     assert ran.code == 3
     assert by_group["a"]["alarmed_after"] is None
     assert by_group["b"]["alarmed_after"] is not None
-    assert {name: one["alarmed"] for name, one in by_group.items()} == {"a": False, "b": True, None: False}
-    assert by_group[None]["says"] == "small segments together: no audit yet"
-    assert (by_group[None]["pool"], by_group[None]["alarm_at"], by_group[None]["e_value"]) == (True, None, None)
-    assert by_group["a"]["alarm_at"] == pytest.approx(2 / 0.05)  # all others together have no monitor
+    assert {name: one["alarmed"] for name, one in by_group.items()} == {"a": False, "b": True}
+    assert by_group["a"]["alarm_at"] == pytest.approx(2 / 0.05)
 
 
 def test_an_error_certificate_counts_wrong_answers(cli: Cli, policy: str, tmp_path: Path) -> None:

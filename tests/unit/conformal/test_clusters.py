@@ -80,4 +80,4 @@ def test_a_group_counts_once_in_each_segment() -> None:
     rng = np.random.default_rng(1)
     segments, groups = ["de", "fr"] * 300, [f"user {row // 6}" for row in range(600)]
     found = calibrate_segments(rng.random(600), segments, 0.1, groups=groups)
-    assert (found.of("de").n, found.of("fr").n) == (100, 100)
+    assert (found["de"].n, found["fr"].n) == (100, 100)

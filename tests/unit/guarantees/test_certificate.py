@@ -73,7 +73,6 @@ OTHER: dict[str, Any] = {
     "k": 19,
     "kappa": 0.3,
     "abstain_below": 0.5,
-    "pool": True,
     "keeps_everything": True,
     "data_sha256": "c" * 64,
     "policy_sha256": "d" * 64,
@@ -225,28 +224,11 @@ def test_a_promise_for_most_calibrations_is_none_that_a_calibration_brings_a_thr
     assert "keeps this promise" not in statement(SINGLE)
 
 
-def test_a_pool_has_no_law_of_its_own() -> None:
-    said = statement(replace(WHOLE, pool=True))
-    assert "taken together" in said
-    assert "standard deviation" not in said
-    assert "a single one may fall short of it" in said
-
-
 def test_where_the_threshold_is_the_highest_its_law_is_a_lower_bound() -> None:
     said = statement(replace(WHOLE, kappa=math.inf))
     assert "a single one, of 200 questions, gives at least 90.05 % on average, and may lie below 90 %." in said
     assert "scores the next step above every answer, or as certain. No threshold is cheaper, though the" in said
     assert "standard deviation" not in said
-
-
-def test_a_pool_of_nothing_is_said_to_be_empty() -> None:
-    said = statement(replace(WHOLE, n=0, k=0, pool=True, keeps_everything=True, kappa=-math.inf))
-    assert said.endswith("No calibration question belongs here.")
-
-
-def test_a_pool_is_of_no_single_segment() -> None:
-    with pytest.raises(ConfigError, match="pool: the certificate is for a alone"):
-        from_document(to_document(WHOLE) | {"pool": True, "segment": "a"})
 
 
 @pytest.mark.parametrize(

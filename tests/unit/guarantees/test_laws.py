@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,18 +28,6 @@ def test_the_rate_of_what_is_kept_is_the_decimal_beside_alpha(monkeypatch: pytes
     for alpha in (0.18, 0.1, 0.07):
         list(on_fresh([Certificate("coverage", alpha, 50, "", delta=0.1, k=2, kappa=0.5)], sample_of(log(20), POLICY)))
     assert list(dict.fromkeys(rates)) == [0.82, 0.9, 0.93]  # 1 - 0.18 is another float
-
-
-@pytest.mark.parametrize("groups", [["a"] * 600, ["a", "b", "c"] * 200])
-def test_a_pool_is_reported_and_not_tested_even_where_no_group_is_large(groups: list[str]) -> None:
-    sample = sample_of(log(600, segments=groups), POLICY)
-    fields: dict[str, Any] = {"kind": "coverage", "alpha": 0.1, "n": 600, "calibration_id": "", "k": 60}
-    ((fine, said),) = on_fresh([Certificate(**fields, kappa=float("inf"), pool=True)], sample)
-    assert fine
-    assert said.endswith("small segments together, reported only")
-    ((fine, said),) = on_fresh([Certificate(**fields, kappa=float("inf"))], sample)
-    assert not fine
-    assert "is refuted" in said
 
 
 def test_what_no_certificate_speaks_of_is_not_held_against_any() -> None:

@@ -261,12 +261,7 @@ def test_two_certificates_for_the_same_questions_are_refused(tmp_path: Path) -> 
         (
             Guarantee("coverage", by_segment=True),
             {"kind": "coverage", "delta": None, "abstain_below": None},
-            "pool is False",
-        ),
-        (
-            Guarantee("coverage"),
-            {"kind": "coverage", "delta": None, "abstain_below": None, "pool": True},
-            "pool is True",
+            "segment is None",
         ),
     ],
 )

@@ -299,7 +299,6 @@ def test_a_segment_has_its_own_certificate_and_threshold(tmp_path: Path) -> None
         tmp_path,
         certificate(made_for=now, segment="law", kappa=0.01, k=5),
         certificate(made_for=now, segment="art", kappa=-math.inf, k=0, keeps_everything=True),
-        certificate(made_for=now, kappa=0.3),
     )
     with made(folder) as orchestrator:
         law, art, other = (orchestrator.ask(Question(EASY, segment=segment)) for segment in ("law", "art", "maths"))

@@ -32,7 +32,7 @@ def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(ran
     monitors.share([held])
     for place, missed in enumerate(MISSES):
         monitors.count(held, missed, f"q{place}")
-    monitors.share([held, named("b"), named("c"), named("pool", pool=True)])
+    monitors.share([held, named("b"), named("c")])
     monitor, alone = monitors.of(held).monitor, asking(0.02)
     alone.share([held])
     for place, missed in enumerate(MISSES):

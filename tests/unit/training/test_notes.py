@@ -86,6 +86,20 @@ def test_segments_of_one_question_each_are_refused_with_what_to_do() -> None:
     assert fit(two, Guarantee("coverage", 0.1, by_segment=True)).sizes.training > 0
 
 
+def test_a_segment_of_few_questions_trains_and_is_not_certified() -> None:
+    asked = Guarantee("coverage", 0.1, by_segment=True)
+    found = fit(log(65, segments=["a"] * 60 + ["b"] * 5), asked)
+    assert [(one.segment, one.n) for one in found.artifact.certificates] == [("a", 18)]
+    assert [(one.segment, one.n, one.needed_n) for one in found.calibrated.too_small] == [("b", 2, 9)]
+    assert any("b (2)" in note for note in found.calibrated.notes)
+    with pytest.raises(
+        NotCertifiedError, match=r"a \(2\), b \(2\)\. About \d+ logged questions of such a segment"
+    ) as told:
+        fit(log(12, segments=["a", "b"] * 6), asked)
+    assert told.value.needed_n is not None
+    assert told.value.needed_n > 9
+
+
 def test_one_training_question_is_one() -> None:
     found = fit(log(20), Guarantee("coverage", 0.05), method="auto")
     assert "1 training question is too few to choose by: the policy reads nothing but the step" in found.notes
