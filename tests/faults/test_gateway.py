@@ -28,7 +28,7 @@ from cascade.types import Request
 
 from .server import FaultServer
 
-CALL_S = 0.4
+CALL_S = 0.25
 """Where nothing would ever end by itself. `benchmarks/gateway_faults.py` measures by how much it is missed."""
 RAISED = {
     0: ("APIError", "APIStatusError"),

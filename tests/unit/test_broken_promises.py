@@ -227,9 +227,9 @@ def test_a_promise_holds_of_scores_that_the_log_has_rounded() -> None:
 
 
 @broken("each fit on the same questions spends all of delta")
-def test_the_cheapest_of_thirty_fits_on_the_same_questions_keeps_the_promise() -> None:
-    """Scores of chance alone, as 30 seeds draw them, at the levels at which 30 fits of one log are tested."""
-    many, wrong, logs = 30, 0.2375, 200
+def test_the_cheapest_of_a_dozen_fits_on_the_same_questions_keeps_the_promise() -> None:
+    """Scores of chance alone, as 12 seeds draw them, at the levels at which 12 fits of one log are tested."""
+    many, wrong, logs = 12, 0.2375, 200
     one_log = noisy("w", 300, wrong, 1)
     levels = [spent(fitted(one_log, method="purchases", seed=seed).artifact) for seed in range(many)]
     allowed = [most_losses(210, ALPHA, level) for level in levels]

@@ -147,7 +147,6 @@ def test_every_kind_is_fitted_and_certified(
     certificate = found["segments"][0]["certificate"]
     assert (certificate["kind"], certificate["alpha"], certificate["delta"]) == (kind, alpha, delta)
     assert cli("verify", "policy", log).code == 0
-    assert cli("fit", log, "-o", "policy", "--force", "--policy", "threshold", *options).code == 0
 
 
 def test_each_segment_has_a_promise(cli: Cli, written: Write) -> None:

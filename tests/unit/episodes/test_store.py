@@ -239,7 +239,7 @@ def test_reading_takes_memory_for_a_few_hundred_rows_whatever_there_is(store: St
     store.append(row(number, context=text) for number in range(500))
     assert sum(1 for _ in store.read()) == 500  # warm
     small = peak()
-    store.append(row(number, context=text) for number in range(500, 5_000))
+    store.append(row(number, context=text) for number in range(500, 2_000))
     assert peak() < 1.3 * small
     assert small < 5_000_000
 

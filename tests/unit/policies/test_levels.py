@@ -298,7 +298,7 @@ def test_no_edit_of_one_byte_is_believed(tmp_path: Path) -> None:
     whole = file.read_bytes()
     believed = 0
     for place in range(len(whole)):
-        for other in b'1f"-,}':
+        for other in (b'1f"-,}' * 2)[place % 6 : place % 6 + 2]:
             edited_file = whole[:place] + bytes([other]) + whole[place + 1 :]
             file.write_bytes(edited_file)
             try:
