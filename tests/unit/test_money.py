@@ -45,61 +45,46 @@ def test_per_million_rounds_half_up_to_whole_pico_dollars() -> None:
 def test_a_rate_of_zero_is_not_an_unknown_rate() -> None:
     price = Price.per_million(input=1, output=1, cached_input=0, reasoning=0)
     assert (price.cached_input, price.reasoning) == (0, 0)
-    assert price.cost_nano_usd(Usage(10, 10, 10, 10)) == 0
 
 
-def test_cost_adds_input_and_output() -> None:
-    assert PLAIN.cost_nano_usd(Usage(1000, 10)) == 1000 * 3_000 + 10 * 15_000
+FREE_PARTS = replace(PLAIN, cached_input=0, reasoning=0)
+OWN_PARTS = replace(PLAIN, cached_input=300_000, reasoning=30_000_000)
+TENTH_OF_A_NANO = Price(input=100, output=100)
+TIERED = replace(PLAIN, above=((200, Price(6_000_000, 30_000_000)), (300, Price(9_000_000, 45_000_000))))
 
 
-def test_cost_is_rounded_up_once_a_call() -> None:
-    tenth_of_a_nano = Price(input=100, output=100)
-    assert tenth_of_a_nano.cost_nano_usd(Usage(1, 1)) == 1
-    assert tenth_of_a_nano.cost_nano_usd(Usage(5, 5)) == 1
-    assert tenth_of_a_nano.cost_nano_usd(Usage(6, 5)) == 2
-    assert tenth_of_a_nano.cost_nano_usd(Usage(0, 0)) == 0
-
-
-@pytest.mark.parametrize("usage", [Usage(None, 1), Usage(1, None), Usage(None, None)])
-def test_cost_is_none_where_usage_is_unknown(usage: Usage) -> None:
-    assert PLAIN.cost_nano_usd(usage) is None
-
-
-def test_cached_and_reasoning_tokens_are_part_of_the_counts_not_added_to_them() -> None:
-    price = replace(PLAIN, cached_input=300_000, reasoning=30_000_000)
-    cost = price.cost_nano_usd(Usage(1000, 100, cached_input_tokens=400, reasoning_tokens=60))
-    assert cost == 600 * 3_000 + 400 * 300 + 40 * 15_000 + 60 * 30_000
-
-
-def test_without_rates_of_their_own_cached_and_reasoning_tokens_cost_the_plain_rate() -> None:
-    assert PLAIN.cost_nano_usd(Usage(1000, 100, 400, 60)) == PLAIN.cost_nano_usd(Usage(1000, 100))
-
-
-def test_unknown_parts_of_a_count_are_no_part() -> None:
-    price = replace(PLAIN, cached_input=0, reasoning=0)
-    assert price.cost_nano_usd(Usage(1, 1)) == 18_000
+@pytest.mark.parametrize(
+    ("price", "usage", "cost"),
+    [
+        (PLAIN, Usage(1000, 10), 1000 * 3_000 + 10 * 15_000),
+        # rounded up once a call
+        (TENTH_OF_A_NANO, Usage(1, 1), 1),
+        (TENTH_OF_A_NANO, Usage(5, 5), 1),
+        (TENTH_OF_A_NANO, Usage(6, 5), 2),
+        (TENTH_OF_A_NANO, Usage(0, 0), 0),
+        *((PLAIN, unknown, None) for unknown in (Usage(None, 1), Usage(1, None), Usage(None, None))),
+        # cached and reasoning tokens are part of the counts, and without rates of their own cost the plain ones
+        (OWN_PARTS, Usage(1000, 100, 400, 60), 600 * 3_000 + 400 * 300 + 40 * 15_000 + 60 * 30_000),
+        (PLAIN, Usage(1000, 100, 400, 60), 1000 * 3_000 + 100 * 15_000),
+        (FREE_PARTS, Usage(1, 1), 18_000),  # unknown parts are none
+        (FREE_PARTS, Usage(10, 10, 99, 99), 0),  # more of them than tokens make no cost negative
+        (Price.per_million(input=1, output=1, cached_input=0, reasoning=0), Usage(10, 10, 10, 10), 0),
+        (replace(PLAIN, request=7_000), Usage(1, 0), 3_000 + 7),  # a fee is charged once
+        # the tier of a long prompt prices the whole call
+        (TIERED, Usage(200, 1), 200 * 3_000 + 15_000),
+        (TIERED, Usage(201, 1), 201 * 6_000 + 30_000),
+        (TIERED, Usage(300, 1), 300 * 6_000 + 30_000),
+        (TIERED, Usage(301, 1), 301 * 9_000 + 45_000),
+    ],
+)
+def test_what_a_call_costs(price: Price, usage: Usage, cost: int | None) -> None:
+    assert price.cost_nano_usd(usage) == cost
 
 
 def test_an_unknown_amount_is_none_and_no_amount_is_zero() -> None:
     assert usd_or_none(None) is None
     assert usd_or_none(0) == 0
     assert usd_or_none(1) == Decimal("0.000000001")
-
-
-def test_more_cached_tokens_than_tokens_cannot_make_a_cost_negative() -> None:
-    price = replace(PLAIN, cached_input=0, reasoning=0)
-    assert price.cost_nano_usd(Usage(10, 10, cached_input_tokens=99, reasoning_tokens=99)) == 0
-
-
-def test_a_request_fee_is_charged_once() -> None:
-    assert replace(PLAIN, request=7_000).cost_nano_usd(Usage(1, 0)) == 3_000 + 7
-
-
-def test_the_tier_of_a_long_prompt_prices_the_whole_call() -> None:
-    dear, dearest = Price(6_000_000, 30_000_000), Price(9_000_000, 45_000_000)
-    tiered = replace(PLAIN, above=((200, dear), (300, dearest)))
-    costs = [tiered.cost_nano_usd(Usage(tokens, 1)) for tokens in (200, 201, 300, 301)]
-    assert costs == [200 * 3_000 + 15_000, 201 * 6_000 + 30_000, 300 * 6_000 + 30_000, 301 * 9_000 + 45_000]
 
 
 def test_the_bound_takes_the_dearest_rate_of_every_tier() -> None:

@@ -15,7 +15,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import write
 from cascade.policies.reading import read
 from unit.cli.certified import LADDER_POLICY, POLICY, hard_rows, ladder_rows
-from unit.cli.documents import document
+from unit.cli.documents import document, words
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
@@ -146,25 +146,34 @@ def test_too_few_questions_end_with_3_and_the_number(cli: Cli, written: Write, t
 # --- 2: cannot be asked so ---
 
 
+CALIBRATE, FIT = ("calibrate", "--policy", POLICY), ("fit",)
+WRONG = [
+    (["--alpha", "1.5"], "alpha is 1.5"),
+    (["--guarantee", "coverge"], "did you mean coverage"),
+    (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
+    (["--guarantee", "error", "--by-segment"], "Segments go with coverage"),
+    (["--where", "step=1"], "cut episodes apart"),
+]
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("command", "options", "said"),
     [
-        (["--alpha", "1.5"], "alpha is 1.5"),
-        (["--alpha", "nan"], "alpha is nan"),
-        (["--delta", "0"], "delta is 0"),
-        (["--guarantee", "coverge"], "did you mean coverage"),
-        (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
-        (["--guarantee", "error", "--by-segment"], "Segments go with coverage"),
-        (["--where", "dataset=none"], "has dataset=none; the column's values: made"),
-        (["--where", "step=1"], "cut episodes apart"),
+        *((command, *wrong) for wrong in WRONG for command in (CALIBRATE, FIT)),
+        (CALIBRATE, ["--alpha", "nan"], "alpha is nan"),
+        (CALIBRATE, ["--delta", "0"], "delta is 0"),
+        (CALIBRATE, ["--where", "dataset=none"], "has dataset=none; the column's values: made"),
+        (FIT, ["--policy", "treshold"], "did you mean threshold"),
+        (FIT, ["--calibration-share", "1.5"], "must lie between 0 and 1"),
     ],
 )
-def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: list[str], said: str) -> None:
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", *options)
-    assert ran.code == 2
-    assert said.lower() in ran.err.lower()
-    assert ran.err.count("error:") == 1
-    assert ran.out == ""
+def test_what_cannot_be_asked_is_2_in_one_message(
+    cli: Cli, log: str, command: tuple[str, ...], options: list[str], said: str
+) -> None:
+    ran = cli(command[0], log, *command[1:], "-o", "policy", *options)
+    assert (ran.code, ran.out, ran.err.count("error:")) == (2, "", 1)
+    assert said.lower() in words(ran.err).lower()
+    assert not Path("policy").exists()
 
 
 @pytest.mark.parametrize(

@@ -193,27 +193,6 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
 # --- 2: cannot be asked so ---
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--alpha", "1.5"], "alpha is 1.5"),
-        (["--guarantee", "coverge"], "did you mean coverage"),
-        (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
-        (["--guarantee", "error", "--by-segment"], "Segments go with coverage"),
-        (["--policy", "treshold"], "did you mean threshold"),
-        (["--calibration-share", "1.5"], "must lie between 0 and 1"),
-        (["--where", "step=1"], "cut episodes apart"),
-    ],
-)
-def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: list[str], said: str) -> None:
-    ran = cli("fit", log, "-o", "policy", *options)
-    assert ran.code == 2
-    assert said.lower() in words(ran.err).lower()
-    assert ran.err.count("error:") == 1
-    assert ran.out == ""
-    assert not Path("policy").exists()
-
-
 def test_of_two_fits_into_one_folder_the_later_is_refused(
     cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
