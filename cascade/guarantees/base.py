@@ -202,14 +202,9 @@ class Kind(ABC):
         return self.speaks_of == "single"
 
     @property
-    def graded(self) -> bool:
-        """Whether its losses can lie between 0 and 1."""
-        return self.event is None
-
-    @property
     def counts_misses(self) -> bool:
         """Whether a question's loss is 1 if no right answer is kept, and otherwise 0."""
-        return not self.single and not self.graded
+        return not self.single and self.event is not None
 
     @property
     def fallback(self) -> Literal["everything", "guide"]:

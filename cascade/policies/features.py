@@ -23,7 +23,7 @@ from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE, History, Observation
 from cascade.policies.signals import SIGNALS, Signal, role_free, signal
-from cascade.policies.views import ALL, NOWHERE, OF_REQUEST, AskedNumber, LiveView, LogView, Values, View, Whole
+from cascade.policies.views import ALL, NOWHERE, OF_REQUEST, AskedNumber, LiveView, LogView, Values, View
 
 
 class Column(Protocol):
@@ -74,15 +74,6 @@ class _AtStep(NamedTuple):
         return self.series.at(seen, self.number - 1) if self.number <= seen.step else seen.unknown()
 
 
-class _Previous(NamedTuple):
-    """The value at the step before the latest; unknown at step 1."""
-
-    series: Series
-
-    def of(self, seen: View) -> Values:
-        return self.series.at(seen, seen.step - 2) if seen.step > 1 else seen.unknown()
-
-
 class _LatestChange(NamedTuple):
     """The latest value minus the previous; unknown if either is unknown."""
 
@@ -106,18 +97,6 @@ class _Extreme(NamedTuple):
         for t in range(1, seen.step):
             best = further(best, self.series.at(seen, t))
         return best
-
-
-class _Agrees(NamedTuple):
-    """The share of all answers of earlier steps that equal this place's latest; unknown without either."""
-
-    place: int
-
-    def of(self, seen: View) -> Values:
-        latest, earlier = seen.answers[..., -1, self.place], seen.answers[..., :-1, :]
-        there = earlier >= 0
-        same = ((earlier == latest[..., None, None]) & there).sum(axis=(-2, -1))
-        return seen.where_texts_are_known(_share(same, there.sum(axis=(-2, -1)), latest >= 0))
 
 
 class _Equal(NamedTuple):
@@ -150,7 +129,8 @@ class _Votes(NamedTuple):
 
     def of(self, seen: View) -> Values:
         most, among = seen.alike.sum(axis=-1).max(axis=-1), (seen.answers >= 0).sum(axis=(-2, -1))
-        return seen.where_texts_are_known(_share(most, among, among > 0))
+        share = np.divide(most, among, out=np.full(np.shape(most), np.nan), where=among > 0)
+        return seen.where_texts_are_known(share)
 
 
 class _Distinct(NamedTuple):
@@ -192,17 +172,12 @@ class _QuestionNumber(NamedTuple):
         return seen.asked(self.name)
 
 
-def _share(same: Whole, among: Whole, known: Whole) -> Values:
-    """Return same / among; NaN if the values are unknown or `among` is 0."""
-    return np.divide(same, among, out=np.full(np.shape(same), np.nan), where=known & (among > 0))
-
-
 # --- names
 
 ASKED = "asked."
-VIEW = re.compile(r"(?P<series>.+)\.(?P<view>first|previous|change|least|most|at[1-9][0-9]?)")
+VIEW = re.compile(r"(?P<series>.+)\.(?P<view>change|least|most|at[1-9][0-9]?)")
 CONFIDENCE = re.compile(r"confidence\[(?P<place>[^\[\]]+)\]")
-COMPARES = re.compile(r"(?P<what>agrees|repeats|same|follows)\[(?P<places>[^\[\]]+)\]")
+COMPARES = re.compile(r"(?P<what>repeats|same)\[(?P<places>[^\[\]]+)\]")
 EQUALS = re.compile(r"equals\.at(?P<number>[1-9][0-9]?)")
 _PLAIN: Mapping[str, Column] = {
     "votes": _Votes(),
@@ -247,11 +222,10 @@ def is_signal(name: str) -> bool:
 
 def _compared(what: str, said: Sequence[str], names: tuple[str, ...]) -> Column | None:
     """Return the comparison of the answers of one place, or of two; None if there are no such places."""
-    many = 2 if what in {"same", "follows"} else 1
+    many = 2 if what == "same" else 1
     if len(said) != many or not set(said) <= set(names):
         return None
-    one, other = names.index(said[0]), names.index(said[-1])
-    return _Agrees(one) if what == "agrees" else _Equal(one, other, 0 if what == "same" else 1, None)
+    return _Equal(names.index(said[0]), names.index(said[-1]), 0 if what == "same" else 1, None)
 
 
 def _viewed(name: str, names: tuple[str, ...]) -> Column | None:
@@ -269,8 +243,6 @@ def _viewed(name: str, names: tuple[str, ...]) -> Column | None:
 
 _VIEWS: Mapping[str, Callable[[Series], Column]] = {
     "": _Latest,
-    "first": lambda series: _AtStep(series, 1),
-    "previous": _Previous,
     "change": _LatestChange,
     "least": lambda series: _Extreme(series, 1),
     "most": lambda series: _Extreme(series, -1),
@@ -345,15 +317,11 @@ _DESCRIBED = {
     "cost_so_far": Feature("cost_so_far", "nano-USD", 0.0, None, "what all steps so far cost"),
 }
 _COMPARED = {
-    "agrees": ("share of answers", "the share of all answers of earlier steps that equal the latest of {}"),
-    "repeats": ("0 or 1", "the latest answer of {} equals its own of the step before"),
-    "same": ("0 or 1", "the latest answers of {} are equal"),
-    "follows": ("0 or 1", "the first one's latest answer equals the other's of the step before: {}"),
+    "repeats": "the latest answer of {} equals its own of the step before",
+    "same": "the latest answers of {} are equal",
 }
 _VIEWED = {
     "": "at the latest step",
-    "first": "at step 1",
-    "previous": "at the step before the latest",
     "change": "the latest minus the one before",
     "least": "the least so far",
     "most": "the greatest so far",
@@ -377,8 +345,8 @@ def describe(name: str) -> Feature:
         )
         return Feature(name, said.unit, said.low, said.high, f"question: {said.what}")
     if compared := COMPARES.fullmatch(name):
-        unit, what = _COMPARED[compared["what"]]
-        return Feature(name, unit, 0.0, 1.0, what.format(compared["places"].replace(",", " and ")))
+        what = _COMPARED[compared["what"]].format(compared["places"].replace(",", " and "))
+        return Feature(name, "0 or 1", 0.0, 1.0, what)
     if equals := EQUALS.fullmatch(name):
         return Feature(name, "0 or 1", 0.0, 1.0, f"the latest answer equals that of step {equals['number']}")
     return _described_view(name)
@@ -459,11 +427,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _comparisons(places: Sequence[str], step: int, ladder: bool) -> Iterator[str]:
-    """Yield comparisons of answers: in a ladder of each model's with the latest, in rounds of the last two.
-
-    Two more comparisons add nothing to these and are not offered (`design/features.md`): the share of earlier answers
-    that are the same, and whether one model repeats the other's answer.
-    """
+    """Yield comparisons of answers: in a ladder of each model's with the latest, in rounds of the last two."""
     first, *others = places
     yield from (f"same[{first},{other}]" for other in others)
     if step > 1:
@@ -477,8 +441,7 @@ def _comparisons(places: Sequence[str], step: int, ladder: bool) -> Iterator[str
 def _earlier(series: Sequence[str], step: int, ladder: bool) -> Iterator[str]:
     """Yield earlier values: in a ladder that of each model; in rounds of the same models the change and the extremes.
 
-    A column that follows from others is not offered: the previous value is the latest minus the change, and in round 2
-    the least follows from these two and the greatest.
+    In round 2 the least is not offered: it follows from the latest value, the change and the greatest.
     """
     if ladder:
         yield from (f"{one}.at{k}" for k in range(step - 1, 0, -1) for one in series)

@@ -350,7 +350,7 @@ def _placed(confidence: Floats, rows: Ints, t: int, found: _RuleResults) -> Floa
 def signals_read(names: Sequence[str], sources: tuple[str, ...]) -> list[str | None]:
     """Return the signal that each feature reads; None if it reads something else.
 
-    >>> signals_read(["p_yes.change", "votes", "confidence[base].first"], ("base", "guide"))
+    >>> signals_read(["p_yes.change", "votes", "confidence[base].at1"], ("base", "guide"))
     ['p_yes', None, None]
     """
     series = [getattr(column(name, sources), "series", None) for name in names]

@@ -82,7 +82,7 @@ def test_the_pair_sees_live_what_its_log_says(log: list[dict[str, Any]]) -> None
     demo = read(row for row in log if row["walk"] is None)
     made = demo_config(*PAIR).model_dump(mode="json", exclude_none=True)
     known = compare(demo, {**made, "provider": "replay:the log"})
-    wanted = {"p_yes.change", "confidence[guide].least", "agrees[base]", "follows[base,guide]", "votes", "distinct"}
+    wanted = {"p_yes.change", "confidence[guide].least", "repeats[base]", "same[base,guide]", "votes", "distinct"}
     assert wanted | {"tokens_so_far", "cost_so_far", "asked.words"} <= known
     assert not {"no_such_signal", "asked.nothing", "equals.at4"} & known
 

@@ -28,7 +28,7 @@ NAMES = (
     "reply_mean_logprob",
     "reply_tokens.most",
     "votes",
-    "agrees[base]",
+    "repeats[base]",
     "confidence[guide]",
 )
 

@@ -10,7 +10,7 @@ from cascade.conformal.arrays import Floats
 from cascade.policies.features import place_names
 from cascade.policies.views import ASKED
 
-VIEWS = ("", ".first", ".previous", ".change", ".least", ".most", ".at1", ".at2", ".at3", ".at4")
+VIEWS = ("", ".change", ".least", ".most", ".at1", ".at2", ".at3", ".at4")
 
 
 def every_name(signals: Iterable[str], sources: tuple[str, ...]) -> tuple[str, ...]:
@@ -18,8 +18,8 @@ def every_name(signals: Iterable[str], sources: tuple[str, ...]) -> tuple[str, .
     places = place_names(sources)
     series = [*signals, *(f"confidence[{place}]" for place in places), "no_such_signal"]
     names = [f"{one}{view}" for one in series for view in VIEWS]
-    names += [f"{what}[{place}]" for what in ("agrees", "repeats") for place in places]
-    names += [f"{what}[{one},{other}]" for what in ("same", "follows") for one in places for other in places]
+    names += [f"repeats[{place}]" for place in places]
+    names += [f"same[{one},{other}]" for one in places for other in places]
     names += [f"equals.at{number}" for number in range(1, 5)]
     names += ["votes", "distinct", "answers_here", "tokens_so_far", "cost_so_far"]
     return (*names, *(f"asked.{name}" for name in ASKED), "asked.nothing")

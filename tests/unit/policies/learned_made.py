@@ -25,7 +25,7 @@ from unit.made import completion, request
 PAIR, LADDER = ("base", "guide"), ("answer",)
 KINDS = ("linear", "logistic", "trees", "signal", "piecewise", "constant", "mean")
 SIGNALS = ("p_yes", "reply_mean_logprob", "reply_tokens")
-NAMES = ("p_yes", "p_yes.first", "p_yes.change", "reply_mean_logprob", "reply_tokens.most", "votes", "distinct")
+NAMES = ("p_yes", "p_yes.least", "p_yes.change", "reply_mean_logprob", "reply_tokens.most", "votes", "distinct")
 NAMES += ("answers_here", "tokens_so_far", "cost_so_far", "asked.words", "asked.digits")
 WORDS = [
     "which",
@@ -147,7 +147,7 @@ def policy(
 
 def names(rng: np.random.Generator, sources: tuple[str, ...], number: int) -> tuple[str, ...]:
     known = [*NAMES, "p_yes.at1", *(f"confidence[{source}]" for source in sources)]
-    known += [f"agrees[{source}]" for source in sources] if number > 1 else []
+    known += [f"repeats[{source}]" for source in sources] if number > 1 else []
     known += ["same[base,guide]"] if sources == PAIR else []
     return tuple(str(name) for name in rng.permutation(known)[: int(rng.integers(2, 9))])
 

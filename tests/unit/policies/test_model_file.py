@@ -215,7 +215,7 @@ def feature(**fields: Any) -> dict[str, Any]:
         ([feature(), feature(step=3)], "step: 3 is beyond the 2 steps"),
         ([feature(), feature(), feature(step=2)], "p_yes appears 2 times"),
         (
-            [feature(name="agrees[judge]", unit="share of answers"), feature(step=2)],
+            [feature(name="repeats[judge]", unit="0 or 1"), feature(step=2)],
             "names a place that is not one of",
         ),
         ([feature()], "feature must be one of 0|its shape must be"),
