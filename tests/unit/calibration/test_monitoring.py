@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
+from cascade.calibration.fingerprint import shown
 from cascade.calibration.monitoring import Logged, logged, watch
 from cascade.config import policy_section
 from cascade.episodes.schema import GUIDE_ONLY
@@ -85,7 +86,7 @@ def test_a_question_is_held_against_the_threshold_of_its_group() -> None:
 
 def test_an_audit_without_the_reference_on_record_says_nothing_about_regret() -> None:
     table = log(200)
-    one = Certificate("regret", 0.1, 200, "x", delta=0.1, kappa=0.0)
+    one = Certificate("regret", 0.1, 200, "x", delta=0.1, kappa=0.0, made_for={"shown": shown(table)})
     artifact = PolicyArtifact({}, certificates=(one,))
     walk = table.walks[GUIDE_ONLY]
     unknown = np.arange(200) % 4 == 0
