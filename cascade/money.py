@@ -281,9 +281,8 @@ _MAP_FIELDS = {
     "reasoning": "output_cost_per_reasoning_token",
 }
 _MAP_AUDIO = {"audio_input": "input_cost_per_audio_token", "audio_output": "output_cost_per_audio_token"}
-LITELLM_RATES = {**_MAP_FIELDS, **_MAP_AUDIO}
-LITELLM_REQUEST, LITELLM_SEARCH = "input_cost_per_request", "search_context_cost_per_query"
-LITELLM_TIERS = ("priority", "flex")
+_MAP_REQUEST, _MAP_SEARCH = "input_cost_per_request", "search_context_cost_per_query"
+_SERVICE_TIERS = ("priority", "flex")
 _SEARCHES = "-search-"
 """OpenAI's models of such a name search the web once for each chat completion, as its price list says; how often others
 do is not told."""
@@ -299,15 +298,15 @@ def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
         rates = _rates(entry, "")
         if "input" not in rates or "output" not in rates:
             continue
-        if entry.get(LITELLM_REQUEST):
-            rates["request"] = float(entry[LITELLM_REQUEST])
+        if entry.get(_MAP_REQUEST):
+            rates["request"] = float(entry[_MAP_REQUEST])
         plain = dict(rates)
         if above := _above(entry, plain, ""):
             rates["above"] = above
-        if tiers := {name: tier for name in LITELLM_TIERS if (tier := _service(entry, plain, above, f"_{name}"))}:
+        if tiers := {name: tier for name in _SERVICE_TIERS if (tier := _service(entry, plain, above, f"_{name}"))}:
             rates["tiers"] = tiers
         rates |= {short: rate for short, field in _MAP_AUDIO.items() if (rate := _per_million(entry.get(field)))}
-        sizes = entry.get(LITELLM_SEARCH)
+        sizes = entry.get(_MAP_SEARCH)
         if sizes and entry.get("litellm_provider") == "openai" and _SEARCHES in name:
             rates["search"] = {size.removeprefix("search_context_size_"): float(sizes[size]) for size in sorted(sizes)}
         if entry.get("litellm_provider") and "/" not in name:

@@ -64,15 +64,6 @@ class PriceConfig(TierRates):
     search: dict[Literal["low", "medium", "high"], _NotNegative] = Field(default_factory=dict)
     note: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_litellm(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or not any("_cost" in str(name) for name in data):
-            return data
-        from cascade.config.prices import from_litellm
-
-        return from_litellm(data)
-
     def price(self) -> Price:
         """Return the price as a value."""
         entry = self.model_dump(exclude_none=True, exclude={"note"})

@@ -1,4 +1,4 @@
-"""A price of one's own: tiers, audio, long prompts and searches, in price lists' units or in LiteLLM's fields."""
+"""A price of one's own: tiers, audio, long prompts and searches, in price lists' units."""
 
 from __future__ import annotations
 
@@ -8,23 +8,9 @@ import pytest
 
 from cascade.config import load
 from cascade.errors import ConfigError
-from cascade.money import Price, compact_map, price_from_entry
+from cascade.money import Price
 
-LITELLM: dict[str, Any] = {
-    "input_cost_per_token": 2e-6,
-    "output_cost_per_token": "8e-06",  # what YAML makes of 8e-06
-    "cache_read_input_token_cost": 5e-7,
-    "cache_creation_input_token_cost": 2.5e-6,
-    "output_cost_per_reasoning_token": 9e-6,
-    "input_cost_per_audio_token": 1e-5,
-    "output_cost_per_audio_token": 2e-5,
-    "input_cost_per_token_above_200k_tokens": 4e-6,
-    "input_cost_per_token_flex": 1e-6,
-    "output_cost_per_token_flex": 4e-6,
-    "input_cost_per_request": 0.001,
-    "search_context_cost_per_query": {"search_context_size_low": 0.01, "search_context_size_medium": 0.02},
-}
-SHORT: dict[str, Any] = {
+OWN: dict[str, Any] = {
     "input": 2,
     "output": 8,
     "cached_input": 0.5,
@@ -50,25 +36,13 @@ def problems(given: dict[str, Any]) -> list[str]:
     return [str(one) for one in caught.value.problems]
 
 
-def test_litellm_s_fields_say_the_same_as_those_of_price_lists() -> None:
-    found = price(LITELLM)
+def test_a_price_has_tiers_audio_long_prompts_and_searches() -> None:
+    found = price(OWN)
     assert found is not None
-    assert found == price(SHORT)
     assert (found.audio_input, found.audio_output) == (10_000_000, 20_000_000)
     assert dict(found.tiers)["flex"].output == 4_000_000
     assert found.for_input(300_000).input == 4_000_000
     assert dict(found.search) == {"low": 10**10, "medium": 2 * 10**10}
-
-
-def test_a_price_is_read_as_the_bundled_table_reads_it() -> None:
-    named = {name: value for name, value in LITELLM.items() if "request" not in name and "search" not in name}
-    table = compact_map({"m": {**named, "output_cost_per_token": 8e-6, "mode": "chat"}})["m"]
-    given = price(named)
-    assert given is not None
-    from_table = price_from_entry(table, "config")
-    assert (given.input, given.output, given.audio_input, given.cache_write) == (
-        from_table.input, from_table.output, from_table.audio_input, from_table.cache_write
-    )  # fmt: skip
 
 
 def test_long_prompts_may_stand_in_any_order() -> None:
@@ -81,12 +55,9 @@ def test_long_prompts_may_stand_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"input_cost_per_token": 1e-6}, "models.base.price.output: is missing"),
+        ({"input": 1}, "models.base.price.output: is missing"),
         ({"input": 1, "output": 1, "tiers": {"flex": {"input": 1}}}, "models.base.price.tiers.flex.output: is missing"),
-        (
-            {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6, "input_cost_per_charakter": 1e-6},
-            "models.base.price.input_cost_per_charakter: there is no such setting",
-        ),
+        ({"input": 1, "output": 1, "inptu": 1}, "models.base.price.inptu: there is no such setting"),
         ({"input": 1, "output": 1, "search": {"huge": 1}}, "models.base.price.search.huge"),
     ],
 )
