@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.api.proving import fit_for
-from cascade.demo.pair import JUDGING
+from cascade.demo.requests import JUDGING
 from cascade.evaluation.baselines import reference_of, walked
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log

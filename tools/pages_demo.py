@@ -24,8 +24,17 @@ from cascade import Orchestrator
 from cascade.config import load, modes_url
 from cascade.conformal.monitor import Monitor
 from cascade.demo import requests as demonstration
-from cascade.demo.pair import BASE_PRICE, GUIDE_PRICE, PAIR, alone, demo_config, ladder_config
-from cascade.demo.requests import ALPHA, DELTA, team_of
+from cascade.demo.requests import (
+    ALPHA,
+    BASE_PRICE,
+    DELTA,
+    GUIDE_PRICE,
+    PAIR,
+    alone,
+    demo_config,
+    ladder_config,
+    team_of,
+)
 from cascade.episodes.schema import rows
 from cascade.episodes.store import Store, uuid7
 from cascade.modes.draws import is_drawn, look_level

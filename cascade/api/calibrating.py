@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cascade.api.fit_levels import certified_levels, refuse_foreign
 from cascade.api.logs import (
+    CONFIGURED,
     Files,
     LogAsked,
     LogGiven,
@@ -249,16 +250,12 @@ def _taken_over(asked: GuaranteeOptions, held: Guarantee) -> Guarantee:
 def _demand_prices(log: Log, config: CascadeConfig | None, before: PolicyArtifact | None) -> None:
     """Refuse a log whose costs were computed at other prices than the certificate's."""
     if config is not None:
-        prices, whose = config.prices(), "the configuration"
-        advice = "collect a new log, or set the prices of this one in the configuration"
+        refuse_other_prices(log, config.prices(), *CONFIGURED)
     elif before is not None:
         held = (before.certificates[0].made_for.get("prices") or {}).items()
         prices = {model: None if price is None else _price(price) for model, price in held}
-        whose = "the certificate was made for"
         advice = "collect a new log, or give --config with the configuration that will serve"
-    else:
-        return
-    refuse_other_prices(log, prices, whose, advice)
+        refuse_other_prices(log, prices, "the certificate was made for", advice)
 
 
 # --- what a directory promised before, and the parts that a new calibration keeps ---

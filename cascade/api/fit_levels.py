@@ -47,7 +47,11 @@ def levels_asked(
         if default is not None:
             problems.add("--default-level is one of --levels, and there are none.")
         return None
-    found = list(_conflicts(promise))
+    found = list[str]()
+    if promise.alpha is not None:
+        found.append(
+            "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
+        )
     alphas = dict[str, float]()
     try:
         alphas = parsed(given)
@@ -59,11 +63,6 @@ def levels_asked(
     for said in found:
         problems.add(said)
     return None if found else LevelsWanted(alphas, middle(alphas) if default is None else default)
-
-
-def _conflicts(promise: GuaranteeOptions) -> Iterator[str]:
-    if promise.alpha is not None:
-        yield "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
 
 
 def parsed(given: str) -> dict[str, float]:

@@ -50,18 +50,21 @@ class PolicyFit(Result):
     """A policy learned from a log, chosen among others, and certified.
 
     Attributes:
-        fitted: the policy, how it was chosen, and its certificates.
-        facts: the contents of its model card.
+        facts: the policy, how it was chosen, and what else its model card says.
         files: the files beside the policy, by name: the model card.
         output: the directory that it was written into; None if it was not written.
         notices: the notices about the log and the call, as `tell` got them.
     """
 
-    fitted: Fitted
     facts: Facts
     files: Mapping[str, bytes]
     output: str | None = None
     notices: tuple[str, ...] = ()
+
+    @property
+    def fitted(self) -> Fitted:
+        """The policy, how it was chosen, and its certificates."""
+        return self.facts.fitted
 
     @property
     def policy(self) -> Policy:
@@ -99,7 +102,7 @@ class PolicyFit(Result):
 def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
     """Return a fit as a result; `asked` has the options of the call, for the model card."""
     facts = facts_of(fitted, asked)
-    return PolicyFit(fitted, facts, {CARD_FILE: card(facts)})
+    return PolicyFit(facts, {CARD_FILE: card(facts)})
 
 
 def written(output: str | None, what: str, *, warning: str | None = None, following: str = "") -> Iterator[Text]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from cascade.api.fit_report import PolicyFit, policy_fit, tell_unserved
 from cascade.api.logs import (
+    CONFIGURED,
     Files,
     LogAsked,
     LogGiven,
@@ -254,11 +255,6 @@ class FitOptions(NamedTuple):
             found[name] = None if found[name] is None else kind(found[name])
         return cls(**found)
 
-    def check(self) -> Iterator[str]:
-        """Yield the problems of these options."""
-        if self.calibration_share is not None and not 0 < self.calibration_share < 1:
-            yield f"The share of questions that certify must lie between 0 and 1, not {self.calibration_share:g}."
-
 
 class Ready(NamedTuple):
     """The checked inputs of a fit."""
@@ -280,8 +276,8 @@ def checked(
         _check_output(problems, given.output, force=given.force)
     with problems.noted():
         check_method(given.policy)
-    for said in given.check():
-        problems.add(said)
+    if given.calibration_share is not None and not 0 < given.calibration_share < 1:
+        problems.add(f"The share of questions that certify must lie between 0 and 1, not {given.calibration_share:g}.")
     network = wanted_config(problems, given.networks, given.policy)
     settings = None if (config := given.config) is None else problems.of(lambda: _settings(config))
     log = checked_log(problems, compared(log_asked) if reviews.files else log_asked, tell)
@@ -296,7 +292,8 @@ def checked(
     tables: Sequence[EpisodeTable] | None = None
     if log is not None:
         with problems.noted():
-            _check_prices(log, settings)
+            if settings is not None:
+                refuse_other_prices(log, settings.prices(), *CONFIGURED)
         tables = problems.of(lambda: tables_for(log, None if wanted is None else wanted.kind))
     problems.refuse()
     assert wanted is not None  # noqa: S101 - else there were problems
@@ -324,13 +321,6 @@ def _settings(path: Path) -> CascadeConfig:
     from cascade.config import load
 
     return load(path)
-
-
-def _check_prices(log: Log, settings: CascadeConfig | None) -> None:
-    """Refuse a log whose costs were computed at other prices than the configured ones."""
-    if settings is not None:
-        advice = "collect a new log, or set the prices of this one in the configuration"
-        refuse_other_prices(log, settings.prices(), "the configuration", advice)
 
 
 def _check_output(problems: Problems, output: str, *, force: bool) -> None:

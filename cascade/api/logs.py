@@ -165,18 +165,12 @@ def other_prices(log: Log, prices: Mapping[str, Price | None]) -> list[str]:
     return [one.describe() for one in mispriced(log.rows(), prices)]
 
 
+CONFIGURED = "the configuration", "collect a new log, or set the prices of this one in the configuration"
+"""Whose prices those of a configuration are, and what to do where a log has others."""
+
+
 def refuse_other_prices(log: Log, prices: Mapping[str, Price | None], whose: str, advice: str) -> None:
-    """Refuse a log whose costs were computed at other prices than a certificate's.
-
-    Args:
-        log: the log.
-        prices: by model; None for an unknown price.
-        whose: whose prices they are, in words.
-        advice: what to do about it.
-
-    Raises:
-        UsageError: the prices differ.
-    """
+    """Refuse a log whose costs were computed at other prices, by model, than those of `whose`. Raises UsageError."""
     found = other_prices(log, prices)
     if found:
         raise UsageError(f"the log was costed at other prices than {whose}: {'; '.join(found)}; {advice}")

@@ -11,8 +11,7 @@ from cascade.cli.models import fetch
 from cascade.collection import Progress
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig
-from cascade.demo.pair import PAIR, demo_config, ladder_config
-from cascade.demo.requests import demo_requests
+from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
 from cascade.episodes.questions import AskedQuestion
 from cascade.providers import weights
 from cascade.types import Question

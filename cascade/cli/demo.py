@@ -16,8 +16,7 @@ from cascade.api.promises import calibrated_document
 from cascade.cli.main import console, notes, print_json
 from cascade.cli.models import fetch
 from cascade.demo import requests as demonstration
-from cascade.demo.pair import MADE_UP, PAIR, TINY, demo_config
-from cascade.demo.requests import DemoRequest, Outcome, Summary, sureness, team_of
+from cascade.demo.requests import MADE_UP, PAIR, TINY, DemoRequest, Outcome, Summary, demo_config, sureness, team_of
 from cascade.errors import UsageError
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp

@@ -6,8 +6,9 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -119,24 +120,27 @@ def _sqlite() -> Iterator[Finding]:
     )
 
 
-def _traces(config: CascadeConfig | None) -> Iterator[Finding]:
-    """Check the trace store without creating it."""
+def _tried(what: str, check: Callable[[], tuple[str, str]]) -> Finding:
+    """Return what a check finds, its result and what it means; its error is a problem."""
     try:
-        url = default_traces_url() if config is None else traces_url(config.traces)
-        if url is None:
-            yield Finding("traces", "note", "off")
-            return
-        address = parse(url)
-        if address.path is not None and not address.path.exists():
-            yield Finding("traces", "ok", f"{address.shown}, which the first question makes")
-            return
-        try:
-            with Store.open(address, read_only=True) as store:
-                yield Finding("traces", "ok", f"{address.shown}, {store.count()} rows")
-        except NoTracesError:  # an empty database, as on the first day
-            yield Finding("traces", "ok", f"{address.shown}, which the first question fills")
+        return Finding(what, *check())
     except CascadeError as error:
-        yield Finding("traces", "problem", str(error))
+        return Finding(what, "problem", str(error))
+
+
+def _traces(config: CascadeConfig | None) -> tuple[str, str]:
+    """Check the trace store without creating it."""
+    url = default_traces_url() if config is None else traces_url(config.traces)
+    if url is None:
+        return "note", "off"
+    address = parse(url)
+    if address.path is not None and not address.path.exists():
+        return "ok", f"{address.shown}, which the first question makes"
+    try:
+        with Store.open(address, read_only=True) as store:
+            return "ok", f"{address.shown}, {store.count()} rows"
+    except NoTracesError:  # an empty database, as on the first day
+        return "ok", f"{address.shown}, which the first question fills"
 
 
 def _weights() -> Iterator[Finding]:
@@ -150,7 +154,7 @@ def _weights() -> Iterator[Finding]:
 def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
     if not path.exists():
         yield Finding("configuration", "problem" if serve else "note", f"there is no {path}; cascade init writes one")
-        yield from _traces(None)
+        yield _tried("traces", lambda: _traces(None))
         return
     try:
         config = load(path)
@@ -160,7 +164,7 @@ def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
         return
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
-    yield from _traces(config)
+    yield _tried("traces", lambda: _traces(config))
     if serve:
         yield from _serving(config)
     certified = list(_certificates(config))
@@ -228,14 +232,9 @@ def _litellm_key(place: str, model: str) -> Iterator[Finding]:
         yield Finding(f"key of {place}", "problem", f"{model} needs {' or '.join(missing)}, which is not set")
 
 
-def _local_file(place: str, model: str) -> Iterator[Finding]:
+def _local_file(model: str) -> tuple[str, str]:
     """Look for a local model's file in the way that the first question does."""
-    try:
-        found = weights.find(model)
-    except CascadeError as error:
-        yield Finding(f"file of {place}", "problem", str(error))
-    else:
-        yield Finding(f"file of {place}", "ok", str(found))
+    return "ok", str(weights.find(model))
 
 
 def _models(config: CascadeConfig) -> Iterator[Finding]:
@@ -255,7 +254,7 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
         elif not key_env and (entry.provider or config.provider.kind) == "litellm" and not entry.api_base:
             yield from _litellm_key(place, entry.model)
         if (entry.provider or config.provider.kind) == "local":
-            yield from _local_file(place, entry.model)
+            yield _tried(f"file of {place}", partial(_local_file, entry.model))
     names = [entry.model for entry in config.models.values()]
     if len(names) > len(set(names)):
         yield Finding("models", "note", "one model judges itself: models prefer their own answers")
@@ -278,22 +277,17 @@ def _addresses(config: CascadeConfig) -> Iterator[Finding]:
 
 def _serving(config: CascadeConfig) -> Iterator[Finding]:
     """Check the extra, the port, the keys, and the stores. A budget's store is created if it does not exist."""
-    try:
-        refuse_missing()
-        yield Finding("server packages", "ok", "installed")
-    except CascadeError as error:
-        yield Finding("server packages", "problem", str(error))
+    yield _tried("server packages", _server_packages)
     refused = [Finding("server address", "problem", said) for said in listening_problems(config.server)]
     yield from refused or [_port(config.server)]
     yield from _keys(config.server)
-    try:
-        yield _writable(traces_url(config.traces))
-    except CascadeError as error:
-        yield Finding("server traces", "problem", str(error))
-    try:
-        yield _budget(config)
-    except CascadeError as error:
-        yield Finding("server budget", "problem", str(error))
+    yield _tried("server traces", lambda: _writable(traces_url(config.traces)))
+    yield _tried("server budget", lambda: _budget(config))
+
+
+def _server_packages() -> tuple[str, str]:
+    refuse_missing()
+    return "ok", "installed"
 
 
 def _port(server: ServerConfig) -> Finding:
@@ -321,28 +315,28 @@ def _keys(server: ServerConfig) -> Iterator[Finding]:
         yield Finding("server keys", "note", "none: anyone who can reach the address can send requests")
 
 
-def _writable(url: str | None) -> Finding:
+def _writable(url: str | None) -> tuple[str, str]:
     """Check whether traces can be written, without creating their file."""
     if url is None:
-        return Finding("server traces", "note", "off, so POST /v1/feedback is refused")
+        return "note", "off, so POST /v1/feedback is refused"
     address = parse(url)
     if address.path is None:
         with Store.open(address):
-            return Finding("server traces", "ok", f"{address.shown} can be written")
+            return "ok", f"{address.shown} can be written"
     there = next(one for one in (address.path, *address.path.absolute().parents) if one.exists())
     folder = there if there != address.path else address.path.absolute().parent
     if not folder.is_dir() or not all(os.access(one, os.W_OK) for one in {there, folder}):
-        return Finding("server traces", "problem", f"{address.shown}: {there} cannot be written")
-    return Finding("server traces", "ok", f"{address.shown} can be written")
+        return "problem", f"{address.shown}: {there} cannot be written"
+    return "ok", f"{address.shown} can be written"
 
 
-def _budget(config: CascadeConfig) -> Finding:
+def _budget(config: CascadeConfig) -> tuple[str, str]:
     spending = caps_of(config)
     if spending is None:
-        return Finding("server budget", "note", "no cap on the spending of many requests together")
+        return "note", "no cap on the spending of many requests together"
     spending.ledger.account("total")
     spending.ledger.close()
     url = ledger_url(config.budget)
     if url is None:
-        return Finding("server budget", "note", "counted in each process by itself, and forgotten when it ends")
-    return Finding("server budget", "ok", f"{parse(url).shown} can be reached")
+        return "note", "counted in each process by itself, and forgotten when it ends"
+    return "ok", f"{parse(url).shown} can be reached"

@@ -124,8 +124,6 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
         raise MissingExtraError("pyarrow", f"Writing {output}")
 
 
-def recall(log: Path, journal: Journal) -> int:
+def recall(log: Path, journal: Journal) -> None:
     """Copy a finished log's calls back into a journal, so that a larger set of questions pays only for new calls."""
-    known = len(journal)
     journal.add(filter(is_call, read_rows(log)))
-    return len(journal) - known

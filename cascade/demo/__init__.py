@@ -1,1 +1,1 @@
-"""The demonstrations in the package: requests of an application, and short questions."""
+"""The demonstration in the package: requests of an application."""

@@ -20,12 +20,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cascade.chat import ChatRequest
-from cascade.config import CascadeConfig
-from cascade.demo.pair import alone, ladder_config
+from cascade.config import CascadeConfig, load
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies.config import DirectoryConfig
+from cascade.policies.fixed import FixedConfig
+from cascade.policies.threshold import ThresholdConfig
 from cascade.providers.base import Provider
+from cascade.strategies.ladder import LadderConfig
 from cascade.types import Answer
 
 if TYPE_CHECKING:
@@ -77,6 +79,57 @@ OPTIONS: dict[str, Any] = {
 """The response format that the application asks for: JSON with one of the teams."""
 
 
+# --- the two local models, at made-up prices, and the configurations that they are served and logged with ---
+
+MADE_UP = "made up: local models have no price"
+BASE_PRICE = {"input": 0.1, "output": 0.4, "note": MADE_UP}
+GUIDE_PRICE = {"input": 1.0, "output": 4.0, "note": MADE_UP}
+PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+TINY = ("smollm2-135m", "smollm2-135m")
+ROUNDS = 4
+BY_HAND = 0.16
+"""Nats per token of the base's reply, set on the log of short questions (`benchmarks/ladder_threshold.py`)."""
+JUDGING = 0.5
+"""The guide's uncertainty in nats from which rounds of base and guide go on."""
+
+
+def demo_config(base: str, guide: str) -> CascadeConfig:
+    """Return the configuration that the log "demo" was made with: rounds of base and guide, every step logged.
+
+    One model in both places has one price. `ladder_config` is what the demo serves.
+    """
+    return load(
+        {
+            "models": {
+                "base": {"model": base, "price": BASE_PRICE, "max_tokens": 128},
+                "guide": {"model": guide, "price": BASE_PRICE if base == guide else GUIDE_PRICE, "max_tokens": 128},
+            },
+            "strategy": {"kind": "base_guide", "rounds": ROUNDS},
+            "policy": {"kind": "threshold", "threshold": JUDGING},
+            "provider": "local",
+            "traces": "off",
+        }
+    )
+
+
+def ladder_config(config: CascadeConfig) -> CascadeConfig:
+    """Return a configuration with a ladder of its base and guide, and a threshold set by hand."""
+    policy = ThresholdConfig(kind="threshold", when="reply_logprob", threshold=BY_HAND)
+    return config.model_copy(update={"strategy": _ladder("base", "guide"), "policy": policy})
+
+
+def alone(config: CascadeConfig, place: str) -> CascadeConfig:
+    """Return a configuration in which one of the models answers everything."""
+    return config.model_copy(update={"strategy": _ladder(place), "policy": FixedConfig(kind="fixed")})
+
+
+def _ladder(*places: str) -> LadderConfig:
+    return LadderConfig(kind="ladder", models=places)
+
+
+# --- the messages ---
+
+
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
     """One message of the demo set, with its right team, which is read neither to fit nor to serve."""
@@ -114,7 +167,7 @@ def demo_requests(split: str | None = None) -> list[DemoRequest]:
 # --- the log ---
 
 
-def fit_requests(config: CascadeConfig, seed: int = 0) -> Fitted:
+def fit_requests(config: CascadeConfig) -> Fitted:
     """Fit and certify a policy for the ladder of base and guide, on the log that ships with the package.
 
     Raises:
@@ -124,7 +177,7 @@ def fit_requests(config: CascadeConfig, seed: int = 0) -> Fitted:
     from cascade.training.fitting import fit_policy
 
     log = open_log(DEMO_REQUESTS).compared()
-    return fit_policy(log.tables, PROMISE, config=ladder_config(config), seed=seed)
+    return fit_policy(log.tables, PROMISE, config=ladder_config(config))
 
 
 def on_the_log(fitted: Fitted) -> Summary:

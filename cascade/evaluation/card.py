@@ -17,7 +17,7 @@ from cascade.guarantees.certificate import statement
 from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
 from cascade.policies.learned import Weighed, weighed
 from cascade.text import capital, counted, markdown_table, percent, plain_line
-from cascade.training.choosing import RULE, Choice, Judged
+from cascade.training.choosing import RULE, Judged
 from cascade.training.fitting import Fitted
 from cascade.training.objective import Unit
 from cascade.types import Certificate
@@ -33,31 +33,18 @@ class Facts(NamedTuple):
     """Facts about how a policy was made, for its card.
 
     Attributes:
-        method: the method, as in the policy's file.
-        dataset: the name of the questions.
-        training_sha256: the hash of the questions that it was fitted and chosen on (`samples.data_sha256`); None if all
-            were set aside to certify.
-        sizes: how many questions were used for what, in order.
+        fitted: the policy, how it was chosen, and its certificates.
         settings: the fit's options, in words, by name.
         weights: its features, and how much its score depends on each.
-        choice: how it was chosen.
-        calibrated: the certified policy.
         baselines: the baselines' figures on the training questions; empty if nothing was compared.
         left_out: which baselines are missing, and why.
-        learning: how a policy network was trained; None for other policies.
     """
 
-    method: str
-    dataset: str
-    training_sha256: str | None
-    sizes: Sequence[tuple[str, int]]
+    fitted: Fitted
     settings: Mapping[str, str]
     weights: Sequence[Weighed]
-    choice: Choice
-    calibrated: Calibrated
     baselines: Sequence[BaselineFigures]
     left_out: Sequence[str]
-    learning: Training | None = None
 
 
 METHODS_IN_WORDS = {
@@ -86,25 +73,12 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         fitted: the policy and how it was made.
         settings: the fit's options, in words, by name.
     """
-    sizes, done, training, choice = fitted.sizes, fitted.calibrated, fitted.training, fitted.choice
-    baselines = baseline_figures(training, choice.objective.guarantee.rules, choice.alpha) if choice.folds else []
-    return Facts(
-        method=fitted.policy.method,
-        dataset=training.dataset,
-        training_sha256=data_sha256(training) if training.n else None,
-        sizes=(
-            ("questions", sizes.questions),
-            ("of them to choose and fit on", sizes.training),
-            ("of them to certify", sizes.calibration),
-        ),
-        settings=settings,
-        weights=weighed(fitted.policy, history_of(training)),
-        choice=choice,
-        calibrated=done,
-        baselines=baselines,
-        left_out=tuple(baselines_left_out(training)) if choice.folds else (),
-        learning=fitted.learning,
-    )
+    training, choice = fitted.training, fitted.choice
+    weights = weighed(fitted.policy, history_of(training))
+    if not choice.folds:
+        return Facts(fitted, settings, weights, (), ())
+    baselines = baseline_figures(training, choice.objective.guarantee.rules, choice.alpha)
+    return Facts(fitted, settings, weights, baselines, tuple(baselines_left_out(training)))
 
 
 def card(facts: Facts) -> bytes:
@@ -115,25 +89,32 @@ def card(facts: Facts) -> bytes:
 def _lines(facts: Facts) -> Iterator[str]:
     made = "Made by `cascade fit`; `policy: ./this-directory` in a configuration serves it."
     files = f"`{POLICY_FILE}` lists what it reads, `{MODEL_FILE}` has its numbers, `{CERTIFICATE_FILE}` its promise."
-    yield from (f"# A policy for {plain_line(facts.dataset)}", "")
-    yield from (f"Method `{facts.method}`: {METHODS_IN_WORDS[facts.method]}. {made}", "", files, "")
-    yield from _made_from(facts)
-    yield from _promised(facts.calibrated)
+    fitted, method = facts.fitted, facts.fitted.policy.method
+    yield from (f"# A policy for {plain_line(fitted.training.dataset)}", "")
+    yield from (f"Method `{method}`: {METHODS_IN_WORDS[method]}. {made}", "", files, "")
+    yield from _made_from(fitted, facts.settings)
+    yield from _promised(fitted.calibrated)
     yield from _chosen(facts)
-    if facts.learning is not None:
-        yield from _trained(facts.learning)
+    if fitted.learning is not None:
+        yield from _trained(fitted.learning)
     yield from _looks_at(facts.weights)
-    yield from _limits(facts.calibrated, _AGAIN)
+    yield from ("## Limits", "")
+    yield from (f"- {plain_line(said)}" for said in fitted.calibrated.segments[0].certificate.assumptions)
+    yield from (f"- {said}" for said in _LIMITS)
+    yield from ("", "## To make it hold again", "")
+    yield from (f"- {said}" for said in _AGAIN)
 
 
-def _made_from(facts: Facts) -> Iterator[str]:
-    certificate = facts.calibrated.segments[0].certificate
+def _made_from(fitted: Fitted, settings: Mapping[str, str]) -> Iterator[str]:
+    certificate, training, sizes = fitted.calibrated.segments[0].certificate, fitted.training, fitted.sizes
     rows = [
-        ("log", plain_line(facts.dataset)),
-        *((what, f"{many:,}") for what, many in facts.sizes),
+        ("log", plain_line(training.dataset)),
+        ("questions", f"{sizes.questions:,}"),
+        ("of them to choose and fit on", f"{sizes.training:,}"),
+        ("of them to certify", f"{sizes.calibration:,}"),
         ("models", _models_of(certificate)),
-        *((what, plain_line(said)) for what, said in facts.settings.items()),
-        ("training data, SHA-256", f"`{facts.training_sha256}`" if facts.training_sha256 else "none"),
+        *((what, plain_line(said)) for what, said in settings.items()),
+        ("training data, SHA-256", f"`{data_sha256(training)}`" if training.n else "none"),
         ("calibration data, SHA-256", f"`{certificate.data_sha256}`"),
     ]
     yield from ("## What it was made from", "")
@@ -224,7 +205,7 @@ _WHAT = {
 
 
 def _chosen(facts: Facts) -> Iterator[str]:
-    choice, unit = facts.choice, facts.choice.unit
+    choice, unit = facts.fitted.choice, facts.fitted.choice.unit
     yield from ("## How it was chosen", "")
     if not choice.folds:
         yield from (f"Taken: {plain_line(choice.winner.name)}, because {plain_line(choice.winner.why)}.", "")
@@ -335,15 +316,6 @@ _AGAIN = (
     "Other models, prices or prompts: `cascade fit NEW_EPISODES -o NEW_DIR` fits again.",
     "`cascade verify DIR EPISODES` computes the certificate again from the data, and compares.",
 )
-
-
-def _limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
-    """Yield the assumptions of a promise, and what to do when it no longer holds, Markdown."""
-    yield from ("## Limits", "")
-    yield from (f"- {plain_line(said)}" for said in done.segments[0].certificate.assumptions)
-    yield from (f"- {said}" for said in _LIMITS)
-    yield from ("", "## To make it hold again", "")
-    yield from (f"- {said}" for said in again)
 
 
 # --- how a network was trained ---

@@ -134,7 +134,6 @@ def compare(
     seed: int = 0,
     others: Sequence[Method] = (),
     reference: str | None = None,
-    tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Comparison:
     """Compare every method for which a log has the numbers.
 
@@ -146,7 +145,6 @@ def compare(
         others: further methods to compare.
         reference: the row that the others are compared with. By default it is the reference of `prove`: the guide
             alone, or a ladder's last model alone, if the log has it for most questions, else every step.
-        tell: called with (splits done, splits in all).
 
     Raises:
         UsageError: alpha lies outside (0, 1), the log is too small to be split, or there is no such reference.
@@ -161,7 +159,7 @@ def compare(
     against = _reference(table, [one.name for one in playing], reference)
     results = {name: _Results(Segments(table.segments)) for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = groups = (0, 0, 0)
-    for split in splits(table.groups, count, seed, tell=tell):
+    for split in splits(table.groups, count, seed):
         train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
         sizes = train.n, calibration.n, test.n
         groups = len(set(train.groups)), len(set(calibration.groups)), len(set(test.groups))

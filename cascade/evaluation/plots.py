@@ -51,7 +51,10 @@ def plot(found: Comparison, path: Path) -> None:
     axes = figure.add_subplot()
     for number, row in enumerate(found.rows):
         _draw(axes, row, number)
-    _mark_target(axes, f"target {1 - found.alpha:g}", 1 - found.alpha)
+    target = 1 - found.alpha
+    axes.axvline(target, color="0.6", linewidth=1, linestyle="--")
+    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
+    axes.annotate(f"target {target:g}", (target, 1.0), fontsize=8, color="0.35", **place)
     axes.set_xlabel("coverage: a right answer is kept, or no step of the question has one")
     axes.set_ylabel("cost, USD per 1,000 questions")
     axes.set_xlim(right=1.012)
@@ -59,23 +62,12 @@ def plot(found: Comparison, path: Path) -> None:
     title = f"{_label(found.dataset)}: {found.n:,} questions, T = {found.horizon}, {found.splits} splits"
     figure.suptitle(title, fontsize=11, parse_math=False)
     axes.grid(alpha=0.25)
-    _list_names(figure)
+    for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)
     try:
         save(figure, path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def _mark_target(axes: Any, said: str, target: float) -> None:
-    axes.axvline(target, color="0.6", linewidth=1, linestyle="--")
-    place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
-    axes.annotate(said, (target, 1.0), fontsize=8, color="0.35", **place)
-
-
-def _list_names(figure: Any) -> None:
-    """Write the legend beside the plot; names in it are not parsed as formulas."""
-    for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
-        text.set_parse_math(False)
 
 
 def _scale(axes: Any, costs: Sequence[float]) -> None:

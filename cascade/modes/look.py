@@ -53,7 +53,6 @@ class Asked:
         config: the cascade that will serve.
         guarantee: the kind of promise.
         reviews: people's judgements, if the promise needs them; None if there are none.
-        seed: the seed of the fit.
     """
 
     alpha: float
@@ -63,7 +62,6 @@ class Asked:
     config: CascadeConfig | None
     guarantee: str = "agreement"
     reviews: Reviews | None = None
-    seed: int = 0
 
     def promise(self, look: int) -> Guarantee:
         """Return the promise that a look may certify."""
@@ -229,7 +227,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         "losses_allowed": most_losses(parts.calibration.n, asked.alpha, look_level(asked.delta, look)),
     }
     try:
-        fitted = fit_parts(parts, promise, FitSettings(config=asked.config, seed=asked.seed))
+        fitted = fit_parts(parts, promise, FitSettings(config=asked.config))
     except (NotCertifiedError, UsageError) as error:
         return Found({**page, "why": f"no certificate: {error}"})
     page |= {"policy": fitted.choice.chosen.name}

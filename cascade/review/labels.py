@@ -27,9 +27,9 @@ Harmless = Callable[[tuple[str, str], int], bool]
 """Whether an output, given by its number and the episode of a data set, loses nothing."""
 
 
-def tables_with(compared: Compared, harmless: Harmless, dropped: Dropped | None = None) -> list[EpisodeTable]:
+def tables_with(compared: Compared, harmless: Harmless) -> list[EpisodeTable]:
     """Return a log's tables, in which an output is right if it equals the reference's or is harmless."""
-    left_out = Dropped() if dropped is None else dropped
+    left_out = Dropped()
     rows = (
         row if number < 0 else {**row, "correct": harmless(place_of(row), number)}
         for row, number in _numbered(compared, left_out)
@@ -59,7 +59,7 @@ def verdicts_of(one: Episode, losses: Mapping[PairId, bool]) -> list[bool | None
 
 
 def labelled_by_reviews(
-    compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None, dropped: Dropped | None = None
+    compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None
 ) -> list[EpisodeTable]:
     """Return a log's tables with people's judgements as the truth.
 
@@ -68,7 +68,6 @@ def labelled_by_reviews(
         reviews: the judgements, all drawn with the same key. If reviewers differ, the output is a loss.
         kind: the kind of loss, "preference" or "regret".
         rate: the share of the questions whose judgements count; by default all that were drawn.
-        dropped: counts what is left out.
 
     Raises:
         UsageError: the reviews have another comparator or another draw, or did not ask for this kind of loss.
@@ -80,7 +79,7 @@ def labelled_by_reviews(
         for pair, lost in held.losses(kind).items():
             losses[pair] = losses.get(pair, False) or lost
     said = {place: verdicts_of(one, losses) for place, one in compared.episodes.items()}
-    tables = tables_with(compared, lambda place, number: said[place][number] is False, dropped)
+    tables = tables_with(compared, lambda place, number: said[place][number] is False)
     coded = tables_from_rows(_coded(compared, said))
     return [_with_labels(*each, said, kind, share, terms.key) for each in zip(tables, coded, strict=True)]
 

@@ -117,17 +117,12 @@ class Reviews(NamedTuple):
         """Return a reviewer's judgement of each pair."""
         return {one.pair: one for one in self.judgements if one.reviewer == reviewer}
 
-    def losses(self, ask: str, reviewer: str | None = None) -> dict[PairId, bool]:
-        """Return whether each judged pair is a loss; if reviewers differ, it is.
-
-        Args:
-            ask: the kind of loss, "preference" or "regret".
-            reviewer: the reviewer whose judgements count; by default all.
-        """
+    def losses(self, ask: str) -> dict[PairId, bool]:
+        """Return whether each judged pair is a loss, "preference" or "regret"; if reviewers differ, it is."""
         found: dict[PairId, bool] = {}
         for one in self.judgements:
             lost = one.loses(ask)
-            if lost is not None and reviewer in {None, one.reviewer}:
+            if lost is not None:
                 found[one.pair] = found.get(one.pair, False) or lost
         return found
 

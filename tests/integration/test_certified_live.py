@@ -15,7 +15,7 @@ from cascade.config import load, policy_section
 from cascade.conformal.arrays import levels, rollout
 from cascade.conformal.served import single
 from cascade.conformal.split import covered_at, critical_kappa
-from cascade.demo.pair import demo_config
+from cascade.demo.requests import demo_config
 from cascade.episodes.files import read_rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows

@@ -12,7 +12,7 @@ import pytest
 from unit.policies.every_feature import differing, every_name
 
 from cascade.calibration.scores import history_of
-from cascade.demo.pair import PAIR, demo_config
+from cascade.demo.requests import PAIR, demo_config
 from cascade.episodes.files import read_rows
 from cascade.episodes.ladders import as_ladder
 from cascade.episodes.table import EpisodeTable

@@ -15,7 +15,7 @@ from cascade.calibration.scores import scored
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats, ScoreArrays, levels, rollout
 from cascade.conformal.served import serves, single
-from cascade.demo.pair import PAIR, demo_config, ladder_config
+from cascade.demo.requests import PAIR, demo_config, ladder_config
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.factory import read_policy

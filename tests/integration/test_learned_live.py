@@ -23,7 +23,7 @@ from cascade.cli.main import app
 from cascade.config import load
 from cascade.conformal.arrays import ScoreArrays, levels, rollout
 from cascade.conformal.served import single
-from cascade.demo.pair import demo_config
+from cascade.demo.requests import demo_config
 from cascade.engine import abstains, sure_of
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.table import EpisodeTable

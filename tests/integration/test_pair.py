@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cascade.config import CascadeConfig, load
-from cascade.demo.pair import demo_config
+from cascade.demo.requests import demo_config
 from cascade.episodes.files import append_jsonl
 from cascade.episodes.schema import rows
 from cascade.evaluation.logs import DEMO, open_log

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from cascade.demo.pair import PAIR, demo_config
 from cascade.demo.requests import (
     ALPHA,
     EXAMPLES,
+    PAIR,
     TEAMS,
     DemoRequest,
     Outcome,
+    demo_config,
     demo_requests,
     drawn,
     fit_requests,

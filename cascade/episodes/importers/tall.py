@@ -12,8 +12,18 @@ from typing import Any, NamedTuple
 from cascade.episodes.importers.calls import LoggedCall, field_of
 from cascade.episodes.importers.chat import request_in
 from cascade.episodes.importers.sources import Record
-from cascade.episodes.importers.values import nano_usd, snake, text, truth, whole
-from cascade.episodes.importers.wide import ANSWER, CORRECT, COST, OF_MODEL, OF_QUESTION, folded, in_words
+from cascade.episodes.importers.values import snake, text, truth
+from cascade.episodes.importers.wide import (
+    ANSWER,
+    CORRECT,
+    COST,
+    OF_MODEL,
+    OF_QUESTION,
+    by_mean_cost,
+    cost_in,
+    folded,
+    in_words,
+)
 from cascade.episodes.schema import Dropped
 
 _QUESTION_IDS = ("question_id", "qid", "example_id", "prompt_id", "task_id")
@@ -152,19 +162,10 @@ def steps_by_cost(columns: Mapping[str, str], rows: Iterable[Record]) -> Steps |
         if model is None:
             continue
         of_model = totals.setdefault(model, [0, 0])
-        cost = _cost(row.fields, columns)
+        cost = cost_in(row.fields, columns)
         if cost is not None:
             of_model[0], of_model[1] = of_model[0] + cost, of_model[1] + 1
     if len(totals) < 2 or not all(n for _, n in totals.values()):
         return None
     means = sorted((total / n, model) for model, (total, n) in totals.items())
-    said = ", ".join(f"{model} {mean / 1e9:.3g}" for mean, model in means)
-    return Steps(
-        {model: step for step, (_, model) in enumerate(means, 1)}, f"the order of their mean costs (USD: {said})"
-    )
-
-
-def _cost(fields: Mapping[str, Any], columns: Mapping[str, str]) -> int | None:
-    if "cost_nano_usd" in columns:
-        return whole(field_of(fields, columns["cost_nano_usd"]))
-    return nano_usd(field_of(fields, columns[COST])) if COST in columns else None
+    return Steps({model: step for step, (_, model) in enumerate(means, 1)}, by_mean_cost(means))

@@ -15,7 +15,7 @@ from cascade.checks import did_you_mean
 from cascade.episodes.importers.calls import LoggedCall, Runs, field_of, mapped
 from cascade.episodes.importers.chat import asked, chat_columns, is_short, reply_of, request_in
 from cascade.episodes.importers.sources import Record
-from cascade.episodes.importers.values import SIGNALS, answer_in, nano_usd, number, question_in
+from cascade.episodes.importers.values import SIGNALS, answer_in, nano_usd, question_in, whole
 from cascade.episodes.schema import Dropped, identity, question_id
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
@@ -365,22 +365,25 @@ def by_cost(found: Layout, rows: Iterable[Record]) -> Layout:
         return found
     totals, n = [0] * len(found.models), 0
     for record in rows:
-        costs = [_cost(record.fields, one.columns) for one in found.models]
+        costs = [cost_in(record.fields, one.columns) for one in found.models]
         if None not in costs:
             totals, n = [total + (cost or 0) for total, cost in zip(totals, costs, strict=True)], n + 1
     if not n:
         return replace(found, order="the order of their columns, since no row has all their costs")
     places = sorted(range(len(totals)), key=lambda at: totals[at])
-    said = ", ".join(f"{found.models[at].name} {totals[at] / n / 1e9:.3g}" for at in places)
-    return replace(
-        found, models=tuple(found.models[at] for at in places), order=f"the order of their mean costs (USD: {said})"
-    )
+    order = by_mean_cost([(totals[at] / n, found.models[at].name) for at in places])
+    return replace(found, models=tuple(found.models[at] for at in places), order=order)
 
 
-def _cost(fields: Mapping[str, Any], columns: Mapping[str, str]) -> int | None:
+def by_mean_cost(means: Iterable[tuple[float, str]]) -> str:
+    """Return in words that models are in the order of these mean costs, nano-USD."""
+    return f"the order of their mean costs (USD: {', '.join(f'{name} {mean / 1e9:.3g}' for mean, name in means)})"
+
+
+def cost_in(fields: Mapping[str, Any], columns: Mapping[str, str]) -> int | None:
+    """Return the cost of a call, nano-USD, in the column that has it; None if it is unknown."""
     if NANO in columns:
-        exact = number(field_of(fields, columns[NANO]))
-        return None if exact is None or exact < 0 else int(exact)
+        return whole(field_of(fields, columns[NANO]))
     return nano_usd(field_of(fields, columns[COST])) if COST in columns else None
 
 

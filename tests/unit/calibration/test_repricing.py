@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cascade.calibration.scores import Mispriced, mispriced
-from cascade.demo.pair import demo_config
+from cascade.demo.requests import demo_config
 from cascade.evaluation.logs import open_log
 from cascade.money import Price
 

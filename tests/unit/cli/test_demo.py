@@ -11,8 +11,7 @@ import pytest
 
 from cascade.cli import demo
 from cascade.demo import requests as demonstration
-from cascade.demo.pair import PAIR, demo_config
-from cascade.demo.requests import demo_requests, fit_requests
+from cascade.demo.requests import PAIR, demo_config, demo_requests, fit_requests
 from cascade.providers.fake import FakeProvider, reply
 from cascade.training.fitting import Fitted
 from cascade.types import Request

@@ -15,7 +15,7 @@ from stores import postgres_url
 
 from cascade.cli import doctor, models
 from cascade.config import load
-from cascade.demo.pair import BY_HAND
+from cascade.demo.requests import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import ThresholdConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cascade.config import CascadeConfig, load
-from cascade.demo.pair import PAIR, demo_config
+from cascade.demo.requests import PAIR, demo_config
 from cascade.episodes.ladders import as_ladder
 from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, rows
 from cascade.episodes.tabulate import tables_from_rows
