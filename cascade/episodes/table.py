@@ -94,8 +94,8 @@ class EpisodeTable:
         calls: the only model asked in each of T steps, with role and purpose, None if there were several; empty if the
             steps are not single logged calls.
         segments: each question's segment (a tenant, a task), which may have its own certificate; None without one.
-        spelled: an id of the question as it is spelled (`schema.question_id`), which releases before 0.6 stored. By
-            default as `questions`.
+        spelled: an id of the question as it is spelled (`schema.question_id`), which shows near-duplicates. By default
+            as `questions`.
         drawn_from: int64 (n,), the number of questions of its group from which each row was drawn; 1 without a draw.
         echoes: by model, the sorted names in its replies; models without known names are left out.
         priced: bool (n,), whether the log has every cost of the question, walks included. By default as `cost_known`.
