@@ -19,7 +19,7 @@ from cascade.review.pairs import Compared, compare
 from cascade.review.path import Along, along_path
 from cascade.review.plan import Plan, plans
 from cascade.review.reviews import Reviews, Terms
-from cascade.review.room import Room
+from cascade.review.session import Room
 from cascade.review.storage import Place, place_for, reviews_at
 from cascade.text import counted
 

@@ -25,8 +25,7 @@ from cascade.review.pairs import Output
 from cascade.review.plan import Plan
 from cascade.review.report import agreements, tallies
 from cascade.review.reviews import SKIPPED, ReviewFile, Reviews, merged, read_reviews
-from cascade.review.room import Room
-from cascade.review.session import ASKED, KEYS, MOVES, Session
+from cascade.review.session import ASKED, KEYS, MOVES, Room, Session
 from cascade.review.shown import output_lines, request_lines
 from cascade.review.storage import ReviewTable, opened
 from cascade.text import counted

@@ -10,7 +10,7 @@ from cascade.conformal.split import needed_n
 from cascade.guarantees.base import Guarantee
 from cascade.review.path import Along
 from cascade.review.reviews import Reviews
-from cascade.review.room import Room
+from cascade.review.session import Room
 
 RATES = (1.0, 0.5, 0.2)
 

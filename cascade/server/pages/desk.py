@@ -20,8 +20,7 @@ from cascade.review.pairs import Compared
 from cascade.review.plan import Shown, shown
 from cascade.review.report import Agreement, Tally, agreements, tallies
 from cascade.review.reviews import Reviews
-from cascade.review.room import Room
-from cascade.review.session import ASKED, KEYS, MOVES, Session, token
+from cascade.review.session import ASKED, KEYS, MOVES, Room, Session, token
 from cascade.review.shown import output_lines, request_lines
 from cascade.review.storage import opened, reviews_at
 from cascade.server.refusals import Refused

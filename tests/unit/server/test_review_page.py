@@ -14,7 +14,7 @@ from cascade.conformal.binomial import upper_bound
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.plan import shown
 from cascade.review.reviews import Judgement, Reviews, Terms, read_reviews
-from cascade.review.room import Room
+from cascade.review.session import Room
 
 from .served import asgi, orchestrator
 
