@@ -110,8 +110,8 @@ def told(answer: Answer, asked: AskedQuestion) -> tuple[Any, ...]:
     """
     matches = get_matcher("exact").matches
     kept, answers = kept_by(answer), answers_kept(answer)
-    right = answer.text is not None and matches(answer.text, asked.gold).correct
-    found = any(matches(text, asked.gold).correct for text in answers)
+    right = answer.text is not None and matches(answer.text, asked.gold) is True
+    found = any(matches(text, asked.gold) is True for text in answers)
     return answer.cost_nano_usd, len(answer.steps), kept, len(answers), right, found
 
 
