@@ -11,7 +11,7 @@ demo: $(VENV)/demo.done  ## sort a shop's mail with two real local models, and s
 	$(BIN)/cascade demo $(ARGS)
 
 test: $(VENV)/dev.done $(VENV)/tiny.done  ## the test suite (fetches a 98 MB model the first time)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(ARGS)
 
 check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 	$(BIN)/ruff check .
