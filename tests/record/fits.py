@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)
+sys.path[0] = str(HERE.parent)  # before numpy, which imports `numbers`
+
+import numpy as np  # noqa: E402
 
 from cascade.calibration.scores import reference_cost  # noqa: E402
 from cascade.conformal.arrays import Ints  # noqa: E402
