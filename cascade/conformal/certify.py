@@ -1,0 +1,122 @@
+"""The certifier: walk a path from its first point and stop before the first that the requests do not prove.
+
+With a confidence 1 − δ, a point passes if so few of n requests are lost that a rate of `risk` or more would give so few
+with probability δ at most (the exact binomial; for losses between 0 and 1 a bound for bounded losses). The points were
+put in order without these requests, so all that pass before the first failure hold at once: Pr[any breaks] ≤ δ.
+
+On average over calibrations, a point passes if (losses + 1) / (n + 1) ≤ risk (conformal risk control; for coverage this
+is split conformal prediction). The losses must not fall as the threshold rises.
+
+References: Angelopoulos et al., Learn then test (2021); Angelopoulos et al., Conformal risk control (2022); Vovk,
+Gammerman & Shafer (2005); Bates et al., Distribution-free risk-controlling prediction sets (2021), for bounded losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from cascade.conformal.binomial import lower_tail, most_losses
+from cascade.conformal.path import UNITS, Path, Point
+from cascade.conformal.promise import Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The last point of a path that is proven, and its figures on the requests that prove it.
+
+    Attributes:
+        point: the point; its threshold lies between two scores of these requests where the path is `midway`.
+        index: its place on the path.
+        of: how many points the path has.
+        n: the requests that prove it.
+        losses: how many of them are lost there.
+        silent: how many of them are served nothing.
+        cost_nano_usd: their recorded cost.
+        level: the probability, over calibrations, at which it was tested; None: on average.
+    """
+
+    point: Point
+    index: int
+    of: int
+    n: int
+    losses: Fraction
+    silent: int
+    cost_nano_usd: int
+    level: float | None
+
+    @property
+    def to_the_end(self) -> bool:
+        """Whether the whole path is proven."""
+        return self.index == self.of - 1
+
+
+def certify(path: Path, promise: Promise, level: float | None = None, *, midway: bool = True) -> Certified | None:
+    """Return the last point before the first that fails; None if not even the first passes.
+
+    Args:
+        path: totals on requests that neither chose the policy nor ordered the points.
+        promise: what is promised.
+        level: the part of the promise's δ that this test may use, all of it by default; unused on average.
+        midway: whether to set the threshold between two scores, so that a score that is rounded otherwise when it is
+            served decides alike.
+
+    Guarantee: see the module. No point is proven if the path serves nothing at it but in name: a point at which no
+    request is answered keeps any promise, and is returned only if none that answers passes.
+    """
+    level = promise.delta if level is None else level
+    most = _most_units(path.n, promise, level)
+    passes = path.loss <= most
+    count = int(np.argmin(np.append(passes, False)))
+    if not count:
+        return None
+    at = count - 1
+    point = path.points[at]
+    if midway:
+        point = Point(_between(path.points, at), point.bar)
+    return Certified(
+        point,
+        at,
+        len(path.points),
+        path.n,
+        path.losses[at],
+        int(path.silent[at]),
+        int(path.cost_nano_usd[at]),
+        None if promise.confidence is None else level,
+    )
+
+
+def _most_units(n: int, promise: Promise, level: float | None) -> int:
+    """Return the most losses, in units, at which a point passes; −1: none does."""
+    if promise.confidence is None:
+        return math.floor(Fraction(repr(promise.risk)) * (n + 1) * UNITS) - UNITS
+    assert level is not None  # noqa: S101 - a confidence has a level
+    most = most_losses(n, promise.tested_risk, level)
+    return -1 if most is None else most * UNITS
+
+
+def _between(points: Sequence[Point], at: int) -> float:
+    """Return a threshold with the same decisions as a point's, half-way to the next stricter one.
+
+    Between −∞ and a score there is no middle: the score's own threshold stays.
+    """
+    kappa = points[at].kappa
+    stricter = points[at - 1].kappa if at and points[at - 1].bar == points[at].bar else -math.inf
+    middle = stricter + (kappa - stricter) / 2
+    return middle if math.isfinite(middle) and stricter < middle < kappa else kappa
+
+
+def spent(n: int, promise: Promise, level: float) -> float:
+    """Return the probability that the exact test at a level uses: at most the level, since losses are whole.
+
+    A test that follows may use the rest. It depends on n, the promise and the level alone.
+
+    >>> round(spent(200, Promise("regret", 0.1, 0.9), 0.1), 6)
+    0.092946
+    """
+    most = most_losses(n, promise.tested_risk, level)
+    return 0.0 if most is None else lower_tail(most, n, promise.tested_risk)

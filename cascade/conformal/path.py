@@ -1,0 +1,313 @@
+"""What a policy loses and spends on a log at every threshold, exactly: sums of jumps.
+
+A policy gives each node a doubt. After the last node of a step the walk goes on while the doubt is at least the
+threshold kappa, so −∞ is the strictest threshold and +∞ the most lenient. What a request loses, and what it costs,
+changes only where kappa passes one of its own levels:
+
+    reach   v_t = min of the doubts before node t       node t is bought   ⇔ v_t ≥ kappa and v_t > −∞
+    keep    m_t = min(v_t, the answer's own score)      an answer is kept  ⇔ m_t ≥ kappa and m_t > −∞
+
+So n requests are n·T jumps, and one sort gives the totals at every threshold, without a grid.
+
+A record that ends before the request does is lost where a walk reaches its end: what follows is unknown. No total is
+below the true one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.errors import UsageError
+from cascade.table import Bools, Floats, Ints, Log
+
+UNITS = 1 << 30
+"""A loss of 1 in units. Losses are counted in whole units, rounded up, so that sums are exact."""
+_LARGEST = float(np.finfo(np.float64).max)
+_CHUNK = 1 << 14
+
+
+class Scores(NamedTuple):
+    """What a policy gives for a log.
+
+    Attributes:
+        doubt: float64 (n, T), read after the last node of each step: the walk goes on while it is at least the
+            threshold. NaN, or a step without an answer: it always goes on.
+        keep: float64 (n, T), for a policy that keeps a set of answers: the score of each. The best of a step's scores
+            and its doubt is taken at every threshold, so that there is always something to do. None: every answer
+            bought is kept.
+        serve: int64 (n, T), the node whose answer is served if the walk ends after a node; −1: none. None: the newest.
+        sure: float64 (n, T), how sure the answer is that is served there; NaN: unknown. None: no answer is withheld.
+    """
+
+    doubt: Floats
+    keep: Floats | None = None
+    serve: Ints | None = None
+    sure: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Jumps:
+    """n step functions of the threshold: `start`, plus each jump whose level the threshold does not exceed.
+
+    Attributes:
+        start: int64 (n,), the value where no level is reached.
+        level: float64 (n, J); −∞: never reached.
+        jump: int64 (n, J).
+    """
+
+    start: Ints
+    level: Floats
+    jump: Ints
+
+    def total(self, kappa: Floats) -> Ints:
+        """Return the sum over all rows at each of P rising thresholds: int64 (P,)."""
+        reached = np.where(self.level > -np.inf, np.searchsorted(kappa, self.level, side="right"), 0)
+        cells = np.zeros(kappa.size + 1, dtype=np.int64)
+        np.add.at(cells, reached.ravel(), self.jump.ravel())
+        return np.asarray(int(self.start.sum()) + np.cumsum(cells[::-1])[::-1][1:], dtype=np.int64)
+
+    def at(self, kappa: float) -> Ints:
+        """Return each row's value at one threshold: int64 (n,)."""
+        return np.asarray(self.start + np.where(reaches(self.level, kappa), self.jump, 0).sum(axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Walks:
+    """The walks of a policy over n requests, at every threshold.
+
+    Attributes:
+        log: the requests.
+        reach: float64 (n, T), the highest threshold at which each node is bought; −∞: never.
+        keep: float64 (n, T), that at which each answer is kept.
+        serve: int64 (n, T), as in `Scores`.
+        sure: float64 (n, T), as in `Scores`; NaN where unknown.
+    """
+
+    log: Log
+    reach: Floats
+    keep: Floats
+    serve: Ints
+    sure: Floats
+
+    def take(self, rows: Ints | Bools) -> Walks:
+        """Return the chosen requests."""
+        return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows], self.sure[rows])
+
+    def stop(self, kappa: float) -> Ints:
+        """Return the last node that each walk buys at a threshold: int64 (n,)."""
+        many = np.count_nonzero(reaches(self.reach, kappa), axis=1)
+        return np.asarray(many - 1, dtype=np.int64)
+
+    @property
+    def cost(self) -> Jumps:
+        """What each request costs, nano-USD; an unknown cost counts as 0 (`Log.priced` says where)."""
+        spent = np.maximum(self.log.cost_nano_usd, 0)
+        return Jumps(np.zeros(self.log.n, dtype=np.int64), self.reach, spent)
+
+    @property
+    def thresholds(self) -> Floats:
+        """Every threshold at which a decision changes, with −∞ and +∞: float64 (P,), rising."""
+        levels = np.unique(np.concatenate([self.reach.ravel(), self.keep.ravel()]))
+        return np.concatenate([[-np.inf], levels[np.isfinite(levels)], [np.inf]])
+
+
+def reaches(level: Floats, kappa: float) -> Bools:
+    """Return where a level is reached at a threshold: it is at least kappa, and not −∞."""
+    return np.asarray(level >= max(kappa, -_LARGEST), dtype=np.bool_)
+
+
+def walks(log: Log, scores: Scores) -> Walks:
+    """Return the walks that a policy's scores lead to.
+
+    Raises:
+        UsageError: a score has another shape than the log.
+    """
+    shape = log.answer.shape
+    wrong = [name for name, a in zip(scores._fields, scores, strict=True) if a is not None and a.shape != shape]
+    if wrong:
+        raise UsageError(f"The scores {', '.join(wrong)} must have the shape {shape}, as the log {log.name}.")
+    onward, own = _raised(log, scores)
+    reach = np.concatenate([np.full((log.n, 1), np.inf), np.minimum.accumulate(onward[:, :-1], axis=1)], axis=1)
+    reach = np.where(log.bought, reach, -np.inf)
+    keep = np.where(log.answers, np.minimum(own, reach), -np.inf)
+    serve = newest(log) if scores.serve is None else scores.serve
+    return Walks(log, reach, keep, serve, np.full(shape, np.nan) if scores.sure is None else scores.sure)
+
+
+def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:
+    """Return the levels of going on and of keeping each answer, with the best of each decision raised to +∞.
+
+    At an open end nothing is raised: whether the walk would have gone on is unknown, so an answer there is kept for its
+    own score alone.
+    """
+    answers, decides, steps = log.answers, log.decides, log.steps
+    onward = np.where(np.isnan(scores.doubt) | ~decides, np.inf, scores.doubt)
+    if scores.keep is None:
+        for step in np.unique(steps).tolist():
+            at = np.flatnonzero(steps == step)
+            onward[~answers[:, at].any(axis=1), at[-1]] = np.inf
+        return onward, np.full(onward.shape, np.inf)
+    own = np.where(answers & ~np.isnan(scores.keep), scores.keep, -np.inf)
+    open_end, rows = log.open_end, np.arange(log.n)
+    many = np.count_nonzero(log.bought, axis=1)
+    for step in np.unique(steps).tolist():
+        at = np.flatnonzero(steps == step)
+        last = at[-1]
+        there, score = answers[:, at], own[:, at]
+        best = np.where(there.any(axis=1), np.where(there, score, -np.inf).argmax(axis=1), -1)
+        # Of several answers without a score the first is the best; −∞ for all of them: the first that is there.
+        first = there.argmax(axis=1)
+        best = np.where((best >= 0) & ~there[rows, best], first, best)
+        told = np.where(best >= 0, scores.keep[rows, at[best]], -np.inf)
+        ends = many <= last + 1
+        goes_on = ~ends & ((best < 0) | ~(onward[:, last] <= told))
+        onward[goes_on, last] = np.inf
+        chosen = (best >= 0) & ~goes_on & ~open_end[:, last]
+        own[rows[chosen], at[best[chosen]]] = np.inf
+    return onward, own
+
+
+def newest(log: Log) -> Ints:
+    """Return the newest answer up to each node: the node's number, int64 (n, T); −1: none yet."""
+    numbers = np.where(log.answers, np.arange(log.width), -1)
+    return np.asarray(np.maximum.accumulate(numbers, axis=1), dtype=np.int64)
+
+
+def surest(log: Log, confidence: Floats | None = None) -> Ints:
+    """Return the answer served up to each node, of all that were bought: the node's number, int64 (n, T); −1: none.
+
+    It is the answer with the highest known confidence; then the one that most nodes gave, then the latest step's, then
+    the first. Of the nodes that gave it, the surest stands for it. `confidence`, (n, T), is by default the log's.
+    """
+    told = log.confidence if confidence is None else confidence
+    ranked, answers, steps = np.where(np.isnan(told), -1.0, told), log.answers, log.steps
+    best = np.full(log.answer.shape, -1, dtype=np.int64)
+    for start in range(0, log.n, _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        best[rows] = _surest(log.answer[rows], ranked[rows], answers[rows], steps)
+    return best
+
+
+def _surest(answer: Ints, ranked: Floats, answers: Bools, steps: Ints) -> Ints:
+    best = np.full(answer.shape, -1, dtype=np.int64)
+    for many in range(1, steps.size + 1):
+        there, sure = answers[:, :many], ranked[:, None, :many]
+        same = (answer[:, :many, None] == answer[:, None, :many]) & there[:, :, None] & there[:, None, :]
+        keys = (
+            np.where(same, sure, -np.inf).max(axis=2),
+            same.sum(axis=2),
+            np.where(same, steps[:many], -1).max(axis=2),
+            -np.where(same, np.arange(many), many).min(axis=2),
+        )
+        leading = there.copy()
+        for key in keys:
+            worth = np.where(leading, key, -np.inf)
+            leading &= worth == worth.max(axis=1, keepdims=True)
+        chosen = np.where(leading, ranked[:, :many], -np.inf).argmax(axis=1)
+        best[:, many - 1] = np.where(there.any(axis=1), chosen, -1)
+    return best
+
+
+def stopped(walks: Walks, loss: Floats, unknown: Floats) -> Floats:
+    """Return the loss of a walk that ends after each node: float64 (n, T).
+
+    Args:
+        walks: the walks.
+        loss: float64 (n, T), the loss if a node's answer is served; where it has none, the loss of serving nothing.
+        unknown: float64 (n,), the loss where it is unknown what is served: at an open end.
+    """
+    serve = walks.serve
+    served = np.where(serve >= 0, np.take_along_axis(loss, np.maximum(serve, 0), axis=1), loss)
+    return np.where(walks.log.open_end, unknown[:, None], served)
+
+
+def loss_jumps(walks: Walks, at_stop: Floats) -> Jumps:
+    """Return the losses of single answers as the threshold falls; `at_stop`, (n, T), as `stopped` returns."""
+    units = np.ceil(at_stop * UNITS).astype(np.int64)
+    return Jumps(units[:, 0], walks.reach[:, 1:], np.diff(units, axis=1))
+
+
+def missed_jumps(walks: Walks) -> Jumps:
+    """Return 1 for each request without a right answer among those kept, though a right one may exist."""
+    right = walks.log.right == 1
+    level = np.where(right, walks.keep, -np.inf).max(axis=1)
+    level[walks.log.complete & ~right.any(axis=1)] = np.inf
+    one = np.full(walks.log.n, UNITS, dtype=np.int64)
+    return Jumps(one, level[:, None], -one[:, None])
+
+
+class Point(NamedTuple):
+    """One way to serve: go on while the doubt is at least `kappa`; serve nothing if the answer is less sure than `bar`.
+
+    A bar of −∞ serves every answer, also one of unknown surety; +∞ serves none.
+    """
+
+    kappa: float
+    bar: float = -np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Totals of n requests at P points, tested from the first: exact.
+
+    Attributes:
+        n: the number of requests.
+        points: the points.
+        loss: int64 (P,), the losses in `UNITS`.
+        cost_nano_usd: int64 (P,), of the recorded costs.
+        silent: int64 (P,), how many requests are served nothing.
+    """
+
+    n: int
+    points: tuple[Point, ...]
+    loss: Ints
+    cost_nano_usd: Ints
+    silent: Ints
+
+    @property
+    def losses(self) -> list[Fraction]:
+        """The losses at each point, exactly."""
+        return [Fraction(int(total), UNITS) for total in self.loss]
+
+
+def strict_to_lenient(walks: Walks, jumps: Jumps) -> Path:
+    """Return the path over every threshold, the strictest first: an order that depends on no outcome.
+
+    >>> from cascade.table import Log, Node
+    >>> answer, right = np.array([[0, 1], [0, 0]]), np.array([[0.0, 1.0], [1.0, 1.0]])
+    >>> log = Log("two", (Node("small", 0), Node("large", 1)), ("a", "b"), ("a", "b"), answer, right,
+    ...     np.array([[1, 9], [1, 9]]), answer >= 0, np.ones(2, dtype=bool), np.full((2, 2), np.nan))
+    >>> walked = walks(log, Scores(np.array([[0.8, 0.0], [0.2, 0.0]])))
+    >>> wrong = stopped(walked, 1 - right, np.ones(2))
+    >>> path = strict_to_lenient(walked, loss_jumps(walked, wrong))
+    >>> [point.kappa for point in path.points], path.loss.tolist(), path.cost_nano_usd.tolist()
+    ([-inf, 0.2, 0.8, inf], [0, 0, 0, 1073741824], [20, 20, 11, 2])
+    """
+    kappa = walks.thresholds
+    nothing = np.zeros(kappa.size, dtype=np.int64)
+    points = tuple(map(Point, kappa.tolist()))
+    return Path(walks.log.n, points, jumps.total(kappa), walks.cost.total(kappa), nothing)
+
+
+def along(walks: Walks, at_stop: Floats, points: tuple[Point, ...]) -> Path:
+    """Return the totals at the points of a path that was ordered on other requests; serving nothing loses nothing.
+
+    `at_stop`, float64 (n, T), is the loss of a walk that ends after each node.
+    """
+    rows, spent = np.arange(walks.log.n), walks.cost
+    units = np.ceil(at_stop * UNITS).astype(np.int64)
+    # What an open end would serve is unknown: it counts as served, and lost, below every finite bar.
+    sure = np.where(walks.log.open_end, _LARGEST, np.where(np.isnan(walks.sure), -np.inf, walks.sure))
+    totals = np.zeros((3, len(points)), dtype=np.int64)
+    for kappa in {point.kappa for point in points}:
+        stop, cost = walks.stop(kappa), int(spent.total(np.array([kappa]))[0])
+        for at, point in enumerate(points):
+            if point.kappa == kappa:
+                served = sure[rows, stop] >= point.bar
+                totals[:, at] = int(units[rows, stop][served].sum()), cost, int(np.count_nonzero(~served))
+    loss, cost_nano_usd, silent = totals
+    return Path(walks.log.n, points, loss, cost_nano_usd, silent)

@@ -1,0 +1,199 @@
+"""What can be promised about served answers: each promise is a loss column and two sentences.
+
+A promise says how often what is served may be lost (`Promise.risk`), on average over calibrations or with a confidence.
+Its kind says what a loss is. A new kind is a class with a name, two sentences and `loss`:
+
+>>> class Slow(Kind):
+...     name, kept, lost = "slow", "the answer is no longer than it must be", "the answer is too long"
+...     def loss(self, log):
+...         return np.where(log.answer >= 0, 1.0 - log.right, 1.0)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from cascade.checks import did_you_mean, share_problems
+from cascade.conformal.path import Jumps, Walks, loss_jumps, missed_jumps, stopped
+from cascade.errors import UsageError
+from cascade.table import Floats, Log
+
+
+class Kind(ABC):
+    """One kind of promise.
+
+    Attributes:
+        name: its name in configurations and certificates.
+        kept: what is true of a request for which the promise is kept.
+        lost: what is true of one that is lost.
+        of_set: whether the promise is about the set of answers kept, not about the one served.
+        reference_keeps_it: whether asking the reference alone loses nothing by definition.
+        needs: "labels", "reference" or "judgements": what a log must have besides the answers.
+    """
+
+    name: ClassVar[str]
+    kept: ClassVar[str]
+    lost: ClassVar[str]
+    of_set: ClassVar[bool] = False
+    reference_keeps_it: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("labels",)
+
+    @abstractmethod
+    def loss(self, log: Log) -> Floats:
+        """Return the loss if a node's answer is served, float64 (n, T) in 0..1; 1 where that is unknown.
+
+        Where a node has no answer, it is the loss of serving nothing.
+        """
+
+    def at_stop(self, walks: Walks) -> Floats:
+        """Return the loss of a walk that ends after each node, float64 (n, T)."""
+        log = walks.log
+        nothing = replace(log, answer=np.full_like(log.answer, -1), right=np.full_like(log.right, np.nan))
+        return stopped(walks, self.loss(log), self.loss(nothing)[:, 0])
+
+    def jumps(self, walks: Walks) -> Jumps:
+        """Return each request's loss as the threshold falls."""
+        return loss_jumps(walks, self.at_stop(walks))
+
+    def safe_last(self, log: Log) -> bool:
+        """Whether a walk to the end loses nothing, so that thresholds are tested from the strictest."""
+        return self.reference_keeps_it and log.reference is not None and log.reference.is_last
+
+
+class Coverage(Kind):
+    """A request is lost if no right answer is kept though a node had one, or may have had one."""
+
+    name = "coverage"
+    kept = "a right answer is among those kept, or no call would have given one"
+    lost = "no right answer is among those kept, though a call gave one"
+    of_set = True
+
+    def loss(self, log: Log) -> Floats:
+        """Return 1 until a right answer is bought, if there may be one."""
+        right = log.right == 1
+        hopeless = log.complete & ~right.any(axis=1)
+        return np.where(np.logical_or.accumulate(right, axis=1) | hopeless[:, None], 0.0, 1.0)
+
+    def jumps(self, walks: Walks) -> Jumps:
+        """Return 1 above the highest threshold at which a right answer is kept."""
+        return missed_jumps(walks)
+
+
+class Error(Kind):
+    """A request is lost if the answer served is wrong."""
+
+    name = "error"
+    kept = "the answer served is right"
+    lost = "the answer served is wrong"
+
+    def loss(self, log: Log) -> Floats:
+        """Return 1 − right."""
+        return _wrong(log)
+
+
+class Regret(Kind):
+    """A request is lost if the answer served is wrong and the reference alone is right."""
+
+    name = "regret"
+    kept = "the answer served is right, or the reference is wrong too"
+    lost = "the answer served is wrong, and the reference alone is right"
+    reference_keeps_it = True
+    needs = ("labels", "reference")
+
+    def loss(self, log: Log) -> Floats:
+        """Return 1 for a wrong answer where the reference is right, or may be."""
+        if log.reference is None:
+            raise UsageError(f"regret compares with the guide alone, and {log.name} has no answer of it.")
+        might = np.where(np.isnan(log.reference.right), 1.0, log.reference.right)
+        return _wrong(log) * might[:, None]
+
+
+class Agreement(Kind):
+    """A request is lost if the answer served differs from the reference's own; no labels are needed."""
+
+    name = "agreement"
+    kept = "the answer served equals the reference's"
+    lost = "the answer served differs from the reference's"
+    reference_keeps_it = True
+    needs = ("reference",)
+
+    def loss(self, log: Log) -> Floats:
+        """Return 1 − right, where right means equal to the reference's."""
+        return _wrong(log)
+
+
+class Preference(Kind):
+    """A request is lost if a person prefers the reference's answer to the one served; a tie loses nothing.
+
+    Only requests that were drawn count, all others lose nothing: the risk that is tested is smaller by the share drawn.
+    """
+
+    name = "preference"
+    kept = "no reviewer prefers the reference's answer to the one served"
+    lost = "a reviewer prefers the reference's answer to the one served"
+    reference_keeps_it = True
+    needs = ("reference", "judgements")
+
+    def loss(self, log: Log) -> Floats:
+        """Return 1 for an answer that is worse, or not judged, of a request that was drawn."""
+        return _wrong(log) if log.drawn is None else _wrong(log) * log.drawn[:, None]
+
+
+def _wrong(log: Log) -> Floats:
+    return np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
+
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Coverage(), Error(), Regret(), Agreement(), Preference())}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What is asked for.
+
+    Attributes:
+        kind: one of `KINDS`.
+        risk: the share of requests that may be lost, read as the decimal that it is written as.
+        confidence: the probability, over calibrations, that the share is no larger; None: on average over calibrations.
+        rate: the share of requests that was drawn for people to judge; 1 without judgements.
+
+    Raises:
+        UsageError: lists every problem.
+
+    >>> Promise("regret", 0.05, 0.9).delta
+    0.1
+    """
+
+    kind: str
+    risk: float = 0.05
+    confidence: float | None = None
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        problems = share_problems(risk=self.risk, confidence=self.confidence)
+        if self.kind not in KINDS:
+            problems.append(f"there is no promise {self.kind!r}{did_you_mean(self.kind, KINDS)}")
+        elif not KINDS[self.kind].of_set and self.confidence is None:
+            problems.append(f"{self.kind} needs a confidence, as in 0.9")
+        problems += share_problems(ends=True, rate=self.rate)
+        if problems:
+            raise UsageError(f"This cannot be promised: {'; '.join(problems)}.")
+
+    @property
+    def rules(self) -> Kind:
+        """The kind of promise."""
+        return KINDS[self.kind]
+
+    @property
+    def delta(self) -> float | None:
+        """The probability that the calibration misleads: 1 − confidence, as decimals."""
+        return None if self.confidence is None else float(1 - Fraction(repr(self.confidence)))
+
+    @property
+    def tested_risk(self) -> float:
+        """The rate of observed losses at which the risk is reached: less where only drawn requests are judged."""
+        return float(Fraction(repr(self.risk)) * Fraction(repr(self.rate)))

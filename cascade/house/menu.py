@@ -1,0 +1,120 @@
+"""A menu of exact tests that share δ: each pair of a ladder, the whole ladder, and what learns; the cheapest is served.
+
+Every member, its score and its level are fixed before an outcome is read, so that all certificates hold at once with
+probability 1 − δ, and any request may be used to choose among them. Losses are whole, so a test uses less than its
+level (`certify.spent`); what it leaves, which depends on the number of requests alone, goes to the next member.
+
+Reference: `design/statistics.md`; the union bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cascade.conformal.certify import Certified, certify, spent
+from cascade.conformal.path import Walks, strict_to_lenient
+from cascade.conformal.promise import Promise
+from cascade.house.policy import Policy
+from cascade.house.simple import Known, Threshold, named
+from cascade.table import Ints, Log
+
+
+class Member(NamedTuple):
+    """A policy that is tested, and its share of the level.
+
+    Attributes:
+        name: what it is called in reports.
+        share: its part of the level, 0..1; the shares of a menu sum to 1 at most.
+        make: returns the policy; it may learn from the requests that do not certify, and from no others.
+        rows: int64, the rows that certify it; None: all.
+    """
+
+    name: str
+    share: float
+    make: Callable[[], Policy]
+    rows: Ints | None = None
+
+
+class Tested(NamedTuple):
+    """A member of the menu after its test.
+
+    Attributes:
+        name: the member's.
+        policy: the policy.
+        level: the level at which it was tested.
+        n: on how many requests.
+        certified: its proven point; None: not even the strictest is proven.
+        cost: what it costs at that point, as a share of the reference's cost on the requests that certify it; None if
+            the log does not say.
+    """
+
+    name: str
+    policy: Policy
+    level: float
+    n: int
+    certified: Certified | None
+    cost: float | None
+
+
+def simple_members(log: Log, share: float = 1.0) -> list[Member]:
+    """Return the members that need no learning, with their parts of a share of the level.
+
+    For a pair of nodes one threshold on the score that the log's signals name; for a ladder each of its nodes with the
+    last one, and the whole ladder. Empty if the log has no signal of a known meaning.
+    """
+    known = named(log)
+    last = log.width - 1
+    if known is None or not last:
+        return []
+    plans: list[tuple[int, ...]] = [(node, last) for node in range(last)]
+    if last > 1:
+        plans.append(tuple(range(last + 1)))
+    return [Member(_title(log, plan, known), share / len(plans), _threshold(known, plan, log.width)) for plan in plans]
+
+
+def _threshold(known: Known, plan: tuple[int, ...], width: int) -> Callable[[], Policy]:
+    nodes = None if len(plan) == width else plan
+    return lambda: Threshold(known.signal, known.sign, nodes=nodes)
+
+
+def _title(log: Log, plan: Sequence[int], known: Known) -> str:
+    return f"{known.name}: {' > '.join(log.nodes[node].name for node in plan)}"
+
+
+def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[Tested]:
+    """Test the members of a menu in their order, each at its share of the level and what those before it left.
+
+    Args:
+        log: the requests that may certify, one of each group.
+        members: the menu, fixed without these requests' outcomes.
+        promise: what is promised: one that a walk to the end keeps (`Kind.safe_last`).
+        level: the probability that any certificate of the menu may break its promise.
+    """
+    tested, left = [], 0.0
+    for member in members:
+        here = level * member.share + left
+        policy = member.make()
+        part = log if member.rows is None else log.take(member.rows)
+        walked = policy.walks(part)
+        found = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
+        left = here - spent(part.n, promise, here)
+        tested.append(Tested(member.name, policy, here, part.n, found, cost_share(part, walked, found)))
+    return tested
+
+
+def cost_share(log: Log, walked: Walks, found: Certified | None) -> float | None:
+    """Return what a certified policy costs, as a share of the reference's cost, on the requests with known costs."""
+    priced = log.priced
+    if found is None or log.reference is None or not priced.any():
+        return None
+    asked = int(log.reference.cost_nano_usd[priced].sum())
+    spent_there = int(walked.cost.at(found.point.kappa)[priced].sum())
+    return spent_there / asked if asked else None
+
+
+def cheapest(tested: Sequence[Tested]) -> Tested | None:
+    """Return the cheapest member that costs less than the reference; None: the reference alone is asked."""
+    saving = [member for member in tested if member.cost is not None and member.cost < 1.0]
+    return min(saving, key=lambda member: member.cost or math.inf) if saving else None

@@ -1,0 +1,88 @@
+"""A policy gives each node of a log a doubt. The same code scores a whole log and the request that is being served.
+
+Live, a request is a log of one row whose nodes are bought one by one (`live`). So what is served decides as the
+certified log did, to the last bit. Scores are rounded to a grid (`ranked`), and thresholds lie between two scores.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cascade.conformal.path import Scores, Walks, walks
+from cascade.table import Floats, Log
+
+GRID = 2.0**-16
+"""Scores are rounded to multiples of this."""
+TIES = 1 << 16
+"""How many places there are between two scores of the grid, for numbers that break ties."""
+LARGEST = 2.0**20
+"""Scores beyond it count as this large: score and tie number together fill the 53 bits of a float."""
+
+
+class Policy(ABC):
+    """A decision rule. It never sees what is right.
+
+    Attributes:
+        kind: its name in policy directories and configurations.
+        nodes: the nodes of the plan that it buys, from 0, rising; None: all. Others are neither asked nor paid.
+    """
+
+    kind: ClassVar[str]
+    nodes: tuple[int, ...] | None = None
+
+    @abstractmethod
+    def scores(self, log: Log) -> Scores:
+        """Return the doubt after each node, and what is kept and served. `log` has the policy's own nodes only.
+
+        Pure, row by row, and a row's scores up to a node depend on that row up to that node alone.
+        """
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that it cannot do without: a log, or a plan, must have them."""
+        return ()
+
+    def walks(self, log: Log) -> Walks:
+        """Return its walks over a log of the whole plan."""
+        part = log if self.nodes is None else log.only(self.nodes)
+        return walks(part, self.scores(part))
+
+    def settings(self) -> dict[str, Any]:
+        """Return what `policy.json` says of it, without its kind and nodes: plain JSON values."""
+        return {}
+
+    def tensors(self) -> Mapping[str, NDArray[Any]]:
+        """Return its numbers, for `model.safetensors`; empty where it has none."""
+        return {}
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Policy:
+        """Return the policy that `settings` and `tensors` were written from; its `nodes` are among the settings.
+
+        Raises:
+            ValueError: with every problem, as "field: what is wrong".
+        """
+        del tensors
+        return cls(**settings)
+
+
+def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
+    """Return doubts on the grid, ties broken by a number that is known beforehand: the larger, the more doubt.
+
+    A log in float32 and a live score in float64 give the same. NaN stays unknown: the walk goes on. A missing tie
+    number counts as the largest.
+
+    >>> found = ranked(np.array([0.5, 0.5, 0.5 + 1e-9]), np.array([10.0, 20.0, 10.0]))
+    >>> bool(found[0] < found[1]), bool(found[0] == found[2])
+    (True, True)
+    """
+    coarse = np.rint(np.clip(doubt, -LARGEST, LARGEST) / GRID) * GRID
+    if tie is None:
+        return np.asarray(coarse, dtype=np.float64)
+    place = np.rint(np.clip(np.where(np.isnan(tie), TIES, tie), 0, TIES - 1))
+    return np.asarray(coarse + place * (GRID / TIES), dtype=np.float64)

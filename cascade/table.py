@@ -1,0 +1,184 @@
+"""A log as a table: requests in rows, the calls that a plan can buy (nodes) in columns. Everything learns from it.
+
+A node brings at most one answer, a cost and signals. The nodes of one step are bought together, and a policy decides
+after the last of them whether to go on. A ladder has one node a step; a round of base and guide has two.
+
+Unknown is NaN in floats and −1 in whole numbers: never 0, never "wrong".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cascade.errors import UsageError
+
+Bools: TypeAlias = NDArray[np.bool_]
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class Node(NamedTuple):
+    """One call that can be bought: its name, its step (from 0), and the model that is asked, if known."""
+
+    name: str
+    step: int
+    model: str | None = None
+
+
+class Reference(NamedTuple):
+    """What a policy is compared with: the guide asked alone, or a ladder's last model.
+
+    Attributes:
+        right: float64 (n,), whether its answer is right, 0..1; NaN where the log does not say.
+        cost_nano_usd: int64 (n,); −1 where unknown.
+        is_last: whether it is the last node, so that a walk to the end serves its answer.
+    """
+
+    right: Floats
+    cost_nano_usd: Ints
+    is_last: bool
+
+    def take(self, rows: Ints | Bools) -> Reference:
+        """Return the chosen requests."""
+        return Reference(self.right[rows], self.cost_nano_usd[rows], self.is_last)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """n requests and T nodes.
+
+    Attributes:
+        name: the name of the log.
+        nodes: the T nodes, by rising step.
+        ids: an id of each request; equal requests have equal ids.
+        groups: what each request belongs to (a conversation, a document, a user); no split divides a group.
+        answer: int64 (n, T), equal for equal answers of a request; −1: none.
+        right: float64 (n, T), whether an answer is right, 0..1; NaN: unknown.
+        cost_nano_usd: int64 (n, T), −1: unknown; 0 where a node was not bought.
+        bought: bool (n, T), whether the log has the node.
+        complete: bool (n,), whether no further node was possible after the last bought one.
+        confidence: float64 (n, T), the plan's own estimate that an answer is right; NaN: unknown.
+        signals: float64 (n, T) by name; NaN: unknown.
+        features: float64 (n,) by name, numbers known before any call; NaN: unknown.
+        reference: what regret and savings compare with; None if the log has none.
+        segments: the part of the traffic that each request belongs to (a tenant, a task); None: none.
+        drawn: bool (n,), the requests that were drawn for people to judge; None: all.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    answer: Ints
+    right: Floats
+    cost_nano_usd: Ints
+    bought: Bools
+    complete: Bools
+    confidence: Floats
+    signals: Mapping[str, Floats] = field(default_factory=dict)
+    features: Mapping[str, Floats] = field(default_factory=dict)
+    reference: Reference | None = None
+    segments: tuple[str | None, ...] = ()
+    drawn: Bools | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError, listing every problem, if the columns do not fit together."""
+        shape = len(self.ids), len(self.nodes)
+        columns: dict[str, NDArray[Any]] = {"answer": self.answer, "right": self.right, "bought": self.bought}
+        columns |= {"cost_nano_usd": self.cost_nano_usd, "confidence": self.confidence}
+        columns |= {f"signals[{name}]": values for name, values in self.signals.items()}
+        problems = [f"{name} has the shape {a.shape}, not {shape}" for name, a in columns.items() if a.shape != shape]
+        rows = {"groups": len(self.groups), "complete": self.complete.size, "segments": len(self.segments) or shape[0]}
+        rows |= {f"features[{name}]": values.size for name, values in self.features.items()}
+        problems += [f"{name} has {many} rows, not {shape[0]}" for name, many in rows.items() if many != shape[0]]
+        steps = [node.step for node in self.nodes]
+        if not steps or steps != sorted(steps):
+            problems.append("the nodes must be listed by rising step, and there must be one")
+        if problems:
+            raise UsageError(f"The log {self.name} is not a table: {'; '.join(problems)}.")
+        if not self.segments:
+            object.__setattr__(self, "segments", (None,) * shape[0])
+
+    @property
+    def n(self) -> int:
+        """The number of requests."""
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        """T, the number of nodes."""
+        return len(self.nodes)
+
+    @property
+    def steps(self) -> Ints:
+        """The step of each node, int64 (T,)."""
+        return np.array([node.step for node in self.nodes], dtype=np.int64)
+
+    @property
+    def decides(self) -> Bools:
+        """Bool (T,): whether a policy decides after the node, the last of its step, whether to go on."""
+        steps = self.steps
+        return np.asarray(np.append(steps[1:] != steps[:-1], True), dtype=np.bool_)
+
+    @property
+    def answers(self) -> Bools:
+        """Bool (n, T): whether the node brought an answer."""
+        return self.bought & (self.answer >= 0)
+
+    @property
+    def open_end(self) -> Bools:
+        """Bool (n, T): the nodes of the last step on record, where the record ends before the request does."""
+        last = np.where(self.bought, self.steps, -1).max(axis=1)
+        return np.asarray(self.bought & (self.steps == last[:, None]) & ~self.complete[:, None], dtype=np.bool_)
+
+    @property
+    def priced(self) -> Bools:
+        """Bool (n,): whether every cost of the request is known, the reference's included."""
+        known = np.asarray((self.cost_nano_usd >= 0).all(axis=1), dtype=np.bool_)
+        return known if self.reference is None else known & (self.reference.cost_nano_usd >= 0)
+
+    def take(self, rows: Ints | Bools) -> Log:
+        """Return the chosen requests; a row may be repeated."""
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        places = chosen.tolist()
+        return replace(
+            self,
+            ids=tuple([self.ids[row] for row in places]),
+            groups=tuple([self.groups[row] for row in places]),
+            segments=tuple([self.segments[row] for row in places]),
+            answer=self.answer[chosen],
+            right=self.right[chosen],
+            cost_nano_usd=self.cost_nano_usd[chosen],
+            bought=self.bought[chosen],
+            complete=self.complete[chosen],
+            confidence=self.confidence[chosen],
+            signals={name: values[chosen] for name, values in self.signals.items()},
+            features={name: values[chosen] for name, values in self.features.items()},
+            reference=None if self.reference is None else self.reference.take(chosen),
+            drawn=None if self.drawn is None else self.drawn[chosen],
+        )
+
+    def only(self, nodes: Sequence[int]) -> Log:
+        """Return the same requests as if there were no other nodes; numbers from 0, rising.
+
+        Exact where no chosen node reads one that is left out. A record that lacks a chosen node ends before it.
+        """
+        columns = list(nodes)
+        bought = np.logical_and.accumulate(self.bought[:, columns], axis=1)
+        lacks = ~bought
+        return replace(
+            self,
+            nodes=tuple([self.nodes[at] for at in columns]),
+            answer=np.where(lacks, -1, self.answer[:, columns]),
+            right=np.where(lacks, np.nan, self.right[:, columns]),
+            cost_nano_usd=np.where(lacks, 0, self.cost_nano_usd[:, columns]),
+            bought=bought,
+            complete=self.complete & bought.all(axis=1),
+            confidence=np.where(lacks, np.nan, self.confidence[:, columns]),
+            signals={name: np.where(lacks, np.nan, values[:, columns]) for name, values in self.signals.items()},
+        )
