@@ -182,3 +182,26 @@ class Log:
             confidence=np.where(lacks, np.nan, self.confidence[:, columns]),
             signals={name: np.where(lacks, np.nan, values[:, columns]) for name, values in self.signals.items()},
         )
+
+    def alone(self) -> Log:
+        """Return the same requests as the reference alone answers them: one node.
+
+        Raises:
+            UsageError: the log has no reference.
+        """
+        if self.reference is None:
+            raise UsageError(f"{self.name} has no answer of a reference alone.")
+        known, cost = ~np.isnan(self.reference.right), self.reference.cost_nano_usd
+        unknown = np.full((self.n, 1), np.nan)
+        return replace(
+            self,
+            nodes=(Node("reference", 0),),
+            answer=np.where(known, 0, -1)[:, None],
+            right=self.reference.right[:, None],
+            cost_nano_usd=cost[:, None],
+            bought=known[:, None],
+            complete=known,
+            confidence=unknown,
+            signals=dict.fromkeys(self.signals, unknown),
+            reference=self.reference._replace(is_last=True),
+        )

@@ -98,20 +98,31 @@ def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: floa
         policy = member.make()
         part = log if member.rows is None else log.take(member.rows)
         walked = policy.walks(part)
-        found = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
+        proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
         left = here - spent(part.n, promise, here)
-        tested.append(Tested(member.name, policy, here, part.n, found, cost_share(part, walked, found)))
+        tested.append(
+            Tested(
+                member.name,
+                policy,
+                here,
+                part.n,
+                proven,
+                None if proven is None else cost_share(walked, proven.point.kappa, part),
+            )
+        )
     return tested
 
 
-def cost_share(log: Log, walked: Walks, found: Certified | None) -> float | None:
-    """Return what a certified policy costs, as a share of the reference's cost, on the requests with known costs."""
-    priced = log.priced
-    if found is None or log.reference is None or not priced.any():
+def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:
+    """Return what walks cost at a threshold, as a share of what the reference alone costs; None if unknown.
+
+    Both are sums over the requests of `log` whose costs are all known.
+    """
+    if log.reference is None:
         return None
-    asked = int(log.reference.cost_nano_usd[priced].sum())
-    spent_there = int(walked.cost.at(found.point.kappa)[priced].sum())
-    return spent_there / asked if asked else None
+    priced = log.priced
+    alone = int(log.reference.cost_nano_usd[priced].sum())
+    return int(walked.cost.at(kappa)[priced].sum()) / alone if alone else None
 
 
 def cheapest(tested: Sequence[Tested]) -> Tested | None:

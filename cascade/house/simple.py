@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.path import Scores
+from cascade.conformal.path import Scores, Walks, walks
 from cascade.house.policy import Policy, ranked
 from cascade.table import Log
 
@@ -90,5 +90,28 @@ def named(log: Log) -> Known | None:
     return next((known for known in KNOWN if not np.isnan(log.signals.get(known.signal, np.nan)).all()), None)
 
 
-POLICIES: Mapping[str, type[Policy]] = {policy.kind: policy for policy in (Threshold, Depth)}
+@dataclass(frozen=True, slots=True)
+class Alone(Policy):
+    """Ask the reference alone, at once: the guide, or a ladder's last model."""
+
+    kind: ClassVar[str] = "reference"
+    nodes: tuple[int, ...] | None = None
+
+    def scores(self, log: Log) -> Scores:
+        """Return no doubt: nothing follows."""
+        return Scores(np.zeros(log.answer.shape))
+
+    def walks(self, log: Log) -> Walks:
+        """Return its walks over a log of the whole plan: one node."""
+        alone = log.alone()
+        return walks(alone, self.scores(alone))
+
+
+def named_policy(log: Log) -> Threshold | None:
+    """Return the threshold on the score that a log's signals name; None if it has no signal of a known meaning."""
+    known = named(log)
+    return None if known is None else Threshold(known.signal, known.sign)
+
+
+POLICIES: Mapping[str, type[Policy]] = {policy.kind: policy for policy in (Threshold, Depth, Alone)}
 """Every kind of policy that a directory may hold."""

@@ -1,0 +1,133 @@
+"""Which requests learn, which certify: whole groups, each request once, drawn by hashes that depend on no outcome.
+
+Requests of a group (a conversation, a document, a user) hang together, so a group is never divided, and one request of
+each group certifies, drawn at random. A promise is then about a random request of a random fresh group. Groups that
+share a request are one group.
+
+Reference: Dunn, Wasserman & Ramdas, Distribution-free prediction sets for two-layer hierarchical models (2023).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.promise import Promise
+from cascade.errors import UsageError
+from cascade.table import Bools, Ints, Log
+
+
+class Usable(NamedTuple):
+    """The requests that a promise can be about.
+
+    Attributes:
+        log: each request once, groups that share one merged.
+        repeated: rows left out because another has the same request.
+        unknown: requests left out because the log lacks the reference's answer.
+    """
+
+    log: Log
+    repeated: int
+    unknown: int
+
+
+class Parts(NamedTuple):
+    """A log in two parts, without a common group."""
+
+    learns: Log
+    certifies: Log
+
+
+def usable(log: Log, promise: Promise) -> Usable:
+    """Return the requests of a log that a promise can be about.
+
+    Raises:
+        UsageError: the promise compares with a reference, and the log has none.
+    """
+    whole = replace(log, groups=merged(log))
+    single = whole.take(once(whole))
+    repeated = log.n - single.n
+    if "reference" not in promise.rules.needs:
+        return Usable(single, repeated, 0)
+    if single.reference is None:
+        raise UsageError(
+            f"{promise.kind} compares with the guide alone, and {log.name} has no answer of it: collect one with "
+            "cascade collect, or promise error."
+        )
+    known = ~np.isnan(single.reference.right) if promise.kind == "regret" else np.ones(single.n, dtype=np.bool_)
+    return Usable(single.take(known), repeated, int(np.count_nonzero(~known)))
+
+
+def merged(log: Log) -> tuple[str, ...]:
+    """Return the group of each row, groups that share a request merged under the first of their names."""
+    parent = {group: group for group in log.groups}
+
+    def root(group: str) -> str:
+        while parent[group] != group:
+            parent[group] = parent[parent[group]]
+            group = parent[group]
+        return group
+
+    first: dict[str, str] = {}
+    for request, group in zip(log.ids, log.groups, strict=True):
+        low, high = sorted((root(first.setdefault(request, group)), root(group)))
+        parent[high] = low
+    return tuple([root(group) for group in log.groups])
+
+
+def once(log: Log) -> Ints:
+    """Return one row of each request, int64, ascending: the first. A repeated request is one piece of evidence."""
+    return np.array(sorted({name: row for row, name in reversed([*enumerate(log.ids)])}.values()), dtype=np.int64)
+
+
+def drawn(log: Log, seed: int, *, by_segment: bool = False) -> Log:
+    """Return one request of each group, drawn at random; with `by_segment` one of each group in each segment."""
+    chosen: dict[tuple[str, str | None], tuple[str, int]] = {}
+    for row, (group, segment, name) in enumerate(zip(log.groups, log.segments, log.ids, strict=True)):
+        key = group, segment if by_segment else None
+        turn = _hash(f"one of each|{seed}|{name}"), row
+        chosen[key] = min(chosen.get(key, turn), turn)
+    return log.take(np.array(sorted(row for _, row in chosen.values()), dtype=np.int64))
+
+
+def divided(log: Log, learns: float, seed: int) -> Parts:
+    """Return a log in two parts: whole groups with a share of the groups learn, the others certify.
+
+    The result does not depend on the order of the rows.
+
+    Raises:
+        UsageError: the share does not lie between 0 and 1, or there are fewer than two groups.
+    """
+    if not 0 < learns < 1:
+        raise UsageError(f"The share of the requests that learns must lie between 0 and 1, not {learns:g}.")
+    names = in_random_order(log.groups, seed)
+    if len(names) < 2:
+        raise UsageError(f"All requests of {log.name} belong to one group, so none is left to certify.")
+    aside = set(names[: min(len(names) - 1, max(1, round(learns * len(names))))])
+    rows: Bools = np.array([group in aside for group in log.groups], dtype=np.bool_)
+    return Parts(log.take(rows), log.take(~rows))
+
+
+def folds(log: Log, count: int, seed: int) -> Ints:
+    """Return the fold of each row, int64 (n,), 0..count − 1: groups whole, folds of about equal size."""
+    sizes: dict[str, int] = {}
+    for group in log.groups:
+        sizes[group] = sizes.get(group, 0) + 1
+    filled, fold = [0] * min(count, len(sizes)), dict[str, int]()
+    for group in sorted(sizes, key=lambda name: (-sizes[name], _hash(f"fold|{seed}|{name}"))):
+        fold[group] = filled.index(min(filled))
+        filled[fold[group]] += sizes[group]
+    return np.array([fold[group] for group in log.groups], dtype=np.int64)
+
+
+def in_random_order(names: Iterable[str], seed: int) -> list[str]:
+    """Return the distinct names in the random order of a seed, whatever order they come in."""
+    return sorted(set(names), key=lambda name: _hash(f"{seed}|{name}"))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
