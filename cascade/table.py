@@ -23,11 +23,19 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Node(NamedTuple):
-    """One call that can be bought: its name, its step (from 0), and the model that is asked, if known."""
+    """One call that can be bought.
+
+    Attributes:
+        name: its name in reports.
+        step: its step, from 0.
+        model: the model that is asked, if known.
+        reads: the numbers of the earlier nodes whose answers it reads; None: all of them.
+    """
 
     name: str
     step: int
     model: str | None = None
+    reads: tuple[int, ...] | None = None
 
 
 class Reference(NamedTuple):

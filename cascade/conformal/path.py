@@ -70,8 +70,8 @@ class Jumps:
         np.add.at(cells, reached.ravel(), self.jump.ravel())
         return np.asarray(int(self.start.sum()) + np.cumsum(cells[::-1])[::-1][1:], dtype=np.int64)
 
-    def at(self, kappa: float) -> Ints:
-        """Return each row's value at one threshold: int64 (n,)."""
+    def at(self, kappa: float | Floats) -> Ints:
+        """Return each row's value at one threshold, or at one for each row: int64 (n,)."""
         return np.asarray(self.start + np.where(reaches(self.level, kappa), self.jump, 0).sum(axis=1), dtype=np.int64)
 
 
@@ -97,8 +97,11 @@ class Walks:
         """Return the chosen requests."""
         return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows], self.sure[rows])
 
-    def stop(self, kappa: float) -> Ints:
-        """Return the last node that each walk buys at a threshold: int64 (n,)."""
+    def stop(self, kappa: float | Floats) -> Ints:
+        """Return the last node that each walk buys, at one threshold or at one for each request: int64 (n,).
+
+        −1 where the log has none: a walk's first node is missing.
+        """
         many = np.count_nonzero(reaches(self.reach, kappa), axis=1)
         return np.asarray(many - 1, dtype=np.int64)
 
@@ -115,9 +118,10 @@ class Walks:
         return np.concatenate([[-np.inf], levels[np.isfinite(levels)], [np.inf]])
 
 
-def reaches(level: Floats, kappa: float) -> Bools:
-    """Return where a level is reached at a threshold: it is at least kappa, and not −∞."""
-    return np.asarray(level >= max(kappa, -_LARGEST), dtype=np.bool_)
+def reaches(level: Floats, kappa: float | Floats) -> Bools:
+    """Return where levels (n, J) are reached at a threshold, or at one for each row: at least kappa, and not −∞."""
+    bar = np.maximum(np.asarray(kappa, dtype=np.float64), -_LARGEST)
+    return np.asarray(level >= (bar[:, None] if bar.ndim else bar), dtype=np.bool_)
 
 
 def walks(log: Log, scores: Scores) -> Walks:

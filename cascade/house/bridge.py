@@ -21,7 +21,9 @@ def log_of(table: EpisodeTable) -> Log:
     n, horizon, places = arrays.answer.shape
     shape = n, horizon * places
     each = [(t, source) for t in range(horizon) for source in table.sources]
-    nodes = [Node(table.step_names[t] if places == 1 else f"round {t + 1} {source}", t) for t, source in each]
+    alone = () if places == 1 and table.step_models else None
+    names = [table.step_names[t] if places == 1 else f"round {t + 1} {source}" for t, source in each]
+    nodes = [Node(name, t, reads=alone) for name, (t, _) in zip(names, each, strict=True)]
     there = np.stack([table.has(t + 1) for t in range(horizon)], axis=1)
     bought = np.repeat(there, places, axis=1)
     known = bought & (arrays.answer.reshape(shape) >= 0)

@@ -122,6 +122,11 @@ class Fit:
     losses_drift: Drift | None = None
     doubt_drift: Drift | None = None
 
+    def point_of(self, segment: str | None) -> Point:
+        """Return the point at which a request of a segment is served: the strictest where nothing certifies it."""
+        name = (segment or "") if self.settings.by_segment else ""
+        return self.certified[name].point if name in self.certified else Point(-np.inf)
+
     @property
     def saves(self) -> bool:
         """Whether it is proven to cost less than the reference alone."""
@@ -273,8 +278,7 @@ def _finished(
 def _thresholds(log: Log, proven: Mapping[str, Certified]) -> Floats:
     """Return the threshold that each request is served at, float64 (n,): where nothing certifies it, the strictest."""
     if set(proven) <= {""}:
-        kappa = proven[""].point.kappa if proven else np.inf
-        return np.full(log.n, kappa)
+        return np.full(log.n, proven[""].point.kappa if proven else -np.inf)
     each = {name: certified.point.kappa for name, certified in proven.items()}
     return np.array([-np.inf if name is None else each.get(name, -np.inf) for name in log.segments])
 
@@ -283,9 +287,7 @@ def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
     """Return the cost share with a bootstrap interval over groups."""
     if log.reference is None or not log.priced.any():
         return Saving(None, None, None, 0)
-    spent = np.zeros(log.n, dtype=np.int64)
-    for each in np.unique(kappa).tolist():
-        spent = np.where(kappa == each, walked.cost.at(each), spent)
+    spent = walked.cost.at(kappa)
     priced = log.priced
     ours, alone = spent[priced].astype(np.float64), log.reference.cost_nano_usd[priced].astype(np.float64)
     if not alone.sum():

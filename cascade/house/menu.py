@@ -17,7 +17,7 @@ from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.house.policy import Policy
-from cascade.house.simple import Known, Threshold, named
+from cascade.house.simple import Known, Threshold, named, tie_of
 from cascade.table import Ints, Log
 
 
@@ -71,12 +71,15 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
     plans: list[tuple[int, ...]] = [(node, last) for node in range(last)]
     if last > 1:
         plans.append(tuple(range(last + 1)))
-    return [Member(_title(log, plan, known), share / len(plans), _threshold(known, plan, log.width)) for plan in plans]
+    return [
+        Member(_title(log, plan, known), share / len(plans), _threshold(known, tie_of(log), plan, log.width))
+        for plan in plans
+    ]
 
 
-def _threshold(known: Known, plan: tuple[int, ...], width: int) -> Callable[[], Policy]:
+def _threshold(known: Known, tie: str | None, plan: tuple[int, ...], width: int) -> Callable[[], Policy]:
     nodes = None if len(plan) == width else plan
-    return lambda: Threshold(known.signal, known.sign, nodes=nodes)
+    return lambda: Threshold(known.signal, known.sign, tie, nodes)
 
 
 def _title(log: Log, plan: Sequence[int], known: Known) -> str:

@@ -20,6 +20,7 @@ GRID = 2.0**-16
 """Scores are rounded to multiples of this."""
 TIES = 1 << 16
 """How many places there are between two scores of the grid, for numbers that break ties."""
+_OCTAVE = 2_048
 LARGEST = 2.0**20
 """Scores beyond it count as this large: score and tie number together fill the 53 bits of a float."""
 
@@ -74,8 +75,8 @@ class Policy(ABC):
 def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
     """Return doubts on the grid, ties broken by a number that is known beforehand: the larger, the more doubt.
 
-    A log in float32 and a live score in float64 give the same. NaN stays unknown: the walk goes on. A missing tie
-    number counts as the largest.
+    A log in float32 and a live score in float64 give the same. NaN stays unknown: the walk goes on. Tie numbers, 0 or
+    more, count on a logarithmic scale with 2,048 places an octave; a missing one counts as the largest.
 
     >>> found = ranked(np.array([0.5, 0.5, 0.5 + 1e-9]), np.array([10.0, 20.0, 10.0]))
     >>> bool(found[0] < found[1]), bool(found[0] == found[2])
@@ -84,5 +85,6 @@ def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
     coarse = np.rint(np.clip(doubt, -LARGEST, LARGEST) / GRID) * GRID
     if tie is None:
         return np.asarray(coarse, dtype=np.float64)
-    place = np.rint(np.clip(np.where(np.isnan(tie), TIES, tie), 0, TIES - 1))
+    octaves = np.log2(1.0 + np.maximum(np.where(np.isnan(tie), 0.0, tie), 0.0))
+    place = np.where(np.isnan(tie), TIES - 1, np.minimum(np.rint(_OCTAVE * octaves), TIES - 1))
     return np.asarray(coarse + place * (GRID / TIES), dtype=np.float64)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from cascade.conformal.path import Scores, Walks, walks
 from cascade.house.policy import Policy, ranked
-from cascade.table import Log
+from cascade.table import Floats, Log
 
 
 class Known(NamedTuple):
@@ -32,8 +32,9 @@ KNOWN = (
     Known("reply_tokens", 1.0, "length of the reply"),
 )
 """The signals that name a score before a log is read, in the order of preference."""
-TIE = "reply_tokens"
-"""The number that breaks ties: the length of a node's reply, long first. It is known before anything else is asked."""
+TIE, COST = "reply_tokens", "cost"
+"""What breaks ties: the length of a node's reply, or its cost where no length is logged. Large means doubt, in every
+log; both are known before anything else is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Threshold(Policy):
     Attributes:
         signal: its name.
         sign: 1 if a high value means doubt, −1 if a low one does.
-        tie: the signal that breaks ties, a high value first; None: none.
+        tie: the signal that breaks ties, or "cost": a high value means doubt. None: nothing breaks them.
         nodes: the nodes of the plan that are bought; None: all.
     """
 
@@ -62,8 +63,11 @@ class Threshold(Policy):
         """Return the signal as doubt, on the grid."""
         unknown = np.full(log.answer.shape, np.nan)
         values = log.signals.get(self.signal, unknown) * self.sign
-        tie = None if self.tie is None else log.signals.get(self.tie, unknown)
-        return Scores(ranked(values, tie))
+        return Scores(ranked(values, _breaking(log, self.tie)))
+
+    def without_ties(self) -> Threshold:
+        """Return it with ties unbroken."""
+        return replace(self, tie=None)
 
     def settings(self) -> dict[str, Any]:
         """Return signal, sign and tie."""
@@ -110,7 +114,24 @@ class Alone(Policy):
 def named_policy(log: Log) -> Threshold | None:
     """Return the threshold on the score that a log's signals name; None if it has no signal of a known meaning."""
     known = named(log)
-    return None if known is None else Threshold(known.signal, known.sign)
+    return None if known is None else Threshold(known.signal, known.sign, tie=tie_of(log))
+
+
+def tie_of(log: Log) -> str | None:
+    """Return what breaks ties in a log: the length of replies, else their cost; None if it has neither."""
+    if not np.isnan(log.signals.get(TIE, np.nan)).all():
+        return TIE
+    return COST if (log.cost_nano_usd[:, 0] > 0).any() else None
+
+
+def _breaking(log: Log, tie: str | None) -> Floats | None:
+    if tie is None:
+        return None
+    if tie == COST:
+        known = log.bought & (log.cost_nano_usd >= 0)
+        return np.asarray(np.where(known, log.cost_nano_usd, np.nan), dtype=np.float64)
+    signal: Floats = log.signals.get(tie, np.full(log.answer.shape, np.nan))
+    return signal
 
 
 POLICIES: Mapping[str, type[Policy]] = {policy.kind: policy for policy in (Threshold, Depth, Alone)}
