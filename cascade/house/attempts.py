@@ -2,8 +2,8 @@
 
 Beside a log lies a small file with the requests, as hashes, of every attempt that read their outcomes, failed ones
 too. The k-th attempt on any of them is tested at a smaller level, so that the probability that any attempt ever breaks
-its promise is at most δ: the first has .9 δ, the k-th .1 δ / (k (k − 1)), which sum to δ. Only the same fit of the same
-log is free. A file that is lost or cannot be written is said to be unknown, never taken for a first attempt.
+its promise is at most δ: the first has .95 δ, the k-th .05 δ / (k (k − 1)), which sum to δ. Only the same fit of the
+same log is free. A file that is lost or cannot be written is said to be unknown, never taken for a first attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from cascade.errors import ConfigError
 
-FIRST = 0.9
+FIRST = 0.95
 """The part of δ that the first attempt may use."""
 _BYTES = 8
 _SUFFIX = ".attempts.jsonl"
@@ -38,7 +38,7 @@ def level_of(number: int | None, delta: float) -> float:
     """Return the level at which the attempt of a number is tested; an unknown one as the first.
 
     >>> [round(level_of(k, 0.1), 6) for k in (1, 2, 3)], round(sum(level_of(k, 0.1) for k in range(1, 10_000)), 4)
-    ([0.09, 0.005, 0.001667], 0.1)
+    ([0.095, 0.0025, 0.000833], 0.1)
     """
     if number is None or number == 1:
         return FIRST * delta
