@@ -13,16 +13,10 @@ from rich.text import Text
 
 from cascade.api.output import Result, plain_text
 from cascade.errors import ConfigError, UsageError
+from cascade.files import damaged, there
 from cascade.guarantees.certificate import statement, to_document
 from cascade.policies import base
-from cascade.policies.artifact import (
-    CERTIFICATE_FILE,
-    POLICY_FILE,
-    PolicyArtifact,
-    damaged,
-    there,
-    write,
-)
+from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact, write
 from cascade.policies.config import DirectoryConfig, PolicyConfig
 from cascade.types import Certificate
 

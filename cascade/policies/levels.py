@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from cascade.checks import hint_at
 from cascade.errors import ConfigError, UsageError
+from cascade.files import damaged, json_bytes, there, unwritten, write_whole
 from cascade.guarantees.base import is_share
 from cascade.policies.artifact import (
     CARD_FILE,
@@ -27,12 +28,7 @@ from cascade.policies.artifact import (
     POLICY_FILE,
     PolicyArtifact,
     contents_of,
-    damaged,
-    json_bytes,
     levels_gone,
-    there,
-    unwritten,
-    write_whole,
 )
 from cascade.policies.reading import shape_problems, versioned
 

@@ -20,7 +20,8 @@ from safetensors.numpy import load as _arrays_of
 from safetensors.numpy import save as _bytes_of
 
 from cascade.errors import ConfigError, UsageError, refuse_newer
-from cascade.policies.artifact import MODEL_FILE, content, model_problems
+from cascade.files import content
+from cascade.policies.artifact import MODEL_FILE, model_problems
 from cascade.policies.base import Takes
 from cascade.policies.design import Array, Reading
 from cascade.policies.estimators import SCORERS, Scorer, form_of

@@ -13,6 +13,7 @@ from typing import Any
 
 from cascade.conformal.served import PathPoint
 from cascade.errors import ConfigError, refuse_newer
+from cascade.files import content, damaged, json_of, there
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import asked_of, digest, from_document, number_of
 from cascade.policies.artifact import (
@@ -22,11 +23,7 @@ from cascade.policies.artifact import (
     SCHEMA_VERSION,
     PolicyArtifact,
     Seen,
-    content,
-    damaged,
-    json_of,
     model_problems,
-    there,
 )
 from cascade.types import Certificate
 

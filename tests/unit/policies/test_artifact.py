@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from cascade import files as file_module
 from cascade.conformal.served import PathPoint
 from cascade.engine import decide
 from cascade.errors import ConfigError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import digest, make, to_document
-from cascade.policies import artifact as file_module
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     POLICY_FILE,

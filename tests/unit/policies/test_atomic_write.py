@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cascade.errors import UsageError
-from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE, PolicyArtifact, write, write_whole
+from cascade.files import write_whole
+from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE, PolicyArtifact, write
 from unit.policies.test_artifact import certified, files
 
 

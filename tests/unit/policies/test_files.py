@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cascade import files as module
 from cascade.errors import ConfigError, UsageError
-from cascade.policies import artifact as module
-from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE, there, writable, write
+from cascade.files import there, writable
+from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE, write
 from cascade.policies.reading import read
 from unit.policies.test_artifact import certified, files
 

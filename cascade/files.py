@@ -1,0 +1,200 @@
+"""The files of a directory: read with a limit and as strict JSON, written all at once or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cascade.errors import ConfigError, NewerFileError, UsageError
+from cascade.safety import read_bounded
+
+MOST_BYTES = 1 << 28
+"""256 MiB, enough for the ids of ten million questions. A larger file is refused before it is read."""
+REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
+
+
+def writable(directory: str | Path) -> None:
+    """Refuse a path where no folder can be written. Call this before hours of work, not after.
+
+    It removes everything that it creates for the check.
+
+    Raises:
+        UsageError: the name is empty, it is a file, or nothing can be written there; the message has the reason.
+    """
+    if not str(directory):
+        raise UsageError("Name the policy directory to be written: --output DIR")
+    folder = Path(directory)
+    made: list[Path] = []
+    try:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
+            made.append(one)
+        tempfile.TemporaryDirectory(prefix=".writing.", dir=folder).cleanup()
+    except OSError as error:
+        raise unwritten(folder, error) from None
+    finally:
+        for one in reversed(made):
+            with contextlib.suppress(OSError):  # another process has written there in the meantime
+                one.rmdir()
+
+
+def unwritten(folder: Path, error: OSError) -> UsageError:
+    """Return the message for a policy directory that cannot be written."""
+    if error.errno == errno.EEXIST or (error.errno == errno.ENOTDIR and folder.is_file()):
+        return UsageError(f"{folder} is a file, so no policy directory can be written there; choose another --output.")
+    return UsageError(f"The policy directory {folder} cannot be written: {error.strerror}. Choose another one.")
+
+
+def there(file: Path) -> bool:
+    """Whether a file exists.
+
+    Raises:
+        ConfigError: this cannot be determined, as in a directory without read permission.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unread(file, error) from None
+    return True
+
+
+def content(file: Path) -> bytes:
+    """Read a file of at most `MOST_BYTES`. Raises ConfigError if it cannot be read."""
+    try:
+        size = file.stat().st_size
+        data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES)
+    except OSError as error:
+        raise _unread(file, error) from None
+    if data is None:
+        raise ConfigError([f"it has {size:,} bytes or more; more than {MOST_BYTES:,} are not read"], str(file))
+    return data
+
+
+def json_of(file: Path) -> Any:
+    """Read a JSON file without duplicate names or non-JSON numbers. Raises ConfigError if it is not valid."""
+    data = content(file)
+    try:
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+        )
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"it is not JSON as cascade writes it: {error}"], str(file)) from None
+
+
+def damaged(error: ConfigError) -> ConfigError:
+    """Return the problem of a file, with advice unless a newer release wrote it."""
+    if isinstance(error, NewerFileError):
+        return error
+    *first, last = error.problems
+    return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
+
+
+def _unread(file: Path, error: OSError) -> ConfigError:
+    return ConfigError([f"it cannot be read: {error.strerror}"], str(file))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name appears twice in an object")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    """Return a number; refuse one such as 1e999, which would become infinite."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is too large for a float")
+    return number
+
+
+def json_bytes(document: Mapping[str, Any]) -> bytes:
+    """Return a document as the bytes of a file; equal values give equal bytes."""
+    return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
+
+
+# --- Atomic writing of several files of one directory ---
+
+
+def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
+    """Write several files atomically, and remove those whose content is None.
+
+    All files are first written to temporary names and flushed to the disk. Then they are moved into place in the given
+    order, so a reader finds each file complete, old or new. If a move fails, the old files are restored. A machine that
+    stops half-way can leave some old and some new files, so the last file should name the others by their hashes.
+
+    Args:
+        folder: created if it does not exist.
+        contents: the content by file name, or by a path below the folder ("levels/low/policy.json"). Folders are
+            created as needed, and removed with their last file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    held = Path(tempfile.mkdtemp(prefix=".writing.", dir=folder))  # on the same disk, so that files can be moved
+    try:
+        for name, data in contents.items():
+            if data is not None:
+                _flushed(_beside(held, "new", name), data)
+            if (folder / name).exists():
+                shutil.copy2(folder / name, _beside(held, "old", name))
+        _put(folder, held, contents)
+    finally:
+        shutil.rmtree(held, ignore_errors=True)
+
+
+def _beside(held: Path, which: str, name: str) -> Path:
+    """Return the temporary path of a file before its move: in one flat folder, with "@" for "/"."""
+    return held / f"{which}.{name.replace('/', '@')}"
+
+
+def _put(folder: Path, held: Path, contents: Mapping[str, bytes | None]) -> None:
+    """Move the new files into place, or restore the old ones."""
+    done: list[str] = []
+    try:
+        for name, data in contents.items():
+            done.append(name)
+            if data is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                _beside(held, "new", name).replace(folder / name)
+    except BaseException:
+        for name in reversed(done):
+            with contextlib.suppress(OSError):  # report the first error
+                if _beside(held, "old", name).exists():
+                    _beside(held, "old", name).replace(folder / name)
+                else:
+                    (folder / name).unlink(missing_ok=True)
+        _tidy(folder, done)
+        raise
+    _tidy(folder, done)
+
+
+def _tidy(folder: Path, names: list[str]) -> None:
+    """Remove folders that are now empty."""
+    below = {folder / parent for name in names for parent in Path(name).parents} - {folder}
+    for one in sorted(below, key=lambda path: len(path.parts), reverse=True):
+        with contextlib.suppress(OSError):  # it is not empty, or was removed already
+            one.rmdir()
+
+
+def _flushed(file: Path, data: bytes) -> None:
+    with file.open("xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    file.chmod(0o644)
