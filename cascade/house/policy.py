@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
 
 from cascade.conformal.path import Scores, Walks, walks
 from cascade.table import Floats, Log
@@ -32,6 +33,8 @@ class Policy(ABC):
         kind: its name in policy directories and configurations.
         nodes: the nodes of the plan that it buys, from 0, rising; None: all. Others are neither asked nor paid.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     kind: ClassVar[str]
     nodes: tuple[int, ...] | None = None
@@ -66,10 +69,10 @@ class Policy(ABC):
         """Return the policy that `settings` and `tensors` were written from; its `nodes` are among the settings.
 
         Raises:
-            ValueError: with every problem, as "field: what is wrong".
+            ValueError: with every problem.
         """
         del tensors
-        return cls(**settings)
+        return TypeAdapter(cls).validate_python(dict(settings))
 
 
 def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
