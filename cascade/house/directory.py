@@ -164,7 +164,7 @@ class PolicyDirectory:
             requests={name: list(ids) for name, ids in plain(self.requests).items()},
         )
 
-    def _problems(self, policy_sha256: str) -> Iterable[str]:
+    def _problems(self, policy_sha256: str) -> Iterator[str]:
         """Yield where the parts do not fit together."""
         if len({node.name for node in self.plan}) < len(self.plan):
             yield f"{POLICY_FILE}: plan: two nodes have the same name"
@@ -176,6 +176,9 @@ class PolicyDirectory:
             yield f"{POLICY_FILE}: nodes: they must rise, each once"
         if set(self.requests.fitted) & set(self.requests.certified):
             yield f"{CERTIFICATE_FILE}: requests: some fitted the policy and certify it too"
+        yield from self._certificate_problems(policy_sha256)
+
+    def _certificate_problems(self, policy_sha256: str) -> Iterator[str]:
         if len({each.covers for each in self.certificates.values()}) > 1:
             yield f"{CERTIFICATE_FILE}: certificates: they cover all requests, or segments, or levels"
         for name, each in self.certificates.items():
