@@ -76,6 +76,7 @@ class Log:
         reference: what regret and savings compare with; None if the log has none.
         segments: the part of the traffic that each request belongs to (a tenant, a task); None: none.
         drawn: bool (n,), the requests that were drawn for people to judge; None: all.
+        texts_known: bool (n,), whether unequal numbers of `answer` mean unequal answers; None: for all.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Log:
     reference: Reference | None = None
     segments: tuple[str | None, ...] = ()
     drawn: Bools | None = None
+    texts_known: Bools | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError, listing every problem, if the columns do not fit together."""
@@ -169,6 +171,7 @@ class Log:
             features={name: values[chosen] for name, values in self.features.items()},
             reference=None if self.reference is None else self.reference.take(chosen),
             drawn=None if self.drawn is None else self.drawn[chosen],
+            texts_known=None if self.texts_known is None else self.texts_known[chosen],
         )
 
     def only(self, nodes: Sequence[int]) -> Log:
@@ -176,19 +179,46 @@ class Log:
 
         Exact where no chosen node reads one that is left out. A record that lacks a chosen node ends before it.
         """
-        columns = list(nodes)
+        columns = np.array(nodes, dtype=np.int64)
         bought = np.logical_and.accumulate(self.bought[:, columns], axis=1)
-        lacks = ~bought
+        named = tuple([self.nodes[at] for at in nodes])
+        return self._gathered(named, np.broadcast_to(columns, bought.shape), self.complete & bought.all(axis=1))
+
+    def in_order(self, order: Ints) -> Log:
+        """Return the same requests with the nodes of each in an order of its own, every node a step.
+
+        A record that lacks a node ends before it, complete only if it has no later one. `order`, int64 (n, T), has
+        every node once in each row.
+
+        Raises:
+            UsageError: it has not, or nodes of this log are bought together.
+        """
+        if order.shape != self.answer.shape or (np.sort(order, axis=1) != np.arange(self.width)).any():
+            raise UsageError(f"An order of purchase has every node of {self.name} once in each row.")
+        if not self.decides.all():
+            raise UsageError(f"Nodes of {self.name} are bought together, and cannot be bought in another order.")
+        there = np.take_along_axis(self.bought, order, axis=1)
+        cut = there & ~np.logical_and.accumulate(there, axis=1)
+        places = tuple([Node(f"call {place + 1}", place) for place in range(self.width)])
+        return self._gathered(places, order, self.complete & ~cut.any(axis=1))
+
+    def _gathered(self, nodes: tuple[Node, ...], columns: Ints, complete: Bools) -> Log:
+        """Return the requests with these columns, int64 (n, k), each up to the first that its record lacks."""
+        bought = np.logical_and.accumulate(np.take_along_axis(self.bought, columns, axis=1), axis=1)
+
+        def at(values: NDArray[Any], lacking: float) -> NDArray[Any]:
+            return np.where(bought, np.take_along_axis(values, columns, axis=1), lacking)
+
         return replace(
             self,
-            nodes=tuple([self.nodes[at] for at in columns]),
-            answer=np.where(lacks, -1, self.answer[:, columns]),
-            right=np.where(lacks, np.nan, self.right[:, columns]),
-            cost_nano_usd=np.where(lacks, 0, self.cost_nano_usd[:, columns]),
+            nodes=nodes,
+            answer=at(self.answer, -1),
+            right=at(self.right, np.nan),
+            cost_nano_usd=at(self.cost_nano_usd, 0),
             bought=bought,
-            complete=self.complete & bought.all(axis=1),
-            confidence=np.where(lacks, np.nan, self.confidence[:, columns]),
-            signals={name: np.where(lacks, np.nan, values[:, columns]) for name, values in self.signals.items()},
+            complete=complete,
+            confidence=at(self.confidence, np.nan),
+            signals={name: at(values, np.nan) for name, values in self.signals.items()},
         )
 
     def alone(self) -> Log:

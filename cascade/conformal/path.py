@@ -41,12 +41,15 @@ class Scores(NamedTuple):
             bought is kept.
         serve: int64 (n, T), the node whose answer is served if the walk ends after a node; −1: none. None: the newest.
         sure: float64 (n, T), how sure the answer is that is served there; NaN: unknown. None: no answer is withheld.
+        order: int64 (n, T), each request's nodes in the order of purchase, as `Log.in_order` takes them; every column
+            above is in this order too. A node behind a doubt of −∞ is never bought. None: as listed.
     """
 
     doubt: Floats
     keep: Floats | None = None
     serve: Ints | None = None
     sure: Floats | None = None
+    order: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Walks:
     """The walks of a policy over n requests, at every threshold.
 
     Attributes:
-        log: the requests.
+        log: the requests; if the scores have an order, with their nodes in this order.
         reach: float64 (n, T), the highest threshold at which each node is bought; −∞: never.
         keep: float64 (n, T), that at which each answer is kept.
         serve: int64 (n, T), as in `Scores`.
@@ -134,7 +137,11 @@ def walks(log: Log, scores: Scores) -> Walks:
     wrong = [name for name, a in zip(scores._fields, scores, strict=True) if a is not None and a.shape != shape]
     if wrong:
         raise UsageError(f"The scores {', '.join(wrong)} must have the shape {shape}, as the log {log.name}.")
+    if scores.order is not None:
+        log = log.in_order(scores.order)
     onward, own = _raised(log, scores)
+    if scores.order is not None:  # what is left out stays left out, also where the last node bought has no answer
+        onward = np.where(scores.doubt == -np.inf, -np.inf, onward)
     reach = np.concatenate([np.full((log.n, 1), np.inf), np.minimum.accumulate(onward[:, :-1], axis=1)], axis=1)
     reach = np.where(log.bought, reach, -np.inf)
     keep = np.where(log.answers, np.minimum(own, reach), -np.inf)

@@ -48,6 +48,7 @@ def log_of(table: EpisodeTable) -> Log:
         features=table.asked,
         segments=table.segments,
         drawn=None if labels is None else labels.drawn,
+        texts_known=table.texts_known,
     )
     if TIE not in log.signals and not np.isnan(table.tokens).all():
         log = replace(log, signals={**log.signals, TIE: _at_last(table.tokens, places)})

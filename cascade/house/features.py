@@ -1,0 +1,207 @@
+"""Features: named numbers of a walk that has bought some nodes, as columns of a log, and the columns of a linear rule.
+
+A name says all that a feature is, so a policy's file needs no code:
+
+    p_yes@2             a signal of node 2, numbered from 0 in the policy's own plan
+    confidence@2        the plan's own estimate that the answer of node 2 is right
+    same@0,2            1 if nodes 0 and 2 gave the same answer, else 0
+    votes, different    the largest share of answers that are the same; how many different answers there are
+    tokens, cost        of all nodes bought so far: tokens of the replies; nano-USD
+    request:words       a number of the request, known before any call
+
+Unknown is NaN: a number that is not on record, a comparison of answers that cannot be compared. One code reads a whole
+log and the log of one row that is being served: values are copied, compared and counted, and all sums go element by
+element in a fixed order, without a matrix product, so both give the same bits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cascade.table import Bools, Floats, Ints, Log
+
+REQUEST = "request:"
+TOKENS = "reply_tokens"
+"""The signal of a node that counts the tokens of its reply."""
+COMPARING = frozenset({"agrees_with_earlier"})
+"""Signals that depend on which nodes were bought before; `same`, `votes` and `different` take their place."""
+FIRST = (
+    "p_yes",
+    "reply_mean_logprob",
+    "answer_mean_logprob",
+    "self_check",
+    "gate",
+    "judge_share",
+    "answer_share",
+    "answer_token_entropy",
+    "answer_min_logprob",
+)
+"""The signals that are offered first: they say most about how good an answer is."""
+MOST = 20
+"""The most features of a rule, if the rule names no other number."""
+_LEAST_KNOWN, _TOO_EQUAL, _TOO_ALIKE = 0.1, 0.99, 0.999
+"""A feature that is known for a smaller share of requests, has one value for a larger share, or correlates more with an
+earlier one is not offered."""
+_ROWS = 5_000
+"""The number of requests on which features are compared."""
+_COMPARES = re.compile(r"same@([0-9]+),([0-9]+)")
+_OF_NODE = re.compile(r"(.+)@([0-9]+)")
+
+
+def read(log: Log, nodes: Sequence[int], names: Sequence[str]) -> Floats:
+    """Return features of a walk that has bought these nodes, in the order of purchase: float64 (n, d); NaN: unknown.
+
+    Other nodes are not read.
+    """
+    columns = [_value(log, nodes, name) for name in names]
+    return np.stack(columns, axis=1) if columns else np.empty((log.n, 0))
+
+
+def _value(log: Log, nodes: Sequence[int], name: str) -> Floats:
+    if name.startswith(REQUEST):
+        return log.features.get(name.removeprefix(REQUEST), np.full(log.n, np.nan))
+    if name in {"tokens", "cost"}:
+        return _so_far(log, nodes, name)
+    if found := _COMPARES.fullmatch(name):
+        one, other = log.answer[:, int(found[1])], log.answer[:, int(found[2])]
+        return _where_comparable(log, (one >= 0) & (other >= 0), np.where(one == other, 1.0, 0.0))
+    if found := _OF_NODE.fullmatch(name):
+        columns = log.confidence if found[1] == "confidence" else log.signals.get(found[1])
+        return np.full(log.n, np.nan) if columns is None else columns[:, int(found[2])]
+    return _counted(log, nodes, name)
+
+
+def _so_far(log: Log, nodes: Sequence[int], name: str) -> Floats:
+    """Return the sum over the nodes, in their order; NaN if that of a node is unknown."""
+    total = np.zeros(log.n)
+    tokens = log.signals.get(TOKENS, np.full(log.answer.shape, np.nan))
+    for node in nodes:
+        cost = log.cost_nano_usd[:, node]
+        total = total + (tokens[:, node] if name == "tokens" else np.where(cost >= 0, cost, np.nan))
+    return total
+
+
+def _counted(log: Log, nodes: Sequence[int], name: str) -> Floats:
+    """Return `votes` or `different`; unknown without an answer."""
+    answer = log.answer[:, list(nodes)]
+    there = answer >= 0
+    same = (answer[:, :, None] == answer[:, None, :]) & there[:, :, None]
+    many = np.count_nonzero(there, axis=1)
+    if name == "votes":
+        return _where_comparable(log, many > 0, np.count_nonzero(same, axis=1).max(axis=1) / np.maximum(many, 1))
+    if name == "different":
+        again = (same & np.tri(len(nodes), k=-1, dtype=np.bool_)).any(axis=2)
+        return _where_comparable(log, many > 0, np.count_nonzero(there & ~again, axis=1).astype(np.float64))
+    raise ValueError(f"features: there is no feature {name!r}")
+
+
+def _where_comparable(log: Log, known: Bools, values: Floats) -> Floats:
+    return np.where(known if log.texts_known is None else known & log.texts_known, values, np.nan)
+
+
+# --- what is offered
+
+
+def offered(log: Log, nodes: Sequence[int], most: int = MOST) -> tuple[str, ...]:
+    """Return the names of at most `most` features worth fitting on, the most telling kind first.
+
+    Left out are those that are seldom known, hardly vary or repeat an earlier one. No outcome is read.
+    """
+    kept: dict[str, Floats] = {}
+    some = log.take(np.arange(0, log.n, max(1, log.n // _ROWS)))
+    for name in _candidates(log, nodes):
+        values = _value(some, nodes, name)
+        if _varies(values) and not any(_alike(values, other) for other in kept.values()):
+            kept[name] = values
+            if len(kept) == most:
+                break
+    return tuple(kept)
+
+
+def _candidates(log: Log, nodes: Sequence[int]) -> Iterator[str]:
+    """Yield signals of the newest node, comparisons, the first signals of earlier nodes, sums, then the request's."""
+    *earlier, newest = nodes or (None,)
+    signals = [name for name in log.signals if name not in COMPARING]
+    ranked = [name for name in FIRST if name in signals] + sorted(set(signals) - set(FIRST))
+    if newest is not None:
+        yield from (f"{name}@{newest}" for name in (*ranked[:1], "confidence", *ranked[1:]))
+    if newest is not None and earlier:
+        yield from (f"same@{node},{newest}" for node in reversed(earlier))
+        yield from ("votes", "different")
+        yield from (f"{name}@{node}" for node in reversed(earlier) for name in (*ranked[:1], "confidence"))
+        yield from ("tokens", "cost")
+    yield from (REQUEST + name for name in sorted(log.features))
+
+
+def _varies(values: Floats) -> bool:
+    known = values[np.isfinite(values)]
+    if not known.size or known.size < _LEAST_KNOWN * values.size:
+        return False
+    return float(np.unique(known, return_counts=True)[1].max()) <= _TOO_EQUAL * known.size
+
+
+def _alike(one: Floats, other: Floats) -> bool:
+    """Whether two features are known for the same requests, and one is almost a multiple of the other."""
+    known = np.isfinite(one)
+    if (known != np.isfinite(other)).any():
+        return False
+    a, b = one[known] - one[known].mean(), other[known] - other[known].mean()
+    return bool(abs((a * b).sum()) > _TOO_ALIKE * np.sqrt((a * a).sum() * (b * b).sum()))
+
+
+# --- the columns of a linear rule
+
+_CLIPPED_AT = (0.01, 0.99)
+"""A feature is clipped at these quantiles: an outlier in a hundred must not set the slope of all others."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """d features as columns of about mean 0 and variance 1, then an indicator for each that was missing in training.
+
+    Attributes:
+        centre, scale, low, high: float64 (d,): a feature x becomes (clip(x, low, high) − centre) / scale, 0 if missing.
+        missing: int64 (i,), the features that have an indicator.
+
+    >>> design = Design.of(np.array([[0.0, 5.0], [1.0, 5.0], [0.0, np.nan], [1.0, np.nan]]))
+    >>> np.stack(design.columns(np.array([[1.0, 5.0], [0.0, np.nan]])), axis=1).round(6)
+    array([[ 1.,  0.,  0.],
+           [-1.,  0.,  1.]])
+    """
+
+    centre: Floats
+    scale: Floats
+    low: Floats
+    high: Floats
+    missing: Ints
+
+    @classmethod
+    def of(cls, raw: Floats) -> Design:
+        """Return the design of training rows, float64 (n, d), n > 0, NaN where missing."""
+        d = raw.shape[1]
+        centre, scale, low, high = np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d)
+        for at in range(d):
+            known = raw[np.isfinite(raw[:, at]), at]
+            if known.size:
+                low[at], high[at] = np.quantile(known, _CLIPPED_AT, method="nearest")
+                if low[at] == high[at]:
+                    low[at], high[at] = known.min(), known.max()
+                clipped = np.clip(known, low[at], high[at])
+                centre[at], scale[at] = clipped.mean(), clipped.std() or 1.0
+        return cls(centre, scale, low, high, np.flatnonzero(np.isnan(raw).any(axis=0)))
+
+    def columns(self, raw: Floats) -> list[Floats]:
+        """Return the columns, each (n,)."""
+        missing = np.isnan(raw)
+        scaled = np.where(missing, 0.0, (np.clip(raw, self.low, self.high) - self.centre) / self.scale)
+        return [*scaled.T, *missing[:, self.missing].T.astype(np.float64)]
+
+    def strange(self, raw: Floats) -> Bools:
+        """Return where a feature is missing that never was in training: bool (n,)."""
+        foreseen = np.zeros(self.centre.size, dtype=np.bool_)
+        foreseen[self.missing] = True
+        return np.asarray((np.isnan(raw) & ~foreseen).any(axis=1))
