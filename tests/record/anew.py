@@ -108,7 +108,7 @@ def outcome(case: Case, seed: int, order: Callable[[Walks, Case], tuple[Point, .
         chosen = set(names[: min(len(names) - 1, max(1, round(SELECTION * len(names))))])
         aside = np.array([name in chosen for name in case.log.groups])
         points = order(walked.take(rows[aside]), case)
-        about["path"] = [len(points), digest([(point.kappa.hex(), point.bar) for point in points])]
+        about["path"] = [len(points), digest([(point.kappa.hex(), point.bar.hex()) for point in points])]
         rows = rows[~aside]
     keys = [(case.log.groups[row], case.log.segments[row] if case.by_segment else None) for row in rows.tolist()]
     rows = rows[one_of_each(keys, labels=[case.log.ids[row] for row in rows.tolist()], seed=seed)]

@@ -1,0 +1,53 @@
+"""The path and its certifier decide as the record says: thresholds between scores, ties and the menu switched off."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cascade.conformal.order import order
+from cascade.conformal.path import Point, Walks
+from record.anew import Case, cases, outcome
+from record.test_record import EVERY, recorded
+from record.worlds import WORLDS, world
+
+
+def _order(walks: Walks, case: Case) -> tuple[Point, ...]:
+    return order(walks, case.promise.rules.at_stop(walks), case.promise.risk, abstain=case.abstain)
+
+
+def compare(seed: int) -> None:
+    wanted = recorded()[seed][1]
+    for case in cases(world(seed)):
+        found = json.loads(json.dumps(outcome(case, seed, _order)))
+        told = _told(wanted[case.name], case)
+        lines = [line for line in found["found"] if not case.by_segment or line[0] in {each[0] for each in told[0]}]
+        assert (lines, found.get("path"), found.get("rows")) == told, (seed, case.name)
+
+
+def _told(record: dict[str, Any], case: Case) -> tuple[Any, Any, Any]:
+    """Return what is recorded, without ranks and pools; sets kept whole for want of requests are refused."""
+    names = 1 if case.by_segment else 0
+    found = [line for line in record["found"] if not (names and line[0] is None)]
+    plain = []
+    for line in found:
+        if line[-1] in ("refused", "everything"):
+            plain.append([*line[: names + 1], "refused"])
+        else:
+            plain.append([*line[: names + 2], *line[names + 3 :]])
+    return plain, record.get("path"), record.get("rows")
+
+
+@pytest.mark.parametrize("start", range(EVERY))
+def test_random_logs_are_decided_as_recorded(start: int) -> None:
+    for seed in range(start, WORLDS, 10 * EVERY):
+        compare(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_all_random_logs_are_decided_as_recorded() -> None:
+    for seed in range(WORLDS):
+        compare(seed)
