@@ -48,7 +48,7 @@ def _figures(table: EpisodeTable, method: str) -> dict[str, Any]:
     sizes = [int((walk.distinct == size).sum()) for size in range(int(walk.distinct.max()) + 1)]
     return {
         "questions": table.n,
-        "multiplier": learned.trained.rows[-1].multiplier,
+        "multiplier": float(learned.trained.state.multiplier[0]),
         "trained kappa": float(policy.kappa),
         "kappa": float(kappa),
         "actions": [*kept, int(passed(sample.levels.reach, kappa)[:, 1:].sum())],
