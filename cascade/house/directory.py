@@ -43,7 +43,8 @@ _OLDER = ("levels.json",)
 ROOMS: Registry[type[Policy]] = Registry(
     "policy",
     "cascade.house",
-    {kind: f"{policy.__module__}:{policy.__qualname__}" for kind, policy in POLICIES.items()},
+    {kind: f"{policy.__module__}:{policy.__qualname__}" for kind, policy in POLICIES.items()}
+    | {"network": "cascade.house.networks:Networks"},
     subclass_of(Policy),
 )
 """The kinds of policies that a directory may hold."""

@@ -25,7 +25,7 @@ ONLY_IN = {
     "litellm": {"providers/litellm.py"},
     "xllamacpp": {"providers/local.py"},
     "tenacity": {"resilience/retry.py"},
-    "torch": {"training/networks/"},
+    "torch": {"training/networks/", "house/networks.py"},
     "pickle": set(),
     "marshal": {"chat.py"},  # it reads what it wrote itself, to copy plain values
     "shelve": set(),
