@@ -1,0 +1,265 @@
+"""A policy served by the engine does at every threshold what it does on the log of the same walk, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from cascade.conformal.path import Point, Scores, Walks, reaches, surest
+from cascade.engine import drive, run
+from cascade.errors import UsageError
+from cascade.house.live import Live, places_of, row_of
+from cascade.house.policy import Policy
+from cascade.house.simple import Alone, Depth, Threshold
+from cascade.matching.same import answer_key
+from cascade.money import Price
+from cascade.policies.base import Observation, Takes
+from cascade.strategies.base import Plan, Strategy
+from cascade.table import Floats, Log, Node
+from cascade.types import Answer, Candidate, Completion, Question, Request, Step, Usage
+from property.examples import EXAMPLES
+
+QUESTION = Question("Which river runs through Vienna?", segment="law")
+PRICE = Price.per_million(input="1", output="1")
+NANO_A_TOKEN = 1_000
+SIGNALS = (0.0, -0.0, 0.25, 0.5, 0.5000001, 1.0, np.nan, np.inf, -np.inf)
+CONFIDENCES = (0.0, 0.25, 0.5, 0.75, np.nan)
+TEXTS = ("Danube", "the danube", "Rhine", "rhine.", "Inn")
+
+
+@dataclass(frozen=True)
+class World(Strategy):
+    """One request whose every call is known: what the engine runs, and the log of a walk to the end."""
+
+    plan_nodes: tuple[Node, ...]
+    texts: tuple[str | None, ...]  # of each node
+    tokens: tuple[int | None, ...]  # of each node's call
+    signal: tuple[float, ...]  # of each step
+    confidences: tuple[float, ...]  # of each node
+
+    @property
+    def horizon(self) -> int:
+        return len(places_of(self.plan_nodes))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return ("model",)
+
+    def only(self, takes: Takes) -> World:
+        """Return the part of it that a policy takes, as a ladder does."""
+        nodes = [self.horizon - 1] if takes.reference else [step - 1 for step in takes.steps]
+        parts: Any = [tuple([column[at] for at in nodes]) for column in (self.texts, self.tokens, self.signal)]
+        steps = tuple([node._replace(step=at) for at, node in enumerate(self.plan_nodes[at] for at in nodes)])
+        return World(steps, *parts, tuple([self.confidences[at] for at in nodes]))
+
+    def plan(self, question: Question) -> Plan:
+        for number, at in enumerate(places_of(self.plan_nodes), 1):
+            candidates = []
+            for node in at:
+                source = self.source(node)
+                yield Request("model", (), source, "answer", number, question, 9, sample=node)
+                text, sure = self.texts[node], self.confidences[node]
+                if text is not None:
+                    candidates.append(Candidate(text, source, "model", None if np.isnan(sure) else sure))
+            value = self.signal[number - 1]
+            signals = {} if value == 0.25 else {"sign": None if np.isnan(value) else value}
+            yield Step(number, tuple(candidates), signals)
+
+    def source(self, node: int) -> str:
+        return self.plan_nodes[node].name.rpartition(" ")[2]
+
+    def complete(self, request: Request) -> Completion:
+        return Completion("", "stop", Usage(self.tokens[request.sample], 0))
+
+    @property
+    def log(self) -> Log:
+        """The log of a walk to the end."""
+        width, shape, keys = len(self.texts), (1, len(self.texts)), dict[str, int]()
+        signal, cost, tokens = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64), np.full(shape, np.nan)
+        for step, at in enumerate(places_of(self.plan_nodes)):
+            signal[0, at[-1]] = np.nan if self.signal[step] == 0.25 else self.signal[step]
+            counts = [count for count in (self.tokens[node] for node in at) if count is not None]
+            cost[0, at[-1]] = -1
+            if len(counts) == len(at):
+                cost[0, at[-1]], tokens[0, at[-1]] = sum(counts) * NANO_A_TOKEN, sum(counts)
+        numbers = [-1 if t is None else keys.setdefault(answer_key(t, None), len(keys)) for t in self.texts]
+        answer = np.array([numbers], dtype=np.int64)
+        confidence = np.where(answer < 0, np.nan, np.array([self.confidences]))
+        signals = {"sign": signal, "reply_tokens": tokens}
+        bought, whole = np.ones(shape, dtype=np.bool_), np.ones(1, dtype=np.bool_)
+        return Log(
+            "walk", self.plan_nodes, ("",), ("",), answer, np.full((1, width), np.nan), cost, bought, whole,
+            confidence, signals,
+        )  # fmt: skip
+
+
+def drawn(seed: int, *, ladder: bool) -> World:
+    rng = np.random.default_rng(seed)
+    steps = int(rng.integers(1, 5))
+    names = [f"rung{t}" for t in range(steps)] if ladder else []
+    nodes = [Node(name, t) for t, name in enumerate(names)]
+    nodes = nodes or [Node(f"round {t + 1} {source}", t) for t in range(steps) for source in ("base", "guide")]
+    many = len(nodes)
+    texts = [None if rng.random() < 0.2 else str(rng.choice(TEXTS)) for _ in range(many)]
+    tokens = [None if rng.random() < 0.1 else int(rng.integers(1, 4)) for _ in range(many)]
+    signal, sure = rng.choice(SIGNALS, steps).tolist(), rng.choice(CONFIDENCES, many).tolist()
+    return World(tuple(nodes), tuple(texts), tuple(tokens), tuple(signal), tuple(sure))
+
+
+@dataclass(frozen=True)
+class Raw(Policy):
+    """The signal itself is the doubt."""
+
+    kind: ClassVar[str] = "raw"
+    nodes: tuple[int, ...] | None = None
+
+    def scores(self, log: Log) -> Scores:
+        return Scores(_sign(log))
+
+
+class Sets(Raw):
+    """It keeps the answers whose confidence is high."""
+
+    def scores(self, log: Log) -> Scores:
+        keep = np.where(log.confidence == 0.0, -np.inf, log.confidence)
+        return Scores(_sign(log), keep=keep)
+
+
+class Surest(Raw):
+    """It serves the answer that the strategy is surest of, and knows how sure."""
+
+    def scores(self, log: Log) -> Scores:
+        serve = surest(log)
+        known, sure = np.where(log.answers, log.confidence, np.nan), np.full(log.answer.shape, np.nan)
+        for node in range(log.width):
+            chosen = np.take_along_axis(log.answer, np.maximum(serve[:, [node]], 0), axis=1)
+            same = (log.answer[:, : node + 1] == chosen) & (serve[:, [node]] >= 0)
+            sure[:, node] = np.fmax.reduce(np.where(same, known[:, : node + 1], np.nan), axis=1)
+        return Scores(_sign(log), serve=serve, sure=sure)
+
+
+class Ranked(Raw):
+    """It serves the answer of the node that ranks highest; even nodes rank above odd ones, later ones above earlier."""
+
+    def scores(self, log: Log) -> Scores:
+        ranks = np.where(log.answers, np.arange(log.width) + 100 * (np.arange(log.width) % 2 == 0), -1)
+        best = np.maximum.accumulate(ranks, axis=1)
+        return Scores(_sign(log), serve=np.where(best < 0, -1, best % 100))
+
+
+def _sign(log: Log) -> Floats:
+    return log.signals.get("sign", np.full(log.answer.shape, np.nan))
+
+
+RULES: dict[str, Callable[[], Policy]] = {
+    "threshold": lambda: Threshold("sign", -1.0),
+    "cost breaks ties": lambda: Threshold("sign", 1.0, "cost"),
+    "ties stay": lambda: Threshold("sign", -1.0, None),
+    "depth": Depth,
+    "raw": Raw,
+    "sets": Sets,
+    "surest": Surest,
+    "ranked": Ranked,
+}
+
+
+def served(world: World, live: Live) -> Answer:
+    strategy = world if live.takes is None else world.only(live.takes)
+    below = live.abstain_below
+    walk = run(QUESTION, strategy=strategy, policy=live, prices={"model": PRICE}, abstain_below=below)
+    return drive(walk, strategy.complete)
+
+
+def check(world: World, live: Live, walked: Walks) -> None:
+    """Compare the engine's walk with the one on the log, at the threshold of `live`."""
+    answer, kappa = served(world, live), live.kappa
+    stop = int(walked.stop(kappa)[0])
+    assert places_of(walked.log.nodes)[len(answer.steps) - 1][-1] == stop
+    part, known = walked.log.cost_nano_usd[0, : stop + 1], answer.cost_nano_usd
+    assert known == (None if (part < 0).any() else int(walked.cost.at(kappa)[0]))
+    scores = live.rule.scores(walked.log)
+    kept = reaches(walked.keep, kappa)[0] & walked.log.answers[0] & (np.arange(walked.log.width) <= stop)
+    texts = [world.texts[at] for at in live.rule.nodes or range(walked.log.width)]
+    keys = [None if text is None else answer_key(text, None) for text in texts]
+    given, right = {answer_key(text, None) for text in answer.answers}, {keys[at] for at in np.flatnonzero(kept)}
+    assert given >= right or answer.stopped == "abstained"
+    if scores.keep is not None:
+        assert given == right or not right  # where nothing is kept, the best answer is served all the same
+        return
+    serve = int(walked.serve[0, stop])
+    sure = -np.inf if np.isnan(walked.sure[0, stop]) else walked.sure[0, stop]
+    wanted = keys[serve] if serve >= 0 and sure >= live.point.bar else None
+    assert (None if answer.text is None else answer_key(answer.text, None)) == wanted
+    if scores.serve is None and serve >= 0:
+        assert answer.text == texts[serve]
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("ladder", [True, False])
+def test_the_engine_walks_as_the_log_says(name: str, ladder: bool) -> None:
+    walks, stops = 0, set()
+    for seed in range(10 * EXAMPLES):
+        world = drawn(seed, ladder=ladder)
+        rule = RULES[name]()
+        if ladder and seed % 3 == 0 and len(world.texts) > 1:
+            rng = np.random.default_rng(seed)
+            chosen = np.flatnonzero(rng.random(len(world.texts)) < 0.6).tolist() or [0]
+            rule = replace(rule, nodes=tuple(chosen))  # type: ignore[type-var]
+        walked = rule.walks(world.log)
+        bars = [-np.inf] if rule.scores(walked.log).sure is None else [-np.inf, 0.25, 0.5, np.inf]
+        for kappa in {*walked.thresholds.tolist(), 0.3, -1e300}:
+            for bar in bars:
+                check(world, Live(rule, world.plan_nodes, Point(kappa, bar)), walked)
+                walks += 1
+            stops.add(int(walked.stop(kappa)[0]))
+    assert walks > 30 * EXAMPLES
+    assert len(stops) > 2
+
+
+@pytest.mark.parametrize("ladder", [True, False])
+def test_a_request_in_progress_has_the_columns_of_its_log(ladder: bool) -> None:
+    for seed in range(10 * EXAMPLES):
+        world = drawn(seed, ladder=ladder)
+        steps = served(world, Live(Depth(), world.plan_nodes)).steps
+        row, log = row_of(Observation(QUESTION, steps, world.horizon), world.plan_nodes), world.log
+        for column in ("answer", "cost_nano_usd", "bought", "complete", "confidence"):
+            np.testing.assert_array_equal(getattr(row, column), getattr(log, column), err_msg=column)
+        for name in row.signals:
+            np.testing.assert_array_equal(row.signals[name], log.signals[name], err_msg=name)
+        assert row.segments == ("law",)
+        assert row.features["words"].tolist() == [5.0]
+
+
+def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end() -> None:
+    live = Live(Depth(), (Node("a", 0), Node("b", 1)), points={"law": Point(-0.5)})
+    assert live.for_segment("law").point == Point(-0.5)
+    assert live.for_segment("art").point == live.for_segment(None).point == Point(-np.inf)
+    whole = Live(Depth(), (Node("a", 0),), Point(3.0))
+    assert whole.for_segment("law") is whole
+    assert whole.abstain_below is None
+    assert Live(Depth(), (Node("a", 0),), Point(3.0, 0.5)).abstain_below == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rule", "takes"),
+    [(Depth(), None), (Depth((0, 2)), Takes((1, 3))), (Alone(), Takes(reference=True))],
+)
+def test_a_policy_takes_the_steps_of_its_nodes(rule: Policy, takes: Takes | None) -> None:
+    assert Live(rule, (Node("a", 0), Node("b", 1), Node("c", 2))).takes == takes
+
+
+def test_what_the_engine_cannot_serve_is_refused() -> None:
+    rounds = (Node("round 1 base", 0), Node("round 1 guide", 0))
+    with pytest.raises(UsageError):
+        Live(Depth((0,)), rounds)
+
+    class Sure(Raw):
+        def scores(self, log: Log) -> Scores:
+            return Scores(_sign(log), sure=log.confidence)
+
+    with pytest.raises(UsageError):
+        Live(Sure(), rounds)
