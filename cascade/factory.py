@@ -100,6 +100,12 @@ def certified_policy(config: CascadeConfig, directory: str) -> tuple[Policy, Pol
     Raises:
         ConfigError: as for `build_policy`.
     """
+    from cascade.house.directory import is_current  # numpy, which most configurations do not need
+
+    if is_current(directory):
+        from cascade.house.bridge_serving import in_service
+
+        return in_service(config, directory)
     held = fitting(config, read_policy(directory), directory)
     return held.deciding, held.artifact
 
