@@ -1,0 +1,204 @@
+"""From a shipped log to a served answer: fitted, certified, written, and served as the log of the same requests says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from cascade.calibration.fingerprint import holds_for
+from cascade.calibration.samples import data_sha256
+from cascade.calibration.scores import taken
+from cascade.config import CascadeConfig, load
+from cascade.conformal.promise import Promise
+from cascade.demo.pair import PAIR, demo_config, ladder_config
+from cascade.demo.requests import demo_requests
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import ConfigError, NotCertifiedError
+from cascade.evaluation.logs import DEMO_REQUESTS, open_log
+from cascade.house.bridge import log_of
+from cascade.house.certificate import Certificate
+from cascade.house.directory import POLICY_FILE, PolicyDirectory, Requests, hashed
+from cascade.house.fit import Fit, fit
+from cascade.house.live import Live, row_of
+from cascade.house.policy import Policy
+from cascade.house.simple import Alone, Depth, Threshold
+from cascade.matching.same import answer_key
+from cascade.money import total_nano_usd
+from cascade.orchestrator import Orchestrator
+from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.base import Observation
+from cascade.policies.config import DirectoryConfig
+from cascade.providers.replay import Replay
+
+CONFIG = ladder_config(demo_config(*PAIR))
+CHATS = {one.request_id: one.chat for one in demo_requests("log")}
+ASKED = 100
+
+
+class Made(NamedTuple):
+    """The demo's requests, a fit of them, and what replays them."""
+
+    table: EpisodeTable
+    done: Fit
+    directory: PolicyDirectory
+    replay: Replay
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    log = open_log(DEMO_REQUESTS).compared()
+    (table,) = log.tables
+    done = fit(log_of(table), Promise("agreement", 0.05, 0.9))
+    return Made(table, done, directory_of(table, done), Replay.of(log.rows()))
+
+
+def directory_of(table: EpisodeTable, done: Fit, **changes: Any) -> PolicyDirectory:
+    """Return the policy directory of a fit."""
+    plan, (certified,) = log_of(table).nodes, done.certified.values()
+    bare = PolicyDirectory(plan, done.policy, done.promise, {}, Requests(certified=hashed(done.log.ids)))
+    live, kappa = Live(done.policy, plan), certified.point.kappa
+    made_for = holds_for(table, CONFIG, PolicyArtifact({}), walked=taken(live, table))
+    about = {"level": certified.level, "attempts": done.attempt.number, "made_for": made_for, "reference": PAIR[1]}
+    given = {**about, "comparator": "json", **changes}
+    return bare.certified(
+        Certificate(
+            done.promise, kappa, certified.n, float(certified.losses), data_sha256(table), bare.policy_sha256,
+            "2026-11-21", **given,
+        )
+    )  # fmt: skip
+
+
+def config(path: Path, **guarantee: Any) -> CascadeConfig:
+    """Return the demo's configuration with a policy directory."""
+    found = CONFIG.model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(path))})
+    settings = found.model_dump(mode="json", exclude_none=True)
+    asked = {"guarantee": guarantee} if guarantee else {}
+    return load({**settings, "provider": "replay:the log", **asked})
+
+
+def served(made: Made, directory: PolicyDirectory, path: Path, **guarantee: Any) -> Orchestrator:
+    directory.write(path)
+    return Orchestrator.from_config(config(path, **guarantee), providers={"replay": made.replay})
+
+
+def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: Path) -> None:
+    log, directory = log_of(made.table), made.directory
+    walked, kappa = made.done.policy.walks(log), directory.certificates[""].kappa
+    stop, cost = walked.stop(kappa), walked.cost.at(kappa)
+    with served(made, directory, tmp_path, kind="agreement", alpha=0.05, delta=0.1, required=True) as orchestrator:
+        for row, name in enumerate(made.table.ids[:ASKED]):
+            answer = orchestrator.chat(CHATS[name])
+            assert answer.certificate is not None
+            assert answer.certificate.calibration_id == directory.certificates[""].id
+            assert not answer.warnings
+            assert len(answer.steps) == stop[row] + 1
+            assert total_nano_usd(step.cost_nano_usd for step in answer.steps) == cost[row]
+            first = row_of(Observation(answer.question, answer.steps[:1], 2), log.nodes)
+            for signal, values in log.signals.items():
+                np.testing.assert_array_equal(first.signals.get(signal, np.nan * values[:1])[0, 0], values[row, 0])
+            assert first.features == {name: values[row] for name, values in log.features.items()}
+    assert np.isfinite(kappa)
+    assert 0 < np.count_nonzero(stop[:ASKED]) < ASKED
+    assert made.done.saves
+
+
+@pytest.mark.parametrize("kappa", [-np.inf, -0.1, -0.02, -0.001, np.inf])
+def test_at_every_threshold_the_same_answer_is_served(made: Made, kappa: float, tmp_path: Path) -> None:
+    policy = Threshold("reply_mean_logprob", -1.0)
+    bare = PolicyDirectory(log_of(made.table).nodes, policy, made.done.promise)
+    certificate = replace(made.directory.certificates[""], kappa=-kappa, policy_sha256=bare.policy_sha256)
+    log = log_of(made.table)
+    walked = policy.walks(log)
+    stop, cost = walked.stop(-kappa), walked.cost.at(-kappa)
+    with served(made, bare.certified(certificate), tmp_path) as orchestrator:
+        for row, name in enumerate(made.table.ids[:40]):
+            answer = orchestrator.chat(CHATS[name])
+            assert len(answer.steps) == stop[row] + 1
+            assert answer.cost_nano_usd == cost[row]
+            serve = int(walked.serve[row, stop[row]])
+            assert serve >= 0
+            assert answer.text is not None
+            texts = [candidate.text for step in answer.steps for candidate in step.candidates]
+            assert answer_key(answer.text, CHATS[name]) == answer_key(texts[-1], CHATS[name])
+            assert bool(log.right[row, serve]) or serve == 0  # the last model's own answer is right
+
+
+def test_the_reference_alone_is_asked_at_once(made: Made, tmp_path: Path) -> None:
+    directory = PolicyDirectory(log_of(made.table).nodes, Alone(), made.done.promise)
+    with served(made, directory, tmp_path) as orchestrator:
+        answer = orchestrator.chat(CHATS[made.table.ids[0]])
+    assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
+
+
+@pytest.mark.parametrize(
+    ("requests", "guarantee", "changes", "uncovered"),
+    [
+        ("same", {}, {}, False),
+        ("same", {}, {"expires": "2026-11-22"}, True),
+        ("same", {"kind": "agreement", "alpha": 0.01}, {}, True),  # less is promised than is wanted
+        ("same", {}, {"covers": "segment", "name": "law"}, True),
+        ("other", {}, {}, True),  # every request that certified had a temperature
+    ],
+)
+def test_what_is_not_covered_is_answered_by_the_guide(
+    made: Made, requests: str, guarantee: dict[str, Any], changes: dict[str, Any], uncovered: bool, tmp_path: Path
+) -> None:
+    (before,) = made.directory.certificates.values()
+    if requests == "other":
+        kinds = {"of": 1, "kinds": {"temperature": {"of": 1, "least": 1.0, "most": 1.0}}}
+        changes = {"made_for": {**before.made_for, "requests": kinds}}
+    directory = directory_of(made.table, made.done, **changes)
+    chat = CHATS[made.table.ids[0]]
+    with served(made, directory, tmp_path, **guarantee) as orchestrator:
+        answer = orchestrator.chat(chat)
+    assert (answer.uncovered is not None) == uncovered
+    assert (answer.certificate is None) == uncovered
+    if uncovered:
+        assert [step.calls[0].request.model for step in answer.steps] == [PAIR[1]]
+
+
+def test_a_segment_is_served_under_its_own_certificate(made: Made, tmp_path: Path) -> None:
+    only = made.directory.certificates[""]
+    certificates = [replace(only, covers="segment", name=name, kappa=k) for name, k in (("a", np.inf), ("b", -np.inf))]
+    chat = CHATS[made.table.ids[0]]
+    with served(made, made.directory.certified(*certificates), tmp_path) as orchestrator:
+        lengths = []
+        for name, certificate in zip(("a", "b"), certificates, strict=True):
+            answer = orchestrator.chat(replace(chat, segment=name))
+            assert answer.certificate is not None
+            assert answer.certificate.calibration_id == certificate.id
+            lengths.append(len(answer.steps))
+    assert lengths == [1, 2]
+
+
+def test_a_required_certificate_that_expired_is_refused(made: Made, tmp_path: Path) -> None:
+    with pytest.raises(NotCertifiedError):
+        served(made, directory_of(made.table, made.done, expires="2026-11-22"), tmp_path, required=True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes"),
+    [(Depth(), 3), (Threshold("p_yes", -1.0), 2), (Depth(), 1)],
+)
+def test_a_policy_that_the_strategy_cannot_serve_is_refused(
+    made: Made, policy: Policy, nodes: int, tmp_path: Path
+) -> None:
+    plan = tuple(
+        [node._replace(name=f"model {at}", step=at) for at, node in enumerate([*log_of(made.table).nodes] * 2)]
+    )
+    PolicyDirectory(plan[:nodes], policy).write(tmp_path)
+    with pytest.raises(ConfigError):
+        Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
+
+
+def test_a_directory_that_was_changed_is_not_served(made: Made, tmp_path: Path) -> None:
+    made.directory.write(tmp_path)
+    document = json.loads((tmp_path / POLICY_FILE).read_text())
+    (tmp_path / POLICY_FILE).write_text(json.dumps({**document, "settings": {**document["settings"], "sign": 1.0}}))
+    with pytest.raises(ConfigError):
+        Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
