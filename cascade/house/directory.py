@@ -44,7 +44,7 @@ ROOMS: Registry[type[Policy]] = Registry(
     "policy",
     "cascade.house",
     {kind: f"{policy.__module__}:{policy.__qualname__}" for kind, policy in POLICIES.items()}
-    | {"network": "cascade.house.networks:Networks"},
+    | {"learned": "cascade.house.learned:Learned", "network": "cascade.house.networks:Networks"},
     subclass_of(Policy),
 )
 """The kinds of policies that a directory may hold."""

@@ -29,12 +29,15 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.house.attempts import Attempts, count, level_of
 from cascade.house.divide import Parts, Usable, divided, drawn, usable
 from cascade.house.drift import Drift, drift
-from cascade.house.menu import Member, Tested, cheapest, run_tests, simple_members
+from cascade.house.learned import Learned, learn
+from cascade.house.menu import Member, Tested, cheapest, menu, run_tests, simple_members
 from cascade.house.policy import Policy
 from cascade.house.simple import POLICIES, Alone, Depth, named_policy
 from cascade.table import Floats, Ints, Log
 
 AUTO = "auto"
+CHOICES = (AUTO, *POLICIES, Learned.kind)
+"""What `FitSettings.policy` may be."""
 REPLICATES = 400
 """Bootstrap replicates of the saving's interval."""
 
@@ -64,8 +67,8 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         problems = share_problems(learns=self.learns, newest=self.newest)
-        if self.policy != AUTO and self.policy not in POLICIES:
-            problems.append(f"there is no policy {self.policy!r}{did_you_mean(self.policy, POLICIES)}")
+        if self.policy not in CHOICES:
+            problems.append(f"there is no policy {self.policy!r}{did_you_mean(self.policy, CHOICES)}")
         if problems:
             raise UsageError(f"This cannot be fitted: {'; '.join(problems)}.")
 
@@ -167,28 +170,43 @@ def _from_menu(ready: Usable, promise: Promise, how: FitSettings, attempts: Path
     certifies = drawn(ready.log, how.seed)
     attempt, level = _level(certifies, promise, how, attempts)
     assert level is not None  # noqa: S101 - these promises have a confidence
-    members = _members(certifies, how)
+    learns = _learns(ready.log, how)
+    members = _members(certifies, learns, promise, how, level)
     tested = run_tests(certifies, members, promise, level)
     best = cheapest(tested)
-    if best is None or best.certified is None:
-        return _finished(ready, promise, how, Alone(), {}, tuple(tested), certifies, attempt, level)
-    return _finished(ready, promise, how, best.policy, {"": best.certified}, tuple(tested), certifies, attempt, level)
+    proven = {} if best is None or best.certified is None else {"": best.certified}
+    policy = best.policy if best is not None and proven else Alone()
+    done = _finished(ready, promise, how, policy, proven, tuple(tested), certifies, attempt, level)
+    return replace(done, learned_from=learns.n if any(member.rows is not None for member in members) else 0)
 
 
-def _members(log: Log, how: FitSettings) -> list[Member]:
-    if how.policy in (AUTO, "threshold"):
-        return simple_members(log)
+def _learns(log: Log, how: FitSettings) -> Log:
+    """Return the requests that may learn: a share of the groups, none of a log of one group."""
+    return divided(log, how.learns, how.seed).learns if len(set(log.groups)) > 1 else log.take(np.zeros(0, np.int64))
+
+
+def _members(certifies: Log, learns: Log, promise: Promise, how: FitSettings, level: float) -> list[Member]:
+    if how.policy in (AUTO, Learned.kind):
+        members = menu(certifies, learns, promise, level)
+        if how.policy == AUTO:
+            return members
+        learned = [member._replace(share=1.0) for member in members if member.name == Learned.kind]
+        if not learned:
+            raise UsageError(f"{certifies.name} has too few requests to learn from, or calls that hang together.")
+        return learned
+    if how.policy == "threshold":
+        return simple_members(certifies)
     policy = POLICIES[how.policy].read({}, {})
     return [Member(how.policy, 1.0, lambda: policy)]
 
 
 def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
     """Certify one policy: for all requests, or for each segment."""
-    policy = _policy(ready.log, how)
     parts = Parts(ready.log.take(np.zeros(0, dtype=np.int64)), ready.log)
     orders = not promise.rules.of_set and not (promise.rules.safe_last(ready.log) and not how.abstain)
-    if orders:
+    if orders or how.policy == Learned.kind:
         parts = divided(ready.log, how.learns, how.seed)
+    policy = _policy(ready.log, parts.learns, promise, how)
     certifies = drawn(parts.certifies, how.seed, by_segment=how.by_segment)
     attempt, level = _level(certifies, promise, how, attempts)
     points = _points(policy.walks(parts.learns), promise, how) if orders else None
@@ -211,9 +229,11 @@ def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Pa
     return replace(done, learned_from=parts.learns.n, too_small=too_small if how.by_segment else {})
 
 
-def _policy(log: Log, how: FitSettings) -> Policy:
+def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings) -> Policy:
     if how.policy == AUTO:
         return named_policy(log) or Depth()
+    if how.policy == Learned.kind:
+        return learn(learns, promise.rules, promise.tested_risk)
     return POLICIES[how.policy].read({}, {})
 
 

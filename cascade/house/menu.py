@@ -4,6 +4,9 @@ Every member, its score and its level are fixed before an outcome is read, so th
 probability 1 − δ, and any request may be used to choose among them. Losses are whole, so a test uses less than its
 level (`certify.spent`); what it leaves, which depends on the number of requests alone, goes to the next member.
 
+What learns comes last, with a tenth of the level: where one score says enough it takes next to nothing from the simple
+tests, and where none does, or costs differ, it saves what they cannot (`design/results.md`).
+
 Reference: `design/statistics.md`; the union bound.
 """
 
@@ -13,12 +16,21 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
+from cascade.house.learned import MOST_NODES, Learned, learn
 from cascade.house.policy import Policy
 from cascade.house.simple import Known, Threshold, named, tie_of
 from cascade.table import Ints, Log
+
+LEARNED_SHARE = 0.1
+"""The share of the level for what learns, beside members that do not; alone it has all."""
+LEAST = 100
+"""With fewer requests that learn nothing is learned: a fit of some dozen losses is noise."""
 
 
 class Member(NamedTuple):
@@ -75,6 +87,26 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
         Member(_title(log, plan, known), share / len(plans), _threshold(known, tie_of(log), plan, log.width))
         for plan in plans
     ]
+
+
+def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
+    """Return the members for a log, fixed by its signals, its nodes and its numbers of requests; no outcome is read.
+
+    Args:
+        certifies: one request of each group.
+        learns: the requests that may learn; none of their groups certifies what learned from them.
+        promise: what is promised.
+        level: the level that the members share.
+    """
+    rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
+    enough = np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
+    if not enough or not certifies.decides.all() or not 2 <= certifies.width <= MOST_NODES:
+        return simple_members(certifies)
+    simple = simple_members(certifies, 1 - LEARNED_SHARE)
+    share = LEARNED_SHARE if simple else 1.0
+    most = most_losses(rows.size, promise.tested_risk, level * share) or 0
+    allowed = max(most / rows.size, promise.tested_risk / 3)
+    return [*simple, Member(Learned.kind, share, lambda: learn(learns, promise.rules, allowed), rows)]
 
 
 def _threshold(known: Known, tie: str | None, plan: tuple[int, ...], width: int) -> Callable[[], Policy]:

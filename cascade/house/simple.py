@@ -1,16 +1,17 @@
-"""Policies that read one number, or none."""
+"""Policies that learn nothing: they read one number, what a model says, or nothing."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.path import Scores, Walks, walks
+from cascade.conformal.path import Scores, Walks, newest, walks
 from cascade.house.policy import Policy, ranked
-from cascade.table import Floats, Log
+from cascade.table import Bools, Floats, Ints, Log
 
 
 class Known(NamedTuple):
@@ -86,6 +87,106 @@ class Depth(Policy):
         return Scores(np.broadcast_to(-np.arange(1.0, log.width + 1), log.answer.shape))
 
 
+@dataclass(frozen=True, slots=True)
+class Random(Policy):
+    """Go on at random: of a request's nodes each draws a doubt between 0 and 1, so the threshold is a probability.
+
+    Attributes:
+        seed: the same seed, request and node draw the same.
+        nodes: the nodes of the plan that are bought; None: all.
+    """
+
+    kind: ClassVar[str] = "random"
+    seed: int = 0
+    nodes: tuple[int, ...] | None = None
+
+    def scores(self, log: Log) -> Scores:
+        """Return hashes of seed, request and node as doubt."""
+        draws = [_drawn(f"{self.seed}|{name}|{at}") for name in log.ids for at in range(log.width)]
+        return Scores(ranked(np.array(draws).reshape(log.answer.shape)))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the seed."""
+        return {"seed": self.seed}
+
+
+def _drawn(text: str) -> float:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:4]) / 2**32
+
+
+VERDICT = "p_yes"
+
+
+@dataclass(frozen=True, slots=True)
+class Uala(Policy):
+    """Go on while the guide's verdict is unsure; serve the base's answer after a yes, the guide's after a no.
+
+    The doubt is −ln max(p, 1 − p) with p = P(yes): 0 for a sure verdict, ln 2 for a coin flip. A step's first node is
+    the base's, its last the guide's, whose call is the verdict. Without a verdict the walk goes on.
+
+    Reference: Han et al., Towards uncertainty-aware language agent (2024), with the verdict's own uncertainty.
+    """
+
+    kind: ClassVar[str] = "uala"
+    nodes: tuple[int, ...] | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The verdict."""
+        return (VERDICT,)
+
+    def scores(self, log: Log) -> Scores:
+        """Return the uncertainty, and the answer that the verdict judges right."""
+        p = log.signals.get(VERDICT, np.full(log.answer.shape, np.nan))
+        with np.errstate(divide="ignore"):
+            doubt = -np.log(np.maximum(p, 1.0 - p))
+        return Scores(ranked(doubt), serve=_chosen(log, np.where(p < 0.5, 2.0, 1.0))[0])
+
+
+ACTION, EXIT = "decided_action", "says_exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted(Policy):
+    """Do what a model says: LLM as policy, and LLM-exit. There is nothing to calibrate.
+
+    The signal `decided_action` says 1 to serve and keep the base's answer, 2 the guide's, 3 to go on; `says_exit` says
+    1 to stop with every answer kept, 0 to go on. If a step has neither, or lacks the answer chosen, the walk goes on;
+    after the last step the newest answer is served.
+
+    Reference: the "LLM policy" and "LLM-EXIT" baselines of the CCPO paper (2025).
+    """
+
+    kind: ClassVar[str] = "prompted"
+    nodes: tuple[int, ...] | None = None
+
+    def scores(self, log: Log) -> Scores:
+        """Return −∞ where the model stops, +∞ elsewhere."""
+        unknown = np.full(log.answer.shape, np.nan)
+        exits, action = log.signals.get(EXIT, unknown), log.signals.get(ACTION, unknown)
+        if np.isnan(action).all():
+            return Scores(np.where(exits == 1, -np.inf, np.inf))
+        serve, stops = _chosen(log, action)
+        keep = np.full(log.answer.shape, -np.inf)
+        rows, places = np.nonzero((stops | (np.arange(log.width) == log.width - 1)) & (serve >= 0))
+        keep[rows, serve[rows, places]] = np.inf
+        return Scores(np.where(stops, -np.inf, np.inf), keep, serve)
+
+
+def _chosen(log: Log, action: Floats) -> tuple[Ints, Bools]:
+    """Return the node served after each, and whether it is the one that an action chooses, which has an answer.
+
+    1 chooses the first node of the step, 2 the last. Without a choice the newest answer is served.
+    """
+    serve, chosen = newest(log), np.zeros(log.answer.shape, dtype=np.bool_)
+    first = np.searchsorted(log.steps, log.steps)
+    for at in np.flatnonzero(log.decides).tolist():
+        for what, node in ((1, int(first[at])), (2, at)):
+            here = (action[:, at] == what) & log.answers[:, node]
+            serve[here, at], chosen[here, at] = node, True
+    return serve, chosen
+
+
 def named(log: Log) -> Known | None:
     """Return the score that is named before a log is read: the first of `KNOWN` that the log has; None if it has none.
 
@@ -134,5 +235,7 @@ def _breaking(log: Log, tie: str | None) -> Floats | None:
     return signal
 
 
-POLICIES: Mapping[str, type[Policy]] = {policy.kind: policy for policy in (Threshold, Depth, Alone)}
+POLICIES: Mapping[str, type[Policy]] = {
+    policy.kind: policy for policy in (Threshold, Depth, Alone, Random, Uala, Prompted)
+}
 """Every kind of policy that a directory may hold."""
