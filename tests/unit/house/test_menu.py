@@ -20,6 +20,10 @@ def nameless(log: Log) -> Log:
     return replace(log, signals={"wisdom": log.signals["self_check"]})
 
 
+def lengths(log: Log) -> Log:
+    return replace(log, signals={"reply_tokens": log.signals["reply_tokens"]})
+
+
 def together(log: Log) -> Log:
     return replace(log, nodes=tuple([Node(node.name, node.step // 2) for node in log.nodes]))
 
@@ -29,6 +33,7 @@ def together(log: Log) -> Log:
     [
         (400, 2, None, [0.9, 0.1]),
         (400, 4, None, [0.225] * 4 + [0.1]),
+        (400, 3, lengths, [0.5 / 3] * 3 + [0.5]),
         (400, 2, nameless, [1.0]),
         (300, 2, None, [1.0]),
         (300, 2, nameless, []),
