@@ -56,6 +56,30 @@ class Reference(NamedTuple):
         return Reference(self.right[rows], self.cost_nano_usd[rows], self.is_last)
 
 
+class Baseline(NamedTuple):
+    """Another recorded way to answer the same requests: a model that decides when to stop, the first model alone.
+
+    Attributes:
+        known: bool (n,), whether it is on record for the request; where not, the others mean nothing.
+        covered: bool (n,), whether a right answer is among those that it keeps.
+        right: float64 (n,), whether the answer that it serves is right, 0..1; NaN: unknown.
+        cost_nano_usd: int64 (n,); −1: unknown.
+        length: int64 (n,), steps.
+        size: int64 (n,), how many different answers it keeps.
+    """
+
+    known: Bools
+    covered: Bools
+    right: Floats
+    cost_nano_usd: Ints
+    length: Ints
+    size: Ints
+
+    def take(self, rows: Ints | Bools) -> Baseline:
+        """Return the chosen requests."""
+        return Baseline._make(column[rows] for column in self)
+
+
 @dataclass(frozen=True, slots=True)
 class Log:
     """n requests and T nodes.
@@ -77,6 +101,8 @@ class Log:
         segments: the part of the traffic that each request belongs to (a tenant, a task); None: none.
         drawn: bool (n,), the requests that were drawn for people to judge; None: all.
         texts_known: bool (n,), whether unequal numbers of `answer` mean unequal answers; None: for all.
+        baselines: other recorded ways to answer the same requests, by name; the reference is not among them.
+        revealing: whether costs show what is right, since a model was told whether it was; no policy may read them.
     """
 
     name: str
@@ -95,6 +121,8 @@ class Log:
     segments: tuple[str | None, ...] = ()
     drawn: Bools | None = None
     texts_known: Bools | None = None
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    revealing: bool = False
 
     def __post_init__(self) -> None:
         """Raise UsageError, listing every problem, if the columns do not fit together."""
@@ -172,6 +200,7 @@ class Log:
             reference=None if self.reference is None else self.reference.take(chosen),
             drawn=None if self.drawn is None else self.drawn[chosen],
             texts_known=None if self.texts_known is None else self.texts_known[chosen],
+            baselines={name: way.take(chosen) for name, way in self.baselines.items()},
         )
 
     def only(self, nodes: Sequence[int]) -> Log:
@@ -243,3 +272,54 @@ class Log:
             signals=dict.fromkeys(self.signals, unknown),
             reference=self.reference._replace(is_last=True),
         )
+
+
+def joined(logs: Sequence[Log], name: str) -> Log:
+    """Return the requests of several logs of the same nodes as one log. What only some have is unknown elsewhere.
+
+    Raises:
+        UsageError: their nodes differ in number or step.
+    """
+    if len({tuple(log.steps.tolist()) for log in logs}) > 1:
+        raise UsageError(
+            f"The logs {', '.join([log.name for log in logs])} have other nodes, so they cannot be joined."
+        )
+    parts = [_filled(log, logs) for log in logs]
+    first, columns = parts[0], dict[str, Any]()
+    for column in ("ids", "groups", "segments"):
+        columns[column] = tuple([value for log in parts for value in getattr(log, column)])
+    for column in ("answer", "right", "cost_nano_usd", "bought", "complete", "confidence", "drawn", "texts_known"):
+        columns[column] = np.concatenate([getattr(log, column) for log in parts])
+    for column in ("signals", "features"):
+        names = getattr(first, column)
+        columns[column] = {key: np.concatenate([getattr(log, column)[key] for log in parts]) for key in names}
+    ways = {key: [log.baselines[key] for log in parts] for key in first.baselines}
+    known = [log.reference for log in parts if log.reference is not None]
+    if known:
+        right, cost = (np.concatenate([reference[place] for reference in known]) for place in (0, 1))
+        columns["reference"] = Reference(right, cost, all(reference.is_last for reference in known))
+    return replace(
+        first,
+        name=name,
+        **columns,
+        baselines={key: Baseline._make(map(np.concatenate, zip(*each, strict=True))) for key, each in ways.items()},
+        revealing=any(log.revealing for log in parts),
+    )
+
+
+def _filled(log: Log, others: Sequence[Log]) -> Log:
+    """Return a log with every column that one of the others has, unknown where it lacks it."""
+    nan, none, every = np.full(log.n, np.nan), np.zeros(log.n, dtype=np.int64), np.ones(log.n, dtype=np.bool_)
+    nothing = Baseline(~every, ~every, nan, none - 1, none, none)
+    blank = np.full(log.answer.shape, np.nan)
+    lacks = log.reference is None and any(other.reference is not None for other in others)
+    last = all(other.reference.is_last for other in others if other.reference is not None)
+    return replace(
+        log,
+        signals={key: log.signals.get(key, blank) for other in others for key in other.signals},
+        features={key: log.features.get(key, nan) for other in others for key in other.features},
+        baselines={key: log.baselines.get(key, nothing) for other in others for key in other.baselines},
+        reference=Reference(nan, none - 1, last) if lacks else log.reference,
+        drawn=every if log.drawn is None else log.drawn,
+        texts_known=every if log.texts_known is None else log.texts_known,
+    )

@@ -219,10 +219,10 @@ def named_policy(log: Log) -> Threshold | None:
 
 
 def tie_of(log: Log) -> str | None:
-    """Return what breaks ties in a log: the length of replies, else their cost; None if it has neither."""
+    """Return what breaks ties in a log: the length of replies, else their cost; None if it has neither to read."""
     if not np.isnan(log.signals.get(TIE, np.nan)).all():
         return TIE
-    return COST if (log.cost_nano_usd[:, 0] > 0).any() else None
+    return COST if (log.cost_nano_usd[:, 0] > 0).any() and not log.revealing else None
 
 
 def _breaking(log: Log, tie: str | None) -> Floats | None:
