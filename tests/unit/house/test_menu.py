@@ -70,3 +70,18 @@ def test_fit_serves_what_learned_if_it_is_asked_for() -> None:
     assert done.learned_from == 150
     assert fit(log, Promise("regret", 0.2, 0.9)).learned_from == 150
     assert fit(log, Promise("regret", 0.2, 0.9), FitSettings(policy="threshold")).learned_from == 0
+
+
+@pytest.mark.parametrize(
+    ("promise", "by_segment"),
+    [(Promise("error", 0.75, 0.9), False), (Promise("coverage", 0.2), False), (Promise("regret", 0.2, 0.9), True)],
+)
+def test_what_learned_is_certified_for_any_promise_on_requests_that_did_not_learn(
+    promise: Promise, by_segment: bool
+) -> None:
+    log = random_log(24, n=600, width=3, whole=True)
+    log = replace(log, segments=tuple(["law" if at % 2 else "art" for at in range(log.n)]))
+    done = fit(log, promise, FitSettings(policy="learned", by_segment=by_segment))
+    assert isinstance(done.policy, Learned)
+    assert done.learned_from == 180
+    assert sum(certified.n for certified in done.certified.values()) == done.log.n == 420
