@@ -176,11 +176,13 @@ alone is right.
         sure = "On average" if promise.confidence is None else f"With probability {percent(promise.confidence)}"
         over = f"over the {self.n:,} {unit if self.unit == 'group' else 'requests'} that prove it"
         share, rest = percent(promise.risk, rest=True), percent(promise.risk)
+        compared = "" if self.comparator is None else f", as {self.comparator} compares them"
         silent = "" if self.bar == -math.inf else ", or nothing is served"
-        return (
-            f"{whose}{sure} {over}, at least {share} of requests are served such that {rules.kept}{silent}. "
+        text = (
+            f"{sure} {over}, at least {share} of requests are served such that {rules.kept}{compared}{silent}. "
             f"On at most {rest}, {rules.lost}."
         )
+        return whose + (text if self.reference is None else text.replace("the reference", self.reference))
 
 
 def canonical(document: Any) -> bytes:

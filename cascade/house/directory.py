@@ -38,8 +38,6 @@ from cascade.table import Node
 
 FORMAT = "1.0"
 POLICY_FILE, MODEL_FILE, CERTIFICATE_FILE = "policy.json", "model.safetensors", "certificate.json"
-_OLDER = ("levels.json",)
-"""Files of a release before 1.0 that would change what a directory means."""
 ROOMS: Registry[type[Policy]] = Registry(
     "policy",
     "cascade.house",
@@ -92,11 +90,6 @@ class PolicyDirectory:
     requests: Requests = Requests()
 
     @property
-    def bought(self) -> tuple[Node, ...]:
-        """The nodes that the policy buys."""
-        return self.plan if self.policy.nodes is None else tuple([self.plan[at] for at in self.policy.nodes])
-
-    @property
     def policy_sha256(self) -> str:
         """The hash of the policy and its plan, which every certificate names."""
         return str(self._policy_document(self._model())["sha256"])
@@ -115,9 +108,10 @@ class PolicyDirectory:
         model, target = self._model(), Path(folder)
         policy = self._policy_document(model)
         _refuse(self._problems(policy["sha256"]), str(folder))
-        files = {**dict.fromkeys(_OLDER), MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
+        levels = {"levels.json": None}  # an older release's, which would change what the directory means
+        files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
         try:
-            write_whole(target, {**files, CERTIFICATE_FILE: json_bytes(self._certificate_document())})
+            write_whole(target, {**levels, **files, CERTIFICATE_FILE: json_bytes(self._certificate_document())})
         except OSError as error:
             raise unwritten(target, error) from None
 
@@ -146,7 +140,7 @@ class PolicyDirectory:
 
     def _model(self) -> bytes | None:
         tensors = self.policy.tensors()
-        return save({name: np.ascontiguousarray(array) for name, array in tensors.items()}) if tensors else None
+        return save({name: np.copy(array, order="C") for name, array in tensors.items()}) if tensors else None
 
     def _policy_document(self, model: bytes | None) -> dict[str, Any]:
         bought = self.policy.nodes
@@ -188,10 +182,8 @@ class PolicyDirectory:
                 yield f"{where}: it is the certificate of {each.name!r}"
             if each.policy_sha256 != policy_sha256:
                 yield f"{where}: it is for another policy, or {POLICY_FILE} was changed after it was made"
-            wanted = self.promise
-            if wanted is not None and each.covers == "level":
-                wanted = replace(wanted, risk=each.promise.risk)
-            if each.promise != wanted:
+            risk = self.promise.risk if self.promise and each.covers != "level" else each.promise.risk
+            if self.promise is None or each.promise != replace(self.promise, risk=risk):
                 yield f"{where}: it promises something else than was asked for"
 
 

@@ -15,42 +15,47 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cascade.conformal.path import Point, newest
+from cascade.conformal.path import Scores as Given
 from cascade.errors import UsageError
 from cascade.house.policy import Policy as Rule
 from cascade.house.simple import TIE, Alone
 from cascade.matching.same import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Policy, Scores, Takes
-from cascade.policies.views import asked_numbers, in_places
+from cascade.policies.views import LiveView, asked_numbers, in_places
 from cascade.table import Log, Node
-from cascade.types import Step
+from cascade.types import Question, Step
 
 STRICTEST = Point(-np.inf)
 """Go on to the end: how a request is served that no certificate covers."""
+_BEFORE = Observation(Question("?"), (Step(0, (), {}),), 1)
+"""A request for which nothing was bought yet."""
 
 
 def row_of(observation: Observation, nodes: Sequence[Node]) -> Log:
     """Return the log of one row that a request in progress is: what `bridge.log_of` gives for the steps so far.
 
     Args:
-        observation: the question and its steps; the k-th buys the nodes of the k-th step among `nodes`.
+        observation: the question and its steps; step k buys the nodes of the k-th step among `nodes`.
         nodes: the nodes that the policy buys.
     """
     question, shape = observation.question, (1, len(nodes))
     answer, cost = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     bought, confidence = np.zeros(shape, dtype=np.bool_), np.full(shape, np.nan)
     signals = {name: np.full(shape, np.nan) for step in observation.steps for name in step.signals}
-    if TIE not in signals:
-        signals[TIE] = np.full(shape, np.nan)
+    signals.setdefault(TIE, np.full(shape, np.nan))
     numbers: dict[str, int] = {}
-    counted = not any(TIE in step.signals for step in observation.steps)
-    for step, at in zip(observation.steps, places_of(nodes), strict=False):
+    counted, places = not any(TIE in step.signals for step in observation.steps), places_of(nodes)
+    for t, step in enumerate(observation.steps):
+        if not step.number:  # before the first call
+            continue
+        at = places[step.number - 1]
         bought[0, at] = True
         spent = step.cost_nano_usd
         cost[0, at[-1]] = -1 if spent is None else spent
         for name, value in step.signals.items():
             signals[name][0, at[-1]] = np.nan if value is None else value
         if counted:
-            signals[TIE][0, at[-1]] = _tokens(step)
+            signals[TIE][0, at[-1]] = LiveView(observation, ()).tokens(t)
         for node, candidate in zip(at, in_places(step.candidates, _sources(nodes, at)), strict=False):
             if candidate is not None:
                 answer[0, node] = numbers.setdefault(answer_key(candidate.text, question.chat), len(numbers))
@@ -90,13 +95,6 @@ def _sources(nodes: Sequence[Node], at: Sequence[int]) -> tuple[str, ...]:
     return tuple([nodes[node].name.rpartition(" ")[2] for node in at])
 
 
-def _tokens(step: Step) -> float:
-    """Return the input and output tokens of a step, as a log counts them; NaN where one is unknown."""
-    counts = [count for call in step.calls if call.completion is not None for count in call.completion.usage[:2]]
-    known = [count for count in counts if count is not None]
-    return float(sum(known)) if known and len(known) == len(counts) else np.nan
-
-
 @dataclass(frozen=True, slots=True)
 class Live(Policy):
     """A policy at certified thresholds.
@@ -106,28 +104,28 @@ class Live(Policy):
         plan: the nodes of the whole plan.
         point: how requests without a segment are served.
         points: how those of each segment are; empty: all at `point`.
+        by_call: whether it buys the nodes in an order of its own.
 
     Raises:
-        UsageError: the engine cannot serve it: it takes part of a round, or withholds what it always serves.
+        UsageError: the engine cannot serve it.
     """
 
     rule: Rule
     plan: tuple[Node, ...]
     point: Point = STRICTEST
     points: Mapping[str, Point] = field(default_factory=dict)
+    by_call: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        part, whole = places_of(self.nodes), places_of(self.plan)
-        if self.takes is not None and len(self.plan) > len(whole):
-            raise UsageError(f"The policy buys {len(part)} nodes of a plan whose steps buy several at once.")
-        width = len(self.nodes)
-        nothing = np.full((1, width), -1, dtype=np.int64)
-        unknown = np.full((1, width), np.nan)
-        no, none = np.zeros((1, width), dtype=np.bool_), np.zeros((1, width), dtype=np.int64)
-        log = Log("empty", self.nodes, ("",), ("",), nothing, unknown, none, no, np.zeros(1, dtype=np.bool_), unknown)
-        scores = self.rule.scores(log)
+        """Score a request that has bought nothing, to learn what kind of policy it is."""
+        scores = self.rule.scores(row_of(_BEFORE, self.nodes))
+        object.__setattr__(self, "by_call", scores.order is not None)
         if scores.serve is None and scores.sure is not None:
             raise UsageError("A policy that says how sure an answer is must say which answer it serves.")
+        if self.takes is not None and len(self.plan) > len(places_of(self.plan)):
+            raise UsageError("The policy takes a part of the plan, whose steps buy several nodes at once.")
+        if self.by_call and self.rule.nodes is not None:
+            raise UsageError("A policy that buys in an order of its own is served on the whole plan.")
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -149,16 +147,15 @@ class Live(Policy):
         """The signals that it cannot do without."""
         return self.rule.reads
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The same."""
-        return self.rule.reads
+    needs = reads
 
     @property
     def takes(self) -> Takes | None:
         """The steps that it takes; None: all of them."""
         if isinstance(self.rule, Alone):
             return Takes(reference=True)
+        if self.by_call:
+            return Takes(calls=True)
         return None if self.rule.nodes is None else Takes(tuple([node.step + 1 for node in self.nodes]))
 
     def for_segment(self, segment: str | None) -> Live:
@@ -167,22 +164,36 @@ class Live(Policy):
         return self if point == self.point else replace(self, point=point)
 
     def scores(self, observation: Observation) -> Scores:
-        """Return the doubt about going on, the scores of the answers that are kept, and what ranks them."""
-        log = row_of(observation, self.nodes)
-        given = self.rule.scores(log)
-        candidates, at = observation.step.candidates, places_of(self.nodes)[len(observation.steps) - 1]
-        row = in_places(candidates, _sources(self.nodes, at))
-        node_of = {id(candidate): node for node, candidate in zip(at, row, strict=False) if candidate is not None}
-        nodes = [node_of.get(id(candidate)) for candidate in candidates]
-        keep = given.keep
-        scores = [ALWAYS if keep is None else NEVER if node is None else float(keep[0, node]) for node in nodes]
-        doubt = float(given.doubt[0, at[-1]])
-        if keep is not None and given.serve is None:
-            return Scores(tuple(scores), doubt)
-        serve = int((newest(log) if given.serve is None else given.serve)[0, at[-1]])
-        level = (at[-1] + 1) / len(self.nodes) if given.sure is None else float(given.sure[0, at[-1]])
-        unknown = np.isnan(level) or (given.sure is None and self.abstain_below is not None)
-        answers = log.answer[0]
-        served = [] if serve < 0 or unknown else [serve] if serve in at else np.flatnonzero(answers == answers[serve])
-        ranks = [level if node is not None and node in served else None for node in nodes]
-        return Scores(tuple(scores), doubt, tuple(ranks))
+        """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
+        log, step = row_of(observation, self.nodes), observation.step
+        given, many, buy = self.rule.scores(log), int(np.count_nonzero(log.bought)), None
+        if given.order is not None:  # the columns of the scores are calls, in the order of purchase
+            log, buy = log.in_order(given.order), int(given.order[0, many]) + 1 if many < log.width else None
+        if not step.number:
+            return Scores((), ALWAYS, buy=buy)
+        at = places_of(self.nodes)[step.number - 1]
+        columns = at if given.order is None else [many - 1]
+        row = in_places(step.candidates, _sources(self.nodes, at))
+        column_of = {id(candidate): column for column, candidate in zip(columns, row, strict=False)}
+        places = [column_of.get(id(candidate)) for candidate in step.candidates]
+        scores = [ALWAYS] * len(places)
+        if given.keep is not None:
+            scores = [NEVER if place is None else float(given.keep[0, place]) for place in places]
+        doubt, ranks = float(given.doubt[0, columns[-1]]), self._ranks(log, given, places, columns[-1])
+        return Scores(tuple(scores), doubt, ranks, buy)
+
+    def _ranks(
+        self, log: Log, given: Given, places: Sequence[int | None], last: int
+    ) -> tuple[float | None, ...] | None:
+        """Return the confidences by which the engine serves what the policy serves; None: the strategy's own.
+
+        The answer served has the highest so far, or how sure it is; the other answers of the step have none.
+        """
+        if given.keep is not None and given.serve is None:
+            return None
+        level = (last + 1) / log.width if given.sure is None else float(given.sure[0, last])
+        serve = int((newest(log) if given.serve is None else given.serve)[0, last])
+        if serve < 0 or np.isnan(level) or (given.sure is None and self.abstain_below is not None):
+            return (None,) * len(places)
+        served = [serve] if serve in places else np.flatnonzero(log.answer[0] == log.answer[0, serve]).tolist()
+        return tuple([level if place in served else None for place in places])

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cascade.demo.pair import PAIR, demo_config, ladder_config
 
 from cascade.calibration.fingerprint import holds_for
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import taken
 from cascade.config import CascadeConfig, load
 from cascade.conformal.promise import Promise
-from cascade.demo.requests import demo_requests
+from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import ConfigError, NotCertifiedError
 from cascade.evaluation.logs import DEMO_REQUESTS, open_log

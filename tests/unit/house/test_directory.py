@@ -37,6 +37,7 @@ from cascade.table import Log, Node
 
 PLAN = (Node("small", 0, "a/small", ()), Node("middle", 1), Node("large", 2, "a/large", (0,)))
 PROMISE = Promise("agreement", 0.05, 0.9)
+ILL_FORMED: list[Any] = ["0.9", 1.0, 1, None, "", "one", "1.0.", "1,1", [], {}]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def test_a_directory_is_read_as_it_was_written(policy: Policy, certified: bool, 
         assert read == written
     for name, values in policy.tensors().items():
         np.testing.assert_array_equal(read.policy.tensors()[name], values)
-        assert read.policy.tensors()[name].dtype == values.dtype
+        assert (read.policy.tensors()[name].dtype, read.policy.tensors()[name].shape) == (values.dtype, values.shape)
     assert (tmp_path / "deep" / "er" / MODEL_FILE).exists() == bool(policy.tensors())
     first = {path.name: path.read_bytes() for path in (tmp_path / "deep" / "er").iterdir()}
     read.write(tmp_path / "again")
@@ -248,8 +249,12 @@ def test_bytes_that_are_put_in_or_cut_off_are_refused(
 
 @pytest.mark.parametrize(
     ("form", "error"),
-    [("1.1", NewerFileError), ("2.0", NewerFileError), ("10.0", NewerFileError), ("0.9", ConfigError)]
-    + [(each, ConfigError) for each in (1.0, 1, None, "", "one", "1.0.", "1,1", [], {})],
+    [
+        ("1.1", NewerFileError),
+        ("2.0", NewerFileError),
+        ("10.0", NewerFileError),
+        *((each, ConfigError) for each in ILL_FORMED),
+    ],
 )
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
 def test_another_format_is_refused(form: Any, error: type[Exception], name: str, tmp_path: Path) -> None:
