@@ -18,7 +18,7 @@ from cascade.conformal.promise import Promise
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import ConfigError, NotCertifiedError
-from cascade.evaluation.logs import DEMO_REQUESTS, open_log
+from cascade.evaluation.logs import DEMO, DEMO_REQUESTS, open_log
 from cascade.house.bridge import log_of
 from cascade.house.certificate import Certificate
 from cascade.house.directory import POLICY_FILE, PolicyDirectory, Requests, hashed
@@ -33,6 +33,7 @@ from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Observation
 from cascade.policies.config import DirectoryConfig
 from cascade.providers.replay import Replay
+from cascade.types import Question
 
 CONFIG = ladder_config(demo_config(*PAIR))
 CHATS = {one.request_id: one.chat for one in demo_requests("log")}
@@ -201,3 +202,31 @@ def test_a_directory_that_was_changed_is_not_served(made: Made, tmp_path: Path) 
     (tmp_path / POLICY_FILE).write_text(json.dumps({**document, "settings": {**document["settings"], "sign": 1.0}}))
     with pytest.raises(ConfigError):
         Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
+
+
+@pytest.mark.parametrize("kappa", [-np.inf, -0.9, -0.6, np.inf])
+def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_path: Path) -> None:
+    opened = open_log(DEMO)
+    (table,) = opened.tables
+    log, policy = log_of(table), Threshold("p_yes", -1.0)
+    bare = PolicyDirectory(log.nodes, policy, Promise("coverage", 0.1, 0.9))
+    made_for = holds_for(table, load(settings := demo_config(*PAIR).model_dump()), PolicyArtifact({}))
+    given: dict[str, Any] = {"level": 0.1, "made_for": made_for}
+    only = Certificate(bare.promise, kappa, 60, 0, "0" * 64, bare.policy_sha256, "2026-11-21", **given)  # type: ignore[arg-type]
+    bare.certified(only).write(tmp_path)
+    walked, rows = policy.walks(log), list(opened.rows())
+    asked = {row["episode_id"]: Question(row["question"], row["context"]) for row in rows}
+    stop, cost = walked.stop(kappa), walked.cost.at(kappa)
+    settings |= {"provider": "replay:the log", "policy": str(tmp_path), "traces": "off"}
+    with Orchestrator.from_config(settings, providers={"replay": Replay.of(rows)}) as orchestrator:
+        for row, name in enumerate(table.ids[:60]):
+            answer = orchestrator.ask(asked[name])
+            assert answer.certificate is not None
+            assert 2 * len(answer.steps) == stop[row] + 1
+            assert answer.cost_nano_usd == cost[row]
+            live = row_of(Observation(answer.question, answer.steps, log.width // 2), log.nodes)
+            there = live.bought[0]
+            for signal, values in live.signals.items():
+                np.testing.assert_array_equal(values[0, there], log.signals[signal][row, there])
+            np.testing.assert_array_equal(live.answer[0, there], log.answer[row, there])
+            np.testing.assert_array_equal(live.confidence[0, there], log.confidence[row, there])
