@@ -27,6 +27,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 Method = Literal["cpo", "cpo_batch", "cpo_online", "ccpo"]
 METHODS: tuple[Method, ...] = get_args(Method)
-"""By what is trained and how κ is set (see the module)."""
 CERTIFIABLE, _MOVES = ("cpo_batch", "ccpo"), ("cpo_online", "ccpo")
 """Those whose κ can be certified: not CPO's, which has none. Those whose κ is moved by the misses of training."""
 Units = Annotated[int, Field(ge=1, le=4_096)]
@@ -56,11 +56,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class NetworkSettings(BaseModel):
-    """How a network is trained. Frozen; unknown names are refused. "Paper" gives the paper's value.
-
-    >>> NetworkSettings().layers, NetworkSettings(steps=300).steps
-    ((64, 64, 64), 300)
-    """
+    """How a network is trained. Frozen; unknown names are refused. "Paper" gives the paper's value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -118,16 +114,18 @@ class Scaling(NamedTuple):
         not be asked where a feature is unknown that never was in training.
         """
         last, gaps = np.flatnonzero(log.decides), self.gap.any(axis=0)
-        parts, unforeseen = [], np.zeros((log.n, last.size), dtype=np.bool_)
-        for step, node in enumerate(last.tolist()):
+        rows = np.zeros((log.n, last.size, len(features) + int(gaps.sum()) + last.size))
+        rows[:, :, -last.size :] = np.eye(last.size)
+        unforeseen = np.zeros((log.n, last.size), dtype=np.bool_)
+        for step in np.flatnonzero(log.bought[:, last].any(axis=0)).tolist():
             low, high, centre, gain, gap = (part[step] for part in self)
-            raw = read_at(log, features, node)
+            raw = read_at(log, features, int(last[step]))
             unknown = np.isnan(raw) & (gain != 0)
             scaled = np.where(np.isnan(raw), 0.0, (np.clip(raw, low, high) - centre) * gain)
-            row = np.concatenate([scaled, (unknown * gap)[:, gaps]], axis=1) * log.bought[:, [node]]
-            parts.append(np.concatenate([row, np.tile(np.eye(last.size)[step], (log.n, 1))], axis=1))
+            whole = np.concatenate([scaled, (unknown * gap)[:, gaps]], axis=1)
+            rows[:, step, : -last.size] = whole * log.bought[:, [last[step]]]
             unforeseen[:, step] = (unknown & (gap == 0)).any(axis=1)
-        return np.stack(parts, axis=1), unforeseen
+        return rows, unforeseen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,8 +172,7 @@ class Networks(Policy):
         for number, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
             if number:
                 hidden = hidden / (1.0 + np.abs(hidden))  # softsign
-            # einsum adds the terms of one row as those of many; a matrix product does not
-            hidden = np.einsum("nsi,oi->nso", hidden, weights) + biases
+            hidden = np.einsum("nsi,oi->nso", hidden, weights) + biases  # a matrix product adds one row unlike many
         logits = np.where(there, hidden, -np.inf)
         logits = logits - logits.max(axis=2, keepdims=True)
         logs = ranked(logits - np.log(np.exp(logits).sum(axis=2, keepdims=True)))
@@ -190,8 +187,8 @@ class Networks(Policy):
 
     def settings(self) -> dict[str, Any]:
         """Return all but the numbers."""
-        own = {name: getattr(self, name) for name in ("method", "keeps_all", "kappa", "price")}
-        return {**own, "features": list(self.features)}
+        own = {"method": self.method, "keeps_all": self.keeps_all, "kappa": self.kappa, "price": self.price}
+        return {"features": list(self.features), **own}
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
         """Return scaling and layers."""
@@ -249,11 +246,18 @@ def counted_back(name: str, newest: int) -> str:
 
 def read_at(log: Log, features: Sequence[str], newest: int) -> Floats:
     """Return features after a node, float64 (n, d): unknown where one reads a node before the first."""
-    names = [counted_back(name, newest) for name in features]
-    there = [not (at := _NODES.search(name)) or "-" not in at[0] for name in names]
-    values = np.full((log.n, len(names)), np.nan)
-    values[:, there] = read(log, range(newest + 1), [name for name, known in zip(names, there, strict=True) if known])
+    places, names = _named(tuple(features), newest)
+    values = np.full((log.n, len(features)), np.nan)
+    values[:, places] = read(log, range(newest + 1), names)
     return values
+
+
+@cache
+def _named(features: tuple[str, ...], newest: int) -> tuple[list[int], list[str]]:
+    """Return the features whose nodes exist, and their names with nodes counted from the first."""
+    names = [counted_back(name, newest) for name in features]
+    places = [at for at, name in enumerate(names) if not (nodes := _NODES.search(name)) or "-" not in nodes[0]]
+    return places, [names[at] for at in places]
 
 
 class Actions(NamedTuple):
@@ -468,8 +472,8 @@ class _Run:
 
         self.keeps_all, self.joint, self.moves = not promise.rules.of_set, method == "ccpo", method in _MOVES
         self.outcomes, self.use, self.seed = Outcomes.of(log, promise, inputs, use.device), use, seed
-        allowed = Actions.of(log).allowed(self.keeps_all)
-        self.allowed, actions = torch.from_numpy(allowed).to(use.device), allowed.shape[1]
+        self.allowed = torch.from_numpy(Actions.of(log).allowed(self.keeps_all)).to(use.device)
+        actions = self.allowed.shape[1]
         self.net = _network((inputs.shape[2], *use.layers, actions), seed).to(use.device)
         self.adam = torch.optim.Adam(self.net.parameters(), use.learning_rate)
         self.rate = torch.optim.lr_scheduler.LambdaLR(self.adam, lambda done: 1.0 - done / use.steps)
@@ -478,8 +482,7 @@ class _Run:
         likeliest = 0.5 if self.keeps_all else _ABOVE_ALL
         self.kappa = _START / actions if self.moves else likeliest
         self.limit, self.unit = promise.tested_risk, max(promise.tested_risk, _LEAST_LIMIT)
-        self.price = _within(_PRICES, use.multiplier / self.unit)
-        self.violation = math.nan
+        self.price, self.violation = float(np.clip(use.multiplier / self.unit, *_PRICES)), math.nan
 
     def train(self) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
         """Update to the last step; return the weights and the biases of the layers."""
@@ -510,25 +513,22 @@ class _Run:
         cost, size, loss = brought(soft, batch, counted=self.keeps_all or not self.joint)
         over = (float(loss.detach().mean()) - self.limit) / self.unit
         self.violation = over if number == 1 else _SMOOTHED * self.violation + (1 - _SMOOTHED) * over
-        cut = _within((-1.0, 1.0), self.violation)
+        cut = float(np.clip(self.violation, -1.0, 1.0))
         charge = 0.0 if self.keeps_all else use.lambda_set  # one answer is served, whatever is kept
         self.adam.zero_grad()
         (cost + charge * size + self.price * math.exp(_AT_ONCE * cut) * loss).mean().backward()  # type: ignore[no-untyped-call]
         self.adam.step()
         self.rate.step()
-        self.price = _within(_PRICES, self.price * math.exp(_FOLLOWS * cut))
+        self.price = float(np.clip(self.price * math.exp(_FOLLOWS * cut), *_PRICES))
         if self.moves:
-            self.kappa = _within(self.range, self.kappa - _ETA * number ** (-0.5 - _XI) * (missed - self.limit))
+            lower = _ETA * number ** (-0.5 - _XI) * (missed - self.limit)
+            self.kappa = float(np.clip(self.kappa - lower, *self.range))
 
     def _batch(self, number: int) -> Outcomes:
         """Return the batch of an update, which depends on the seed and its number alone."""
         n = len(self.outcomes.counts)
         rows = np.random.default_rng([self.seed, number]).choice(n, min(self.use.batch, n), replace=False)
         return Outcomes(*[part[np.sort(rows)] for part in self.outcomes])
-
-
-def _within(ends: tuple[float, float], value: float) -> float:
-    return min(max(value, ends[0]), ends[1])
 
 
 def log_policy(logits: Tensor, allowed: Tensor) -> Tensor:
