@@ -190,9 +190,13 @@ def _chosen(log: Log, action: Floats) -> tuple[Ints, Bools]:
 def named(log: Log) -> Known | None:
     """Return the score that is named before a log is read: the first of `KNOWN` that the log has; None if it has none.
 
-    It reads which signals there are, and neither an answer nor an outcome.
+    Before the length of replies comes any other signal whose name ends with "uncertainty" or "entropy", where a high
+    value means doubt. It reads which signals there are, and neither an answer nor an outcome.
     """
-    return next((known for known in KNOWN if not np.isnan(log.signals.get(known.signal, np.nan)).all()), None)
+    there = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+    *known, length = KNOWN
+    others = [Known(name, 1.0, name.replace("_", " ")) for name in there if name.endswith(("uncertainty", "entropy"))]
+    return next((score for score in (*known, *others, length) if score.signal in there), None)
 
 
 @dataclass(frozen=True, slots=True)

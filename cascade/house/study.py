@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -93,9 +93,8 @@ class Fitted:
     name: str = "cascade fit"
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Fit and certify."""
-        del seed
-        done = fit(log, promise, self.settings)
+        """Fit and certify; each split draws anew which requests learn."""
+        done = fit(log, promise, replace(self.settings or FitSettings(), seed=seed))
         return lambda other: play_fit(done, other)
 
 
