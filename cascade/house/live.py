@@ -16,6 +16,7 @@ import numpy as np
 
 from cascade.conformal.path import Point, newest
 from cascade.conformal.path import Scores as Given
+from cascade.episodes.schema import identity
 from cascade.errors import UsageError
 from cascade.house.policy import Policy as Rule
 from cascade.house.simple import TIE, Alone
@@ -64,8 +65,8 @@ def row_of(observation: Observation, nodes: Sequence[Node]) -> Log:
     return Log(
         name="live",
         nodes=tuple(nodes),
-        ids=("",),
-        groups=("",),
+        ids=(name := identity(question.text, question.context),),
+        groups=(question.group or name,),
         answer=answer,
         right=np.full(shape, np.nan),
         cost_nano_usd=cost,

@@ -226,6 +226,7 @@ def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_p
             assert answer.cost_nano_usd == cost[row]
             live = row_of(Observation(answer.question, answer.steps, log.width // 2), log.nodes)
             there = live.bought[0]
+            assert live.ids == (log.ids[row],)
             for signal, values in live.signals.items():
                 np.testing.assert_array_equal(values[0, there], log.signals[signal][row, there])
             np.testing.assert_array_equal(live.answer[0, there], log.answer[row, there])
