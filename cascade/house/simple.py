@@ -164,11 +164,12 @@ class Prompted(Policy):
         """Return −∞ where the model stops, +∞ elsewhere."""
         unknown = np.full(log.answer.shape, np.nan)
         exits, action = log.signals.get(EXIT, unknown), log.signals.get(ACTION, unknown)
-        if np.isnan(action).all():
+        if ACTION not in log.signals:
             return Scores(np.where(exits == 1, -np.inf, np.inf))
         serve, stops = _chosen(log, action)
         keep = np.full(log.answer.shape, -np.inf)
-        rows, places = np.nonzero((stops | (np.arange(log.width) == log.width - 1)) & (serve >= 0))
+        ends = stops | (log.bought & (np.arange(log.width) == log.width - 1))  # not before the last step is bought
+        rows, places = np.nonzero(ends & (serve >= 0))
         keep[rows, serve[rows, places]] = np.inf
         return Scores(np.where(stops, -np.inf, np.inf), keep, serve)
 
