@@ -26,11 +26,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +47,15 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-Method = Literal["cpo", "cpo_batch", "cpo_online", "ccpo"]
-METHODS: tuple[Method, ...] = get_args(Method)
+METHODS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
 CERTIFIABLE, _MOVES = ("cpo_batch", "ccpo"), ("cpo_online", "ccpo")
 """Those whose κ can be certified: not CPO's, which has none. Those whose κ is moved by the misses of training."""
 Units = Annotated[int, Field(ge=1, le=4_096)]
+_MEMORISED = (
+    "words", "mean_word", "long_words", "capitals", "digits", "marks", "numbers", "lines", "negated", "amount", "who",
+    "when_where", "which", "why_how", "yes_no", "has_context",
+)  # fmt: skip
+"""Numbers of a request's text that are not offered: a network of a thousand requests learns them by heart."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -224,7 +228,7 @@ class _Written(BaseModel):
     """What `policy.json` has of a network."""
 
     model_config = ConfigDict(extra="forbid")
-    method: Method
+    method: Literal["cpo", "cpo_batch", "cpo_online", "ccpo"]
     features: tuple[str, ...]
     keeps_all: bool
     kappa: float
@@ -301,14 +305,10 @@ _FOLLOWS, _AT_ONCE, _SMOOTHED = 0.05, 0.5, 0.9
 """How μ follows the violation: log μ rises by the first times the violation, in limits and cut at ±1. The second times
 it is added at once: a proportional part beside the integral damps the swings (Stooke et al., Responsive Safety in
 Reinforcement Learning by PID Lagrangian Methods, ICML 2020). The third is the weight of earlier batches in it."""
-_AVERAGED = 0.5
-"""The share of the updates after which weights are averaged. Paper: 1, the last weights are taken."""
 _PRICES = 1e-3, 200.0
 """The range of μ: a policy of one action a step may be unable to keep its promise at any price."""
 _LEAST_LIMIT = 0.01
 """Violations are in units of the limit, and of no less than this: at a risk of 0 each miss would be infinite."""
-_LAST = 0.1
-"""The initial scale of the last layer: the first policy is nearly uniform, so that it can learn to take any action."""
 
 
 class Outcomes(NamedTuple):
@@ -438,13 +438,13 @@ def train(
     use = settings or NetworkSettings()
     _check(log, method, use)
     if features is None:
-        last = np.flatnonzero(log.decides).tolist()
-        features = [[counted_back(name, at) for name in offered(log, range(at + 1))] for at in last]
+        numbers = {name: values for name, values in log.features.items() if name not in _MEMORISED}
+        shown, last = replace(log, features=numbers), np.flatnonzero(log.decides).tolist()
+        features = [[counted_back(name, at) for name in offered(shown, range(at + 1))] for at in last]
     names = tuple(dict.fromkeys(name for step in features for name in step))
     scaling = Scaling.of(log, names, features)
     run = _Run(log, scaling.inputs(log, names)[0], promise, method, use, seed)
-    weights, biases = run.train()
-    return Networks(method, names, scaling, weights, biases, run.keeps_all, math.log(run.kappa), run.price)
+    return Networks(method, names, scaling, *run.train(), run.keeps_all, math.log(run.kappa), run.price)
 
 
 def _check(log: Log, method: str, settings: NetworkSettings) -> None:
@@ -493,7 +493,7 @@ class _Run:
         try:
             for number in range(1, self.use.steps + 1):
                 self._update(number)
-                if number > int(_AVERAGED * self.use.steps):
+                if number > self.use.steps // 2:  # the paper takes the last weights
                     self.average.update_parameters(self.net)
         finally:
             torch.set_num_threads(threads)
@@ -543,7 +543,7 @@ def _network(sizes: Sequence[int], seed: int) -> torch.nn.Module:
     chance, layers = torch.Generator().manual_seed(seed % 2**63), list[torch.nn.Module]()
     for number, (fan, out) in enumerate(pairwise(sizes)):
         layer = torch.nn.Linear(fan, out, dtype=torch.float64)
-        scale = _LAST if number == len(sizes) - 2 else math.sqrt(2.0)
+        scale = 0.1 if number == len(sizes) - 2 else math.sqrt(2.0)  # the first policy is nearly uniform
         torch.nn.init.normal_(layer.weight, std=scale / math.sqrt(fan), generator=chance)
         torch.nn.init.zeros_(layer.bias)
         layers += [layer, torch.nn.Softsign()]

@@ -58,7 +58,7 @@ def log_of(n: int = 60, steps: int = 3, places: int = 2, seed: int = 0, *, ragge
         name="made", nodes=nodes, ids=names, groups=names, answer=np.where(there, rng.integers(0, 4, shape), -1),
         right=np.where(there, right, np.nan), cost_nano_usd=np.where(bought, rng.integers(50, 200, shape), 0),
         bought=bought, complete=rng.random(n) < 0.8, confidence=np.where(there, rng.random(shape), np.nan),
-        signals={"p_yes": np.where(bought, signal, np.nan)}, features={"words": rng.normal(size=n)},
+        signals={"p_yes": np.where(bought, signal, np.nan)}, features={"size": rng.normal(size=n), "words": rng.normal(size=n)},
         reference=Reference(rng.integers(0, 2, n).astype(float), np.full(n, 500), is_last=False),
     )  # fmt: skip
 
@@ -243,7 +243,13 @@ def test_a_price_on_answers_makes_sets_smaller_and_a_price_on_misses_makes_them_
         return float(reaches(walked.keep, policy.kappa).sum(axis=1).mean()), float(lost.mean())
 
     assert figures(lambda_set=1.0)[0] < figures(lambda_set=0.0)[0]
-    assert figures(multiplier=100.0, steps=20)[1] < figures(multiplier=0.001, steps=20)[1]
+    dear, cheap = (figures(multiplier=price, steps=60, learning_rate=0.02)[1] for price in (100.0, 0.001))
+    assert dear < cheap
+
+
+def test_numbers_of_a_text_that_are_learned_by_heart_are_not_offered() -> None:
+    assert "request:size" in POLICY.features
+    assert "request:words" not in POLICY.features
 
 
 def test_what_cannot_be_trained_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
