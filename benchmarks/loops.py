@@ -2,30 +2,33 @@
 
     python benchmarks/loops.py [LOOPS]
 
-Each loop observes, looks up to four times, enforces and audits, with the arithmetic that serves: `look_level`, the
-exact binomial test along thresholds from the strictest, `Monitor`. A request has a doubt u, uniform in
-0..1; at a threshold t the base's answer is served where u < t. It differs from the guide's with a probability that
-depends on u. Where the promise is regret, people say later of an answer that differs whether it loses, or never.
+Each loop observes whole conversations, looks up to four times, serves and audits, by the code that a server runs:
+`modes.certify` sets the threshold, and `CascadeState` counts the audits of turns, drawn at random, in their order. A
+turn has a doubt; at a threshold the base's answer is kept where the doubt is below it, and from then on the guide
+answers the conversation. A kept answer differs with a probability that depends on the turn and its doubt. Where the
+promise is regret, people say later of an answer that differs whether it loses, or never.
 """
 
 import math
 import sys
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import Monitor
+from cascade.conformal.served import Outcome
+from cascade.modes.certify import Proof, Turns, grid, most_lenient
 from cascade.modes.draws import look_level
-from cascade.modes.state import Draw
+from cascade.modes.state import CascadeState, Draw, InForce
 from cascade.modes.store import missed
 
-ALPHA, DELTA, LEVEL, AUDIT = 0.1, 0.1, 0.05, 0.1
-LOOKS, ROWS, AUDITS = 4, 200, 400
-GRID = np.linspace(0, 1, 101)
+DELTA, LEVEL, AUDIT = 0.1, 0.05, 0.1
+LOOKS, CONVERSATIONS, AUDITS, OPEN = 4, 200, 300, 20
+"""Looks, the conversations of each, those that fit, audits afterwards, and conversations under way at once."""
 ROW_DAYS, AUDITS_A_DAY, LABEL_DAYS = 20.0, 20, 7.0
 """Over how many days the rows of a look were drawn; audits a day; and after how many days an unjudged one is a loss."""
 DAY_S = 86_400.0
@@ -61,86 +64,152 @@ class Labels(NamedTuple):
         return self.losing + (1 - self.losing) * late
 
 
+class Turn(NamedTuple):
+    """A turn of a conversation: its doubt is uniform between two values, and says how likely the base differs."""
+
+    differs: Callable[[Floats], Floats]
+    low: float = 0.0
+    high: float = 1.0
+
+    def lost(self, threshold: float) -> tuple[float, float]:
+        """Return how likely it is kept at a threshold, and kept and different, exactly but for a grid."""
+        u = self.low + (self.high - self.low) * (np.arange(4_000) + 0.5) / 4_000
+        return float((u < threshold).mean()), float((self.differs(u) * (u < threshold)).mean())
+
+
+Kinds = tuple[tuple[float, tuple[Turn, ...]], ...]
+"""Kinds of conversations: the share and the turns of each."""
+
+
 class World(NamedTuple):
-    """Requests: how likely the base differs at a doubt, what the two calls cost, in nano-USD, and who judges."""
+    """Conversations, by their share and their turns, what the two calls cost in nano-USD, and who judges."""
 
     name: str
-    differs: Callable[[Floats], Floats]
-    base: float
+    kinds: Kinds
+    alpha: float = 0.1
+    base: float = 100.0
     guide: float = 1_000.0
-    turns: int = 1
     labels: Labels | None = None
 
     def rate(self, threshold: float) -> float:
-        """Return how often what is served counts against the promise at a threshold, exactly but for the grid."""
-        u = (np.arange(10_000) + 0.5) / 10_000
+        """Return how often what is served counts against the promise, of all requests."""
         share = 1.0 if self.labels is None else self.labels.counted
-        return share * float((self.differs(u) * (u < threshold)).mean())
+        lost = 0.0
+        for weight, turns in self.kinds:
+            covered = 1.0
+            for turn in turns:
+                kept, differs = turn.lost(threshold)
+                lost += weight * covered * differs
+                covered *= 1 - kept
+        return share * lost / sum(weight * len(turns) for weight, turns in self.kinds)
+
+    def drawn(self, chance: Random, *, by_length: bool = False) -> tuple[Turn, ...]:
+        """Draw a conversation; with `by_length` one that is under way at some moment, from then on."""
+        weights = [weight * (len(turns) if by_length else 1) for weight, turns in self.kinds]
+        (turns,) = chance.choices([turns for _, turns in self.kinds], weights)
+        return turns[chance.randrange(len(turns)) :] if by_length else turns
 
 
-class Certified(NamedTuple):
-    """A promoted threshold, and the look that promoted it."""
-
-    threshold: float
-    look: int
+def alike(differs: Callable[[Floats], Floats], *lengths: tuple[float, int]) -> Kinds:
+    """Return conversations whose turns are all alike, by their shares and lengths; one turn each without any."""
+    return tuple((share, (Turn(differs),) * turns) for share, turns in lengths or ((1.0, 1),))
 
 
-FLAT = World("the base differs on 12 %, whatever its doubt", lambda u: np.full_like(u, 0.12), 100.0)
-SAVES = World("doubt tells: the base differs with probability u²", np.square, 100.0)
-TALKS = World("the same, in conversations of four turns", np.square, 100.0, turns=4)
+def flat(rate: float) -> Callable[[Floats], Floats]:
+    """Return a base that differs at a rate, whatever its doubt."""
+    return lambda u: np.full_like(u, rate)
+
+
+MIXED = (0.75, 1), (0.25, 12)
+FLAT = World("the base differs on 12 %, whatever its doubt", alike(flat(0.12)))
+SAVES = World("doubt tells: the base differs with probability u²", alike(np.square))
+TALKS = World("the same, in conversations of four turns", alike(np.square, (1.0, 4)))
+UNEQUAL = World("the same, in conversations of one or twelve turns, at 5 %", alike(np.square, *MIXED), alpha=0.05)
+_LATER = (Turn(flat(0.02), 0.5),) * 11
+FIRST_HARD = World(
+    "the base is sure and fails on the first of twelve turns, at 5 %",
+    ((0.75, (Turn(flat(0.02), 0.0, 0.5),)), (0.25, (Turn(flat(0.9), 0.0, 0.5), *_LATER))),
+    alpha=0.05,
+)
+SHORT_HARD = World(
+    "single turns are hard, twelve never differ", ((0.75, (Turn(np.sqrt),)), (0.25, (Turn(flat(0.0), 0.9),) * 12))
+)
 HALF = Labels(losing=0.5, days=2.0, days_of_losses=2.0, never=0.1)
 LATE = Labels(losing=0.4, days=6.0, days_of_losses=0.5, never=0.2)
-FLAT_REGRET = World("regret: the base loses on 12 %, all judged", lambda u: np.full_like(u, 0.24), 100.0)._replace(
-    labels=Labels(losing=0.5, days=0.1, days_of_losses=0.1, never=0.0)
-)
-REGRET = World("regret: differs with u², half of it loses, a tenth is never judged", np.square, 100.0, labels=HALF)
-LATE_REGRET = World("regret: losses are told at once, the rest late, a fifth never", np.square, 100.0, labels=LATE)
-TALKS_REGRET = World("regret, in conversations of four turns", np.square, 100.0, turns=4, labels=HALF)
-WORLDS = (FLAT, SAVES, TALKS, FLAT_REGRET, REGRET, LATE_REGRET, TALKS_REGRET)
+FLAT_REGRET = World("regret: the base loses on 12 %, all judged", alike(flat(0.24)), labels=Labels(0.5, 0.1, 0.1, 0.0))
+REGRET = World("regret: differs with u², half of it loses, a tenth is never judged", alike(np.square), labels=HALF)
+LATE_REGRET = World("regret: losses are told at once, the rest late, a fifth never", alike(np.square), labels=LATE)
+TALKS_REGRET = World("regret, in conversations of one or twelve turns", alike(np.square, *MIXED), labels=HALF)
+WORLDS = (FLAT, SAVES, TALKS, UNEQUAL, FIRST_HARD, SHORT_HARD, FLAT_REGRET, REGRET, LATE_REGRET, TALKS_REGRET)
 DRIFT = 0.8
 
 
-def look(world: World, rng: np.random.Generator, number: int) -> float | None:
-    """Look at fresh rows; return the threshold that is promoted, if one is."""
-    u = rng.random(ROWS)
-    lost = rng.random(ROWS) < world.differs(u)
+def look(world: World, rng: np.random.Generator, number: int) -> InForce | None:
+    """Look at fresh conversations; return the certificate and its threshold, if one is promoted."""
+    chance = Random(int(rng.integers(2**32)))
+    lengths = [len(world.drawn(chance)) for _ in range(CONVERSATIONS // 2)]
+    seen = [world.drawn(chance) for _ in range(CONVERSATIONS)]
+    all_turns = [turn for turns in seen for turn in turns]
+    u = np.array([rng.uniform(turn.low, turn.high) for turn in all_turns])
+    differs = rng.random(u.size) < _chances(all_turns, u)
     if world.labels is not None:
-        loses, days = world.labels.drawn(rng, ROWS)
-        lost &= loses | (days > rng.uniform(0, ROW_DAYS, ROWS))
-    most = most_losses(ROWS, ALPHA, look_level(DELTA, number))
-    losses = [int((lost & (u < t)).sum()) for t in GRID]
-    passed = 0
-    while passed < GRID.size and most is not None and losses[passed] <= most:
-        passed += 1
-    if not passed:
+        loses, days = world.labels.drawn(rng, u.size)
+        differs &= loses | (days > rng.uniform(0, ROW_DAYS, u.size))
+    turns = Turns(np.arange(u.size), np.repeat(np.arange(len(seen)), [len(one) for one in seen]))
+    no = np.zeros(u.size, dtype=np.bool_)
+
+    def served(kappa: float) -> Outcome:
+        asks = u >= kappa
+        cost = np.where(asks, world.base + world.guide, world.base).astype(np.int64)
+        return Outcome(differs & ~asks, no, cost, no, asks)
+
+    level = look_level(DELTA, number)
+    proof = Proof.best(world.alpha, level, len(seen), lengths)
+    found = most_lenient(proof, turns, grid(np.linspace(0, 1, 52)), served)
+    if found is None:
         return None
-    threshold = float(GRID[passed - 1])
-    jitter = rng.uniform(0.5, 1.5, ROWS)
-    guide, base = world.guide * jitter, world.base * jitter
-    served = base + np.where(u >= threshold, guide, 0.0)
-    saving = guide - served - AUDIT * (guide + base - served)
-    return threshold if saving.mean() > 0 else None
+    decided = found.replay.since <= 0
+    paid = np.where(decided, found.outcome.cost, world.guide)
+    audits = AUDIT * np.where(decided, world.base + world.guide - paid, 0.0)
+    if (world.guide - paid - audits).mean() <= 0:
+        return None
+    longest = int(max(*lengths, *turns.lengths))
+    return InForce(str(found.kappa), number, world.alpha, level, len(seen), "exact", longest=longest)
 
 
-def promoted(world: World, rng: np.random.Generator) -> Certified | None:
+def _chances(turns: list[Turn], u: Floats) -> Floats:
+    """Return how likely the base differs on each turn."""
+    found, rules = np.empty(u.size), [turn.differs for turn in turns]
+    for rule in {*rules}:
+        rows = np.array([one is rule for one in rules])
+        found[rows] = rule(u[rows])
+    return found
+
+
+def promoted(world: World, rng: np.random.Generator) -> InForce | None:
     """Look until a policy is promoted, at most `LOOKS` times."""
-    for number in range(1, LOOKS + 1):
-        threshold = look(world, rng, number)
-        if threshold is not None:
-            return Certified(threshold, number)
-    return None
+    return next((held for number in range(1, LOOKS + 1) if (held := look(world, rng, number))), None)
 
 
-def audited(world: World, held: Certified, rng: np.random.Generator) -> bool:
-    """Audit one random turn of a conversation; return whether what was served differs from the guide's answer.
-
-    Once the base has written a turn, the guide serves the rest of the conversation: nothing differs there.
-    """
-    u = rng.random(world.turns)
-    turn = int(rng.integers(world.turns))
-    covered = bool((u[:turn] >= held.threshold).all())
-    cheap = covered and bool(u[turn] < held.threshold)
-    return cheap and bool(rng.random() < world.differs(u[turn : turn + 1])[0])
+def audited(world: World, held: InForce, rng: np.random.Generator) -> Iterator[tuple[str, bool]]:
+    """Yield the audited turns as they are served: the conversation of each, and whether it differs."""
+    threshold, begun, chance = float(held.certificate), 0, Random(int(rng.integers(2**32)))
+    under_way: list[tuple[str, deque[Turn], list[bool]]] = []
+    while True:
+        while len(under_way) < OPEN:
+            turns = world.drawn(chance, by_length=begun < OPEN)
+            under_way.append((str(begun), deque(turns), [False]))
+            begun += 1
+        at = chance.randrange(OPEN)
+        name, turns_left, kept_before = under_way[at]
+        turn, u = turns_left.popleft(), chance.random()
+        doubt = turn.low + (turn.high - turn.low) * u
+        kept = not kept_before[0] and doubt < threshold
+        kept_before[0] |= kept
+        if chance.random() < AUDIT:
+            yield name, kept and chance.random() < turn.differs(np.array([doubt]))[0]
+        if not turns_left:
+            under_way.pop(at)
 
 
 class Alarm(NamedTuple):
@@ -150,17 +219,20 @@ class Alarm(NamedTuple):
     days: float
 
 
-def alarm_of(world: World, held: Certified, rng: np.random.Generator) -> Alarm | None:
+def alarm_of(world: World, held: InForce, rng: np.random.Generator) -> Alarm | None:
     """Audit and judge day by day, and count as a server does; return when the monitor alarms."""
-    watch = Monitor.start(alpha=ALPHA, delta=look_level(DELTA, held.look), level=look_level(LEVEL, held.look))
+    level, turns = look_level(LEVEL, held.look), held.audits_each(AUDIT)
+    monitor = Monitor.start(alpha=world.alpha, delta=held.delta, level=level, turns=turns)
+    state = CascadeState("cascade").promoted(held, monitor, "me", "now")
     waiting: deque[tuple[Draw, bool, float]] = deque()
-    labels, number = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0
+    labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, held, rng)
+    audits, misses = Counter[str](), Counter[str]()
     while number < AUDITS or waiting:
         day = number // AUDITS_A_DAY
         for _ in range(AUDITS_A_DAY if number < AUDITS else 0):
-            differs = audited(world, held, rng)
+            name, differs = next(stream)
             (loses,), (after,) = labels.drawn(rng, 1)
-            row = Draw("", "", "", "", "certify", "audit", 1.0, day * DAY_S, "complete", differs=differs)
+            row = Draw("", "", name, "", "fit", "audit", AUDIT, day * DAY_S, "complete", differs=differs)
             waiting.append((row, bool(loses), day + float(after)))
         number += AUDITS_A_DAY
         while waiting:
@@ -170,9 +242,12 @@ def alarm_of(world: World, held: Certified, rng: np.random.Generator) -> Alarm |
             if against is None:
                 break
             waiting.popleft()
-            watch = watch.update(against)
-            if watch.alarmed:
-                return Alarm(watch.audits, day)
+            name = row.conversation
+            state = state.audited(against, "now", (audits[name], misses[name]))
+            audits[name] += 1
+            misses[name] += against
+            if state.mode != "enforce":
+                return Alarm(audits.total(), day)
     return None
 
 
@@ -187,6 +262,8 @@ class Shares(NamedTuple):
     promoted: float
     false: float
     sound: int
+    lost: float
+    lost_after: float
     false_alarms: float
     alarms: float
     median: Alarm | None
@@ -196,30 +273,38 @@ def shares(world: World, loops: int) -> Shares:
     """Run the loops of one world."""
     rng = np.random.default_rng(7)
     held = [one for one in (promoted(world, rng) for _ in range(loops)) if one is not None]
-    sound = [one for one in held if world.rate(one.threshold) <= ALPHA]
+    rates = [world.rate(float(one.certificate)) for one in held]
+    sound = [one for one, rate in zip(held, rates, strict=True) if rate <= world.alpha]
     false = sum(alarm_of(world, one, rng) is not None for one in sound)
-    drifted = world._replace(differs=lambda u: np.full_like(u, DRIFT))
-    after = sorted(one for one in (alarm_of(drifted, held, rng) for held in sound) if one is not None)
+    worse = tuple((share, tuple(turn._replace(differs=flat(DRIFT)) for turn in turns)) for share, turns in world.kinds)
+    drifted = world._replace(kinds=worse)
+    after = sorted(one for one in (alarm_of(drifted, held, rng) for held in sound) if one)
     many = max(len(sound), 1)
-    median = after[len(after) // 2] if after else None
     return Shares(
-        len(held) / loops, (len(held) - len(sound)) / loops, len(sound), false / many, len(after) / many, median
+        len(held) / loops,
+        (len(held) - len(sound)) / loops,
+        len(sound),
+        sum(rates) / max(len(rates), 1),
+        sum(drifted.rate(float(one.certificate)) for one in sound) / many,
+        false / many,
+        len(after) / many,
+        after[len(after) // 2] if after else None,
     )
 
 
 def main() -> None:
     """Run the loops and print what came."""
-    loops = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    print(f"{loops} loops, up to {LOOKS} looks at {ROWS} rows, {AUDITS} audits; alpha {ALPHA}, delta {DELTA}.")
+    loops = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+    print(f"{loops} loops, up to {LOOKS} looks at {CONVERSATIONS} conversations, {AUDITS} audits; delta {DELTA}.")
     for world in WORLDS:
         found = shares(world, loops)
-        print(f"{world.name}: promoted {found.promoted:.3f}, false {found.false:.3f} (bar {bound(DELTA, loops):.3f})")
+        print(f"{world.name}: promoted {found.promoted:.3f}; of all requests {found.lost:.4f} are lost")
+        print(f"  more than {world.alpha:g}: {found.false:.3f} of the promotions (bar {bound(DELTA, loops):.3f})")
         if found.sound:
             print(f"  false alarms {found.false_alarms:.3f} (bar {bound(LEVEL, found.sound):.3f}) without drift")
             when = "never" if found.median is None else f"median after {found.median.audits} audits"
-            days = "" if found.median is None or world.labels is None else f", {found.median.days} days"
-            said = f"alarm {found.alarms:.3f}, {when}{days}"
-            print(f"  with drift (the base differs on {DRIFT:.0%}): {said}")
+            when += "" if found.median is None or world.labels is None else f", {found.median.days} days"
+            print(f"  after a drift {found.lost_after:.4f} are lost: alarm {found.alarms:.3f}, {when}", flush=True)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ async def fill(folder: Path, replay: Replay) -> None:
     certificate = fitted.calibrated.segments[0].certificate
     name, at = "shop-mail", now_iso()
     modes.begin(name)
-    number = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), lambda *_: None).look
+    number = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), 0.1, lambda *_: None).look
     found = fitted.calibrated.segments[0].found
     page = {"certifying_conversations": certificate.n, "losses": found.misses}
     held = InForce(certificate.calibration_id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
@@ -90,11 +90,11 @@ async def fill(folder: Path, replay: Replay) -> None:
         with Store.open(f"sqlite:///{folder}/traces.db") as store:
             for number, one in enumerate(asked):
                 when, trace = begin + timedelta(days=DAYS) * (number / len(asked)), uuid7()
-                audit = is_drawn(SEED, str(number), "1", AUDITED)
+                audit = is_drawn(SEED, AUDITED, str(number), "1")
                 answer, outright = await cascade.aask(_question(one)), await guide.aask(_question(one))
                 store.append(_rows(answer, outright, trace, when, audit=audit))
                 if audit:
-                    row = Draw(trace, name, str(number), "1", "certify", "audit", AUDITED, when.timestamp())
+                    row = Draw(trace, name, str(number), "1", "fit", "audit", AUDITED, when.timestamp())
                     row = row._replace(certificate=held.certificate)
                     modes.draw(row)
                     cost = sum(call.cost_nano_usd or 0 for call in outright.calls) if len(answer.steps) == 1 else 0

@@ -22,7 +22,7 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
-from cascade.modes.draws import look_level, spent_level
+from cascade.modes.draws import look_level
 from cascade.modes.look import Asked, Found, Rows, look_at, too_few, unseen
 from cascade.modes.people import KIND, check_terms
 from cascade.modes.plan import Plan, plan_of
@@ -89,7 +89,7 @@ def promote(
 ) -> Promotion | PromotionPlan:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    Each look at certifying rows spends a part of delta, whether it promotes or not; its rows never certify again.
+    Each look at certifying conversations spends a part of delta, whether it promotes or not; they never certify again.
 
     Args:
         config: the configuration that is served, with a section modes.
@@ -168,16 +168,18 @@ class _Looking:
         """Evaluate the certifying rows once, and put the policy in force if it may serve."""
         modes, store, name, asked = self.modes, self.store, self.name, self.asked
         store.expire(name, _now_s() - LOST_S)
-        opened = store.open_look(name, by, _now_s(), lambda look, fit, certify: too_few(asked, look, fit, certify))
+        opened = store.open_look(name, by, _now_s(), modes.delta, lambda *counts: too_few(asked, *counts))
         found = self._found(opened)
-        page = {**found.page, "delta_spent": spent_level(modes.delta, opened.look)}
+        page = {**found.page, "delta_spent": store.state(name).spent}
         held, at = found.in_force, now_iso()
         files = {file: base64.b64encode(data).decode("ascii") for file, data in found.files.items()}
 
         def put_in_force(state: CascadeState) -> CascadeState:
             if held is None or state.era != opened.era:
                 return state
-            monitor = Monitor.start(alpha=held.alpha, delta=held.delta, level=look_level(modes.level, opened.look))
+            level = look_level(modes.level, opened.look)
+            turns = held.audits_each(modes.audit)
+            monitor = Monitor.start(alpha=held.alpha, delta=held.delta, level=level, turns=turns)
             return state.promoted(held, monitor, by, at)
 
         if not store.close_look(name, opened.look, page, files, put_in_force):
@@ -195,9 +197,13 @@ class _Looking:
             why = "a certificate was withdrawn since it began, so its rows certify nothing"
         if why is not None:
             return Found(unseen(self.asked, opened, why))
-        drawn = self.store.draws(self.name)
-        drawn = [one for one in drawn if one.era == opened.era and one.drawn_s <= opened.opened_s]
-        return look_at(self._rows(drawn), opened.certifying, self.asked, opened.look)
+        fit = [
+            one
+            for one in self.store.draws(self.name)
+            if one.era == opened.era and one.drawn_s <= opened.opened_s
+            if one.role == "fit" or (one.look is not None and one.look < opened.look)
+        ]
+        return look_at(self._rows([*fit, *opened.certifying]), opened.certifying, self.asked, opened.look, opened.level)
 
     def planned(self) -> PromotionPlan:
         """Return the plan of the next look; where people judge, the fitting rows tell how many answers are unjudged."""
@@ -227,7 +233,7 @@ def _said(found: Promotion) -> Iterator[str]:
         fit, certify, missing = page["fit_rows"], page["certifying_conversations"], page["missing"]
         yield (
             f"{found.cascade}, look {look}: {fit} rows fit the policy, and {certify} conversations certify it. "
-            f"{missing} of these conversations have no outcome and count as losses."
+            f"{missing} of their {page['requests']} requests have no outcome and count as losses."
         )
     yield (
         f"delta: {page['delta']:g} over all looks; this one may spend {page['delta']:g}/({look}·{look + 1}) = "
@@ -238,13 +244,14 @@ def _said(found: Promotion) -> Iterator[str]:
         if page["guarantee"] == KIND:
             about, lose = "are answered wrongly where the guide is right", "lose, or differ and were not judged"
         yield (
-            f"certificate: at most {page['alpha']:.1%} of the requests {about} (comparator "
-            f"{page['comparator']}). {page['losses']} of {page['certifying_conversations']} {lose}, and up to "
-            f"{page['losses_allowed']} would certify. Policy: {page['policy']}; cheaper models serve "
-            f"{page['served_by_cheaper']:.0%} alone."
+            f"certificate: at most {page['alpha']:.1%} of the requests {about} (comparator {page['comparator']}), if "
+            f"after a cheaper model's answer the guide answers the rest of the conversation. {page['losses']} of "
+            f"{page['requests']} {lose}, and about {page['losses_allowed']} may. Policy: {page['policy']}."
         )
+    if "saving_usd" in page:
         yield (
-            f"saving: {page['saving_usd']:.3g} USD a request on these conversations, with {page['audit']:.0%} of the "
+            f"saving: {page['saving_usd']:.3g} USD a request on these conversations, of which cheaper models answer "
+            f"{page['served_by_cheaper']:.0%}, with {page['audit']:.0%} of the "
             f"requests audited; the guide alone costs {page['guide_usd']:.3g} USD."
         )
     if found.promoted:

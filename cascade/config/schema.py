@@ -331,8 +331,8 @@ class ServerConfig(Section):
 class ModesConfig(_Stored):
     """How `cascade serve` observes, certifies, enforces and monitors. Without this section the policy serves at once.
 
-    While observing, `share` of the requests is drawn, or less if `per_day` (USD) does not suffice; the share `certify`
-    of the conversations certifies, the others fit. `guarantee`, `alpha` and `delta` are of the certificate,
+    While observing, `share` of the conversations is drawn, or less if `per_day` (USD) does not suffice; the share
+    `certify` of them certifies, the others fit. `guarantee`, `alpha` and `delta` are of the certificate,
     `comparator` says when two answers are the same. For regret people judge the answers that differ, within
     `label_days`. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of a false
     alarm. `promote` says whether people promote, or the server does once there are enough conversations. `examples`

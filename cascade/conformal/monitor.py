@@ -24,6 +24,8 @@ from cascade.errors import UsageError
 
 _ODDS = (1.5, 2.0, 3.0, 6.0)
 """The raised rates θ that the monitor bets on, in multiples of the bound's odds."""
+_MOST_STAKED = 0.95
+"""The most of its capital that a bet on one conversation may lose."""
 UNLUCKY = 0.01
 """The share of calibrations on average whose miss rate is above the bound of their monitor."""
 _LARGEST = 700.0  # e^709 is about the largest float
@@ -42,6 +44,7 @@ class Monitor:
         alpha: the bound on the share of misses.
         audits: the number of audits counted.
         misses: how many of them were missed.
+        turns: how many audits of one conversation count, at most: its later ones are left out.
         alarmed_after: the number of audits at which it alarmed; None if it has not.
         risen: for each raised rate, the logarithm of its sum in the evidence over the points of change so far.
     """
@@ -50,12 +53,20 @@ class Monitor:
     alpha: float
     audits: int = 0
     misses: int = 0
+    turns: int = 1
     alarmed_after: int | None = None
     risen: tuple[float, ...] = field(default_factory=lambda: (-math.inf,) * len(_ODDS))
 
     @classmethod
     def start(
-        cls, *, alpha: float, n: int = 0, k: int | None = None, delta: float | None = None, level: float = 0.05
+        cls,
+        *,
+        alpha: float,
+        n: int = 0,
+        k: int | None = None,
+        delta: float | None = None,
+        level: float = 0.05,
+        turns: int = 1,
     ) -> Monitor:
         """Return the monitor of a certificate, before its first audit.
 
@@ -66,6 +77,7 @@ class Monitor:
                 be unlucky; None if the promise is about the rate itself.
             delta: the certificate's delta; None for a promise on average over calibrations.
             level: the probability of a false alarm that is accepted.
+            turns: how many audits one conversation may have, if the promise is on turns of conversations.
 
         Raises:
             UsageError: lists every problem with the arguments.
@@ -83,7 +95,7 @@ class Monitor:
             raise UsageError("\n".join(problems))
         if delta is None and k:
             alpha = max(alpha, upper_bound(k - 1, n, UNLUCKY))
-        return cls(level, alpha)
+        return cls(level, alpha, turns=turns)
 
     @property
     def e_value(self) -> float:
@@ -103,12 +115,27 @@ class Monitor:
         """Whether it has alarmed, now or before."""
         return self.alarmed_after is not None
 
-    def update(self, missed: bool) -> Monitor:
-        """Return the monitor after one more audit, in constant time; `missed`: whether the question was missed."""
+    def update(self, missed: bool, before: tuple[int, int] = (0, 0)) -> Monitor:
+        """Return the monitor after one more audit, in constant time.
+
+        Turns of a conversation hang together. So a conversation with D misses in T audits is one bet, which multiplies
+        a sum by 1 + λ(D − αT): on average by at most 1, if of all turns at most a share α is missed. The largest stake
+        λ keeps this above 0 for `turns` audits.
+
+        Args:
+            missed: whether the audited answer was missed.
+            before: the earlier audits of the same conversation that counted, and how many of them were missed.
+        """
+        audits, misses = before
+        if audits >= self.turns:
+            return self
         rise = math.log(_weight(self.audits))
+        stakes = [min(one, _MOST_STAKED / (self.alpha * self.turns)) for one in _stakes(self.alpha)]
         risen = tuple(
-            _log_add(one, rise) + _log_rate(self.alpha, odds, missed) - _log_rate(self.alpha, 1.0, missed)
-            for one, odds in zip(self.risen, _ODDS, strict=True)
+            _log_add(one, rise)
+            + math.log1p(stake * (misses + missed - self.alpha * (audits + 1)))
+            - math.log1p(stake * (misses - self.alpha * audits))
+            for one, stake in zip(self.risen, stakes, strict=True)
         )
         after = replace(self, audits=self.audits + 1, misses=self.misses + bool(missed), risen=risen)
         if not self.alarmed and after._log_e_value >= -math.log(self.level):  # noqa: SLF001 - of its own class
@@ -127,10 +154,9 @@ def _weight(before: int) -> float:
     return 1 / math.log2(before + 2) - 1 / math.log2(before + 3)
 
 
-def _log_rate(alpha: float, odds: float, missed: bool) -> float:
-    """Return the logarithm of the probability of x at the rate whose odds are `odds` times those of alpha."""
-    covered = math.log1p(-alpha) - math.log1p(alpha * (odds - 1))
-    return math.log(alpha) + math.log(odds) - math.log1p(alpha * (odds - 1)) if missed else covered
+def _stakes(alpha: float) -> Iterator[float]:
+    """Yield the stakes whose bets are the likelihood ratios of the raised rates: (θ − α)/(α(1 − α))."""
+    return ((odds - 1) / (1 + alpha * (odds - 1)) for odds in _ODDS)
 
 
 def _log_add(one: float, other: float) -> float:

@@ -1,14 +1,16 @@
-"""Random draws of requests and of their roles by a keyed hash, and the part of delta that each look may spend.
+"""Random draws of conversations, turns and roles by a keyed hash, and the part of delta that each look may spend.
 
-A draw depends on a secret of the server and on the names of the conversation and the turn, never on the content. So
-clients cannot predict which requests are drawn, and replicas that share the secret agree.
+A draw depends on a secret of the server and on names, never on the content. So clients cannot predict what is drawn,
+and replicas that share the secret agree. While a cascade observes, whole conversations are drawn; while a policy
+serves, single turns.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 Role = Literal["fit", "certify"]
 _BETWEEN = b"\x1f"
@@ -20,17 +22,30 @@ def place(secret: bytes, purpose: str, *names: str) -> float:
     return int.from_bytes(hmac.new(secret, said, hashlib.sha256).digest()[:8], "big") / 2**64
 
 
-def is_drawn(secret: bytes, conversation: str, turn: str, rate: float) -> bool:
-    """Return whether a turn of a conversation is drawn, at a rate from 0 to 1.
+def is_drawn(secret: bytes, rate: float, *names: str) -> bool:
+    """Return whether the conversation, or the turn of a conversation, with these names is drawn, at a rate from 0 to 1.
 
-    >>> is_drawn(b"secret", "conversation", "1", 1.0), is_drawn(b"secret", "conversation", "1", 0.0)
+    >>> is_drawn(b"secret", 1.0, "conversation"), is_drawn(b"secret", 0.0, "conversation", "turn 1")
     (True, False)
     """
-    return place(secret, "draw", conversation, turn) < rate
+    return place(secret, "draw", *names) < rate
+
+
+def conversation_of(group: str | None, request: str) -> str:
+    """Return the name of a conversation: the client's own; without one, each request is a conversation of its own.
+
+    Many clients may ask the same, and the promise is on requests as they come.
+    """
+    return f"request:{request}" if group is None else f"group:{group}"
+
+
+def goes_on(messages: Sequence[Mapping[str, Any]], examples: int = 0) -> bool:
+    """Return whether a request has an earlier reply, not counting those among its first messages, the `examples`."""
+    return any(one.get("role") == "assistant" for one in messages[examples:])
 
 
 def role_of(secret: bytes, conversation: str, certify: float) -> Role:
-    """Return the role of all drawn rows of a conversation; `certify` is the share of conversations that certify."""
+    """Return the role of all observed turns of a conversation; `certify` is the share of conversations that certify."""
     return "certify" if place(secret, "role", conversation) < certify else "fit"
 
 
@@ -43,15 +58,6 @@ def look_level(level: float, look: int) -> float:
     if look < 1:
         raise ValueError(f"looks are counted from 1, not {look}")
     return level / (look * (look + 1))
-
-
-def spent_level(level: float, looks: int) -> float:
-    """Return the part of a level that the first k looks have spent: level · k / (k + 1).
-
-    >>> spent_level(0.1, 0), spent_level(0.1, 1), round(spent_level(0.1, 3), 3)
-    (0.0, 0.05, 0.075)
-    """
-    return level * looks / (looks + 1)
 
 
 def affordable_rate(rate: float, left_nano_usd: int | None, row_nano_usd: float | None, requests: float) -> float:

@@ -1,45 +1,53 @@
-"""A look: fits a policy on the fitting rows, certifies it on the certifying rows, and computes the saving.
+"""A look: fits a policy on the fitting rows, certifies it on whole conversations, and computes the saving.
 
-It is a pure function of rows and drawn requests. A row without an outcome counts as a loss at every threshold. No mean
-of costs includes such a row, or a row of unknown cost.
+It is a pure function of rows and drawn requests. A turn without an outcome counts as kept and lost at every threshold.
+No mean of costs includes such a turn, or one of unknown cost.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cascade.calibration.scores import sample_of
+from cascade.calibration.calibrating import Chosen, certified
+from cascade.calibration.fingerprint import holds_for
+from cascade.calibration.scores import sample_of, taken
 from cascade.config import CascadeConfig
-from cascade.conformal.binomial import most_losses
-from cascade.conformal.served import PathPoint
+from cascade.conformal.arrays import Ints
+from cascade.conformal.served import Outcome, PathPoint
 from cascade.conformal.split import needed_n
-from cascade.episodes.schema import COLUMNS, ECHOED, FINGERPRINT, SCHEMA_VERSION, Dropped, chat_of, replay_of
+from cascade.episodes.schema import ECHOED, FINGERPRINT, Dropped, replay_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference
-from cascade.errors import NotCertifiedError, UsageError
+from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, get
-from cascade.modes.draws import look_level
-from cascade.modes.histories import NAMED, continued, histories, shuffled
+from cascade.guarantees.questions import Found as Threshold
+from cascade.guarantees.questions import everywhere
+from cascade.modes.certify import Proof, Replay, Turns, grid, most_lenient
 from cascade.modes.people import judged, losses_of
 from cascade.modes.plan import LEAST_FIT
 from cascade.modes.state import Draw, InForce, Opened, pair_name
-from cascade.policies.artifact import write
+from cascade.policies import model_file
+from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen, write
+from cascade.policies.learned import LearnedPolicy
 from cascade.review.pairs import compare
 from cascade.review.reviews import Reviews
 from cascade.training.dividing import Divided
-from cascade.training.fitting import FitSettings, Fitted, fit_parts
+from cascade.training.fitting import check_parts, choice_on, objective_of
 
 Row = Mapping[str, Any]
+_HOW = (
+    "The policy and its thresholds were chosen without these conversations.",
+    "Whole conversations were drawn, and replayed as they are served: after a kept turn the guide answers the rest.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +71,9 @@ class Asked:
     guarantee: str = "agreement"
     reviews: Reviews | None = None
 
-    def promise(self, look: int) -> Guarantee:
-        """Return the promise that a look may certify."""
-        return Guarantee(self.guarantee, self.alpha, look_level(self.delta, look))
+    def promise(self, level: float) -> Guarantee:
+        """Return the promise that a look may certify with its part of delta."""
+        return Guarantee(self.guarantee, self.alpha, level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class Rows:
 
     Args:
         rows: rows of the traces, with the other models' answers.
-        drawn: the requests; those without an outcome, or without rows, are missing.
+        drawn: the requests; those without an outcome, or without rows, are missing in the table.
         models: of the ladder, the guide last.
         asked: the promise to make.
     """
@@ -104,19 +112,9 @@ class Rows:
         for row in rows:
             one = whole.get(row["episode_id"])
             if one is not None and row["walk"] is None:
-                held[row["episode_id"]].append({**row, "dataset": one.cascade, "split": None, "segment": None})
-        self.missing = frozenset(one.trace_id for one in drawn if len(held.get(one.trace_id, ())) < len(models))
-        complete = {name: some for name, some in held.items() if name not in self.missing}
-        self.conversations = _conversations(drawn, complete, models[-1], asked)
-        self._rows = [{**row, "group": self.conversations[name]} for name, some in complete.items() for row in some]
-        self._rows += [  # an incomplete record, which counts as a loss
-            dict.fromkeys(COLUMNS)
-            | {"episode_id": one.trace_id, "dataset": one.cascade, "group": self.conversations[one.trace_id]}
-            | {"question": f"missing: {one.trace_id}", "step": 1, "horizon": len(models), "source": models[0]}
-            | {"model": models[0], "text": "", "signals": {}, "schema_version": SCHEMA_VERSION}
-            for one in drawn
-            if one.trace_id in self.missing
-        ]
+                placed = {"dataset": one.cascade, "group": one.conversation, "split": None, "segment": None}
+                held[row["episode_id"]].append({**row, **placed})
+        self._rows = [row for some in held.values() if len(some) >= len(models) for row in some]
         self._asked, self._drawn = asked, drawn
         self.models, self.builds = self._signs(ECHOED), self._signs(FINGERPRINT)
 
@@ -127,16 +125,6 @@ class Rows:
             if isinstance(said, str):
                 found[row["model"]].add(said)
         return {model: tuple(sorted(said)) for model, said in sorted(found.items())}
-
-    def one_of_each(self, drawn: Iterable[Draw]) -> list[Draw]:
-        """Return one row of each conversation, drawn by its random name alone.
-
-        Were it the first row, and every request drawn, no later turn would certify, though the policy serves them.
-        """
-        found: dict[str, Draw] = {}
-        for one in sorted(drawn, key=lambda one: shuffled(one.trace_id)):
-            found.setdefault(self.conversations[one.trace_id], one)
-        return list(found.values())
 
     def unjudged(self) -> float:
         """Return the share of the rows whose answers differ and that nobody has judged."""
@@ -149,16 +137,9 @@ class Rows:
         return sum(waiting) / len(waiting) if waiting else 0.0
 
     def table(self) -> tuple[EpisodeTable, str]:
-        """Return all rows as a table, and the comparator. Raises UsageError if there are none.
-
-        A question that two conversations ask appears twice: each is a draw from the traffic that the promise covers.
-        """
-        table, comparator = self._judged()
-        each = [f"{group}\x1f{question}" for group, question in zip(table.groups, table.questions, strict=True)]
-        names = [hashlib.sha256(one.encode("utf-8", "replace")).hexdigest()[:16] for one in each]
-        return replace(table, questions=tuple(names)), comparator
-
-    def _judged(self) -> tuple[EpisodeTable, str]:
+        """Return all rows as a table, and the comparator. Raises UsageError if there are none."""
+        if not self._rows:
+            raise UsageError("no drawn request has an outcome.")
         if get(self._asked.guarantee).reviewed:
             compared = compare(lambda: iter(self._rows), self._asked.comparator)
             return judged(compared, self._drawn, self._asked.reviews), compared.comparator
@@ -169,30 +150,9 @@ class Rows:
         return replace(table, truth=truth), truth.comparator
 
 
-def _conversations(
-    drawn: Sequence[Draw], complete: Mapping[str, list[dict[str, Any]]], guide: str, asked: Asked
-) -> dict[str, str]:
-    """Return the conversation of each draw, by its trace; unnamed later turns join the first turn they continue."""
-    modes = None if asked.config is None else asked.config.modes
-    examples = 0 if modes is None else modes.examples
-    ended, begun = {}, {}
-    for one in drawn:
-        said = next((row for row in complete.get(one.trace_id, ()) if row["model"] == guide), {})
-        request = chat_of(said) if said else None
-        if request is None or one.conversation.startswith(NAMED):
-            continue
-        digests = histories(request.messages, None, examples)
-        if digests:
-            begun[one.conversation] = digests[0]
-        elif said["text"] is not None:
-            ended[one.conversation] = histories([*request.messages, json.loads(said["text"])], None, examples)[-1]
-    joined = continued(ended, begun)
-    return {one.trace_id: joined.get(one.conversation, one.conversation) for one in drawn}
-
-
-def too_few(asked: Asked, look: int, fit: int, conversations: int) -> str | None:
+def too_few(asked: Asked, look: int, level: float, fit: int, conversations: int) -> str | None:
     """Return why a look cannot succeed, judged by the counts; None if it may succeed."""
-    needed = needed_n(asked.alpha, look_level(asked.delta, look))
+    needed = needed_n(asked.alpha, level)
     if conversations < needed:
         return (
             f"look {look} needs at least {needed} certifying conversations, none of them different from the guide's; "
@@ -201,97 +161,132 @@ def too_few(asked: Asked, look: int, fit: int, conversations: int) -> str | None
     return f"a fit needs at least {LEAST_FIT} rows, and there are {fit}" if fit < LEAST_FIT else None
 
 
-def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> Found:
-    """Look: fit on the fitting rows, certify on the others, and see whether the policy saves money.
+def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int, level: float) -> Found:
+    """Look: fit on the other rows, certify on whole conversations, and see whether the policy saves money.
 
     Args:
-        rows: all drawn rows, including those that certify.
-        certifying: the certifying rows, which no earlier look has used.
+        rows: the rows to fit and those that certify.
+        certifying: the turns of the certifying conversations, which no earlier look has used.
         asked: the request for the look.
-        look: its number k, which determines how much of delta it may spend.
+        look: its number.
+        level: the part of delta that it may spend.
     """
-    promise = asked.promise(look)
-    table, comparator = rows.table()
-    wanted = {one.trace_id for one in rows.one_of_each(certifying)}
-    groups = {rows.conversations[one.trace_id] for one in certifying}
-    is_missing = np.array([name in rows.missing for name in table.ids])
-    certify = np.array([name in wanted for name in table.ids])
-    fits = np.array([group not in groups for group in table.groups]) & ~is_missing
-    parts = Divided(table.take(np.flatnonzero(fits)).costed(), table.take(np.flatnonzero(certify)), 0)
+    promise = asked.promise(level)
+    ordered = sorted(certifying, key=lambda one: (one.conversation, one.drawn_s))
+    names, of = np.unique([one.conversation for one in ordered], return_inverse=True)
     page: dict[str, Any] = {
-        **_asked_for(asked, look),
-        "comparator": comparator,
-        "fit_rows": parts.training.n,
-        "certifying_conversations": parts.calibration.n,
-        "missing": int(np.count_nonzero(is_missing & certify)),
-        "losses_allowed": most_losses(parts.calibration.n, asked.alpha, look_level(asked.delta, look)),
+        **_asked_for(asked, look, level),
+        "certifying_conversations": names.size,
+        "requests": len(ordered),
     }
     try:
-        fitted = fit_parts(parts, promise, FitSettings(config=asked.config))
-    except (NotCertifiedError, UsageError) as error:
+        table, comparator = rows.table()
+        parts, turns = _divided(table, ordered, of)
+        page |= {
+            "comparator": comparator,
+            "fit_rows": parts.training.n,
+            "missing": int(np.count_nonzero(turns.row < 0)),
+        }
+        check_parts(parts, promise, asked.config)
+        promise.rules.check_truth(table)
+        choice = choice_on(parts.training, objective_of(parts, promise))
+    except UsageError as error:
         return Found({**page, "why": f"no certificate: {error}"})
-    page |= {"policy": fitted.choice.chosen.name}
-    if fitted.refused is not None or fitted.policy.method == "reference":
-        why = fitted.refused or "no policy that is cheaper than the guide can be certified"
-        return Found({**page, "why": f"no certificate: {why}"})
+    policy = choice.chosen.whole(parts.training)
+    page |= {"policy": choice.chosen.name}
+    if policy.method == "reference":
+        return Found({**page, "why": "no certificate: no policy is cheaper than the guide"})
     if not parts.calibration.priced.any():
         return Found({**page, "why": "no saving: no cost of a certifying row is known"})
-    return _saving(fitted, parts, page, asked, rows)
+    lengths = np.unique(parts.training.groups, return_counts=True)[1]
+    proof = Proof.best(asked.alpha, level, turns.lengths.size, lengths)
+    page |= {"losses_allowed": max(0, proof.allowed(turns.lengths))}
+    served = promise.rules.served(sample_of(parts.calibration, policy))  # type: ignore[attr-defined]
+    thresholds = grid(sample_of(parts.training, policy).levels.reach)
+    found = most_lenient(proof, turns, thresholds, lambda kappa: served.at(PathPoint(kappa)))
+    if found is None:
+        return Found({**page, "why": "no certificate: too many requests are lost at the strictest threshold"})
+    kappa, outcome, replay = found
+    page |= {"losses": int(np.count_nonzero(replay.lost))} | ({"threshold": kappa} if np.isfinite(kappa) else {})
+    page |= _saving(parts.calibration, turns, outcome, replay, asked)
+    if page["saving_usd"] <= 0:
+        return Found({**page, "why": "no saving: with the cost of audits the policy is no cheaper than the guide"})
+    threshold = Threshold(None, everywhere(parts.calibration.n), turns.lengths.size, kappa, misses=page["losses"])
+    artifact = _artifact(
+        policy, choice.figures(parts.training.n, parts.calibration.n), parts, threshold, promise, asked
+    )
+    certificate = artifact.certificates[0].calibration_id
+    held = InForce(
+        *(certificate, look, asked.alpha, level, turns.lengths.size, comparator, rows.models, rows.builds),
+        asked.guarantee,
+        longest=int(max(*lengths, *turns.lengths)),
+    )
+    return Found({**page, "certificate": certificate}, held, _files(artifact))
+
+
+def _divided(table: EpisodeTable, ordered: Sequence[Draw], of: Ints) -> tuple[Divided, Turns]:
+    """Return the rows to fit and those that certify, and the turns that the latter record. Raises UsageError."""
+    place = {name: row for row, name in enumerate(table.ids)}
+    recorded = np.array([place[one.trace_id] for one in ordered if one.trace_id in place], dtype=np.int64)
+    fits = np.setdiff1d(np.arange(table.n), recorded)
+    if not recorded.size or not fits.size:
+        raise UsageError("none of the requests that fit, or of those that certify, has an outcome.")
+    known = np.array([one.trace_id in place for one in ordered])
+    row = np.where(known, np.cumsum(known) - 1, -1)
+    return Divided(table.take(fits).costed(), table.take(recorded), 0), Turns(row, of)
 
 
 def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
     """Return the page of a look that ends without reading a row."""
     return {
-        **_asked_for(asked, opened.look),
+        **_asked_for(asked, opened.look, opened.level),
         "certifying_conversations": len({one.conversation for one in opened.certifying}),
         "why": why,
     }
 
 
-def _asked_for(asked: Asked, look: int) -> dict[str, Any]:
+def _asked_for(asked: Asked, look: int, level: float) -> dict[str, Any]:
     return {
         "look": look,
         "guarantee": asked.guarantee,
         "alpha": asked.alpha,
         "delta": asked.delta,
-        "delta_of_this_look": look_level(asked.delta, look),
+        "delta_of_this_look": level,
     }
 
 
-def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, rows: Rows) -> Found:
-    """Put a certified policy in force if it saves money on the certifying rows, after the cost of audits."""
-    segment, table = fitted.calibrated.segments[0], parts.calibration
-    certificate, kappa = segment.certificate, segment.found.kappa
-    rules: Any = asked.promise(page["look"]).rules
-    served = rules.served(sample_of(table, fitted.policy), kappa=kappa).at(PathPoint(kappa))
-    guide, every = table.arrays.cost[:, -1], table.arrays.cost.sum(axis=1)
-    saving = float(np.mean((guide - served.cost - asked.audit * (every - served.cost))[table.priced]))
-    page |= {
-        "losses": segment.found.misses,
-        "threshold": kappa if np.isfinite(kappa) else None,
-        "served_by_cheaper": float(np.mean(~served.asks_last[table.priced])),
-        "guide_usd": float(guide[table.priced].mean()) / 1e9,
-        "saving_usd": saving / 1e9,
+def _saving(table: EpisodeTable, turns: Turns, at: Outcome, replay: Replay, asked: Asked) -> dict[str, float]:
+    """Return what the replay costs and saves a request, after the cost of audits.
+
+    The first turn that the guide answers after a kept one pays the prompt in full: its cache lacks that turn.
+    """
+    known = (turns.row >= 0) & table.priced[turns.row]
+    row, since = turns.row[known], replay.since[known]
+    guide, every = table.arrays.cost[row, -1].astype(np.float64), table.arrays.cost[row].sum(axis=1)
+    uncached = guide if table.uncached is None else np.fmax(guide, table.uncached[row, -1])
+    decided = at.cost[row] + asked.audit * (every - at.cost[row])
+    paid = np.where(since <= 0, decided, np.where(since == 1, uncached, guide))
+    return {
+        "served_by_cheaper": float(np.mean((since == 0) & ~at.asks_last[row])),
+        "guide_usd": float(guide.mean()) / 1e9,
+        "saving_usd": float((guide - paid).mean()) / 1e9,
         "audit": asked.audit,
-        "certificate": certificate.calibration_id,
     }
-    if saving <= 0:
-        return Found({**page, "why": "no saving: with the cost of audits the policy is no cheaper than the guide"})
-    held = InForce(
-        certificate.calibration_id,
-        page["look"],
-        asked.alpha,
-        page["delta_of_this_look"],
-        certificate.n,
-        page["comparator"],
-        rows.models,
-        rows.builds,
-        asked.guarantee,
-    )
-    return Found(page, held, _files(fitted))
 
 
-def _files(fitted: Fitted) -> dict[str, bytes]:
+def _artifact(
+    policy: LearnedPolicy, told: Mapping[str, Any], parts: Divided, found: Threshold, promise: Guarantee, asked: Asked
+) -> PolicyArtifact:
+    """Return the policy with its certificate."""
+    numbers, table = model_file.dumps(policy), parts.calibration
+    settings = model_file.settings(policy, numbers, told)
+    seen, files = Seen(tuple(sorted(set(parts.training.questions)))), {MODEL_FILE: numbers}
+    made = holds_for(table, asked.config, PolicyArtifact(settings, seen, files=files), walked=taken(policy, table))
+    dates = datetime.now(UTC).date().isoformat(), None
+    return replace(certified([found], Chosen(table, seen), settings, promise, made, dates, _HOW), files=files)
+
+
+def _files(artifact: PolicyArtifact) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
-        write(folder, fitted.artifact)
+        write(folder, artifact)
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}

@@ -10,7 +10,6 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.split import needed_n
 from cascade.guarantees.base import get
-from cascade.modes.draws import look_level
 from cascade.modes.state import CascadeState, Counts
 
 LEAST_FIT = 50
@@ -70,7 +69,7 @@ def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: f
         unjudged: the share of the rows whose answers differ and that nobody has judged, where people judge; None if
             it is unknown.
     """
-    needed = conversations_for(modes.alpha, look_level(modes.delta, state.looks + 1))
+    needed = conversations_for(modes.alpha, state.next_level(modes.delta))
     if unjudged is None:
         unjudged = float(get(modes.guarantee).reviewed)
     rate = modes.share if state.rate is None or modes.per_day is None else state.rate

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
 from cascade.guarantees.base import get
-from cascade.modes.draws import Role
+from cascade.modes.draws import Role, look_level
 
 Mode = Literal["observe", "enforce", "fallback"]
 Source = Literal["observe", "audit"]
@@ -90,6 +91,7 @@ class InForce:
         models: by model the names in its replies; another name voids the certificate.
         builds: by model the fingerprints in its replies; another one voids it too.
         guarantee: the kind of promise, "agreement" or "regret".
+        longest: the number of turns of the longest conversation that was observed.
     """
 
     certificate: str
@@ -101,6 +103,12 @@ class InForce:
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     guarantee: str = "agreement"
+    longest: int = 1
+
+    def audits_each(self, rate: float) -> int:
+        """Return how many turns of a conversation are audited at a rate, hardly ever more."""
+        audits = rate * self.longest
+        return max(1, min(self.longest, math.ceil(audits + 2 * math.sqrt(audits))))
 
     @property
     def by_people(self) -> bool:
@@ -129,6 +137,7 @@ class CascadeState:
         version: grows with each change.
         killed: whether the kill switch sends every request to the guide, whatever the mode.
         looks: looks at certifying rows so far, refused ones counted.
+        spent: the part of delta that they have spent, each by the delta of its time.
         rate: the share of requests that is drawn while observing, as it was last set; None before.
         rate_set_s: when that was, in seconds since 1970.
         in_force: the certificate in force; the last one in "fallback".
@@ -145,6 +154,7 @@ class CascadeState:
     version: int = 0
     killed: bool = False
     looks: int = 0
+    spent: float = 0.0
     rate: float | None = None
     rate_set_s: float = 0.0
     in_force: InForce | None = None
@@ -159,6 +169,17 @@ class CascadeState:
         """Whether the policy serves."""
         return self.mode == "enforce" and not self.killed and self.in_force is not None
 
+    def next_level(self, delta: float) -> float:
+        """Return the part of delta that the next look may spend."""
+        return look_level(delta, self.looks + 1)
+
+    def looked(self, delta: float) -> CascadeState:
+        """Return the state after one more look has begun.
+
+        All looks together spend at most the largest delta that was ever set.
+        """
+        return replace(self, looks=self.looks + 1, spent=self.spent + self.next_level(delta))
+
     def changed(self, mode: Mode, by: str, why: str, at: str, **others: Any) -> CascadeState:
         """Return the state with a new (or the same) mode, and a record of the change."""
         made = (*self.changes, Change(at, by, mode, why))[-_CHANGES:]
@@ -169,11 +190,14 @@ class CascadeState:
         why = f"look {held.look} issued the certificate {held.certificate}"
         return self.changed("enforce", by, why, at, in_force=held, monitor=monitor, alarm=None)
 
-    def audited(self, missed: bool, at: str) -> CascadeState:
-        """Return the state after one more audit of the certificate in force; an alarm ends its service."""
+    def audited(self, missed: bool, at: str, before: tuple[int, int] = (0, 0)) -> CascadeState:
+        """Return the state after one more audit of the certificate in force; an alarm ends its service.
+
+        `before` has the earlier audits of the same conversation, and how many of them were missed.
+        """
         if self.monitor is None or self.in_force is None or self.mode != "enforce":
             return self
-        after = self.monitor.update(missed)
+        after = self.monitor.update(missed, before)
         if not after.alarmed:
             return replace(self, monitor=after)
         alpha = self.in_force.alpha
@@ -259,7 +283,7 @@ class Draw(NamedTuple):
     Attributes:
         trace_id: of its episode in the traces.
         cascade: the cascade's name.
-        conversation: the name of its conversation.
+        conversation: the name of its conversation; all turns of an observed one are drawn.
         turn: its name within the conversation.
         role: whether it may fit or certify.
         source: "observe", or "audit" while a policy serves.
@@ -270,7 +294,7 @@ class Draw(NamedTuple):
         look: the look that saw it as a certifying row.
         certificate: of an audit, the id of the certificate that it is about.
         differs: of an audit, whether what was served differs from the guide's.
-        counted: whether the e-process counted it: once for each conversation.
+        counted: whether the e-process has had it.
         e_value: the evidence after it.
         off_path_nano_usd: the cost of the calls made only for the row; None if unknown.
         era: the cascade's, when it was drawn.
@@ -309,13 +333,15 @@ class Opened(NamedTuple):
 
     Attributes:
         look: k, from 1.
-        certifying: the settled rows that may certify and that no earlier look has seen, in the order of the draws.
+        level: the part of delta that it may spend.
+        certifying: the rows of whole conversations that no earlier look has seen, in the order of the draws.
         opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
         tries: how many processes have begun it; all but the last were interrupted.
         era: the cascade's when it began.
     """
 
     look: int
+    level: float
     certifying: list[Draw]
     opened_s: float
     tries: int
@@ -349,7 +375,7 @@ class Counts(NamedTuple):
         pending, complete, missing: rows by their outcome.
         fit: settled rows of this era that may fit: those drawn for it, and those that a look has seen.
         certify: settled rows of this era that may still certify.
-        conversations: of the latter, different conversations.
+        conversations: their conversations, each with all of its turns.
         audits, differing: audits that the e-process counted since the certificate in force, and those that differ.
         requests: how many requests there were, by the rates of the draws, to the nearest whole number.
         first_s: when the first row was drawn; None without any.

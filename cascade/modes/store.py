@@ -10,7 +10,6 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -33,22 +32,25 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS cascade_draws_when ON cascade_draws (cascade, drawn_s)",
     """CREATE TABLE IF NOT EXISTS cascade_looks (cascade TEXT NOT NULL, look BIGINT NOT NULL, at TEXT NOT NULL,
     by TEXT NOT NULL, verdict TEXT NOT NULL, page TEXT NOT NULL, files TEXT NOT NULL,
-    opened_s DOUBLE PRECISION NOT NULL, tries BIGINT NOT NULL, era BIGINT NOT NULL, PRIMARY KEY (cascade, look))""",
+    opened_s DOUBLE PRECISION NOT NULL, tries BIGINT NOT NULL, era BIGINT NOT NULL, level DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (cascade, look))""",
     """CREATE TABLE IF NOT EXISTS cascade_leases (cascade TEXT PRIMARY KEY, owner TEXT NOT NULL,
     until_s DOUBLE PRECISION NOT NULL)""",
-    "CREATE TABLE IF NOT EXISTS cascade_written (digest TEXT PRIMARY KEY)",
+    "CREATE TABLE IF NOT EXISTS cascade_written (conversation TEXT PRIMARY KEY)",
+    "CREATE TABLE IF NOT EXISTS cascade_format (version BIGINT PRIMARY KEY)",
 )
+FORMAT = 1
+"""The version of the tables and of the state in them. A store of another version is refused."""
 LOST_S = 3_600.0
 """Seconds after its draw at which a pending row counts as missing: its process was killed."""
-_MOST_MARKS = 10_000
-"""The most values in a statement: PostgreSQL takes 65,535, SQLite 32,766 by default."""
-_SETTLED = "outcome <> 'pending'"
-_FRESH = f"role = 'certify' AND look IS NULL AND {_SETTLED} AND era = ?"
-_FITS = f"(role = 'fit' OR look IS NOT NULL) AND {_SETTLED} AND era = ?"
+_WHOLE = """SELECT conversation FROM cascade_draws WHERE cascade = ? GROUP BY conversation
+HAVING MIN(CASE WHEN role = 'certify' AND look IS NULL AND outcome <> 'pending' AND era = ? THEN 1 ELSE 0 END) = 1"""
+"""Conversations that may certify: no turn is pending, audited, of another era, or was looked at."""
+_FITS = "(role = 'fit' OR look IS NOT NULL) AND outcome <> 'pending' AND era = ?"
 
 
-Refuse: TypeAlias = Callable[[int, int, int], str | None]
-"""Returns why a look would be useless, from its number, the fitting rows and the certifying conversations."""
+Refuse: TypeAlias = Callable[[int, float, int, int], str | None]
+"""Returns why a look would be useless, from its number, its part of delta, the fitting rows and the conversations."""
 
 
 def now_iso() -> str:
@@ -73,15 +75,30 @@ class ModeStore:
         """Open a store; create its file and tables if they do not exist.
 
         Raises:
-            UsageError: the URL is not that of a store.
+            UsageError: the URL is not that of a store, or its store is of another format.
             StoreError: it cannot be reached.
         """
-        return cls(database_at(url, _TABLES, "modes.store"))
+        made = cls(database_at(url, _TABLES, "modes.store"))
+        made._check_format()
+        return made
 
     @classmethod
     def memory(cls) -> ModeStore:
         """Return a store in memory, which ends with this process."""
         return cls(Database.memory(_TABLES))
+
+    def _check_format(self) -> None:
+        """Mark a fresh store with its format. Raises UsageError for a store of another format."""
+        with self._transaction() as run:
+            if run("SELECT 1 FROM cascade_modes LIMIT 1").fetchone() is None:
+                run("INSERT INTO cascade_format (version) VALUES (?) ON CONFLICT DO NOTHING", FORMAT)
+            versions = [version for (version,) in run("SELECT version FROM cascade_format").fetchall()]
+        if versions != [FORMAT]:
+            self.close()
+            raise UsageError(
+                f"The store of the modes has the format {versions[0] if versions else 0}, and this version of cascade "
+                f"reads {FORMAT}. Name a new store in modes.store: the cascade then observes, and promotes anew."
+            )
 
     def close(self) -> None:
         """Release the connections."""
@@ -164,6 +181,12 @@ class ModeStore:
             made = run(f"INSERT INTO cascade_draws ({_DRAW}) VALUES ({marks}) ON CONFLICT DO NOTHING", *row)  # noqa: S608 - columns and marks
             return bool(made.rowcount)
 
+    def observes(self, cascade: str, conversation: str) -> bool:
+        """Return whether an observed turn of a conversation is on record."""
+        with self._transaction(reading=True) as run:
+            query = "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND source = 'observe' LIMIT 1"
+            return run(query, cascade, conversation).fetchone() is not None
+
     def settle(self, trace_id: str, why_missing: str | None, off_path_nano_usd: int | None) -> bool:
         """Settle a pending row; return whether it was pending."""
         with self._transaction() as run:
@@ -223,9 +246,6 @@ class ModeStore:
         for row in map(_draw, run(query, *mine, reached[0] if reached else 0.0).fetchall()):
             if state.mode != "enforce":
                 break
-            twin = "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND certificate = ? AND counted"
-            if run(twin, state.cascade, row.conversation, held.certificate).fetchone():
-                continue
             loses = None if row.outcome == "pending" else missed(row)
             if loses is None:
                 break
@@ -233,8 +253,11 @@ class ModeStore:
         return state
 
     def _count(self, run: Callable[..., Any], row: Draw, missed: bool) -> CascadeState:
-        at = now_iso()
-        after = self._change(run, row.cascade, lambda one: one.audited(missed, at))
+        at, mine = now_iso(), (row.cascade, row.conversation, row.certificate)
+        query = """SELECT COUNT(*), SUM(CASE WHEN lost THEN 1 ELSE 0 END) FROM cascade_draws
+        WHERE cascade = ? AND conversation = ? AND certificate = ? AND counted"""
+        audits, misses = run(query, *mine).fetchone()
+        after = self._change(run, row.cascade, lambda one: one.audited(missed, at, (audits, int(misses or 0))))
         value = None if after.monitor is None else after.monitor.e_value
         run(
             "UPDATE cascade_draws SET counted = ?, lost = ?, e_value = ? WHERE trace_id = ?",
@@ -260,7 +283,7 @@ class ModeStore:
         return many
 
     def count(self, cascade: str, now_s: float, label_s: float, losses: Mapping[str, bool]) -> CascadeState:
-        """Let the e-process count audits in the order in which they were drawn, once for each conversation.
+        """Let the e-process count audits in the order in which they were drawn.
 
         An audit waits until all earlier ones are counted. So neither whether nor when it counts depends on its result.
         Where people judge, an audit that differs counts as a loss if nobody judges it in time. If nobody can know
@@ -310,16 +333,17 @@ class ModeStore:
         query = f"""SELECT SUM(CASE WHEN outcome = 'pending' THEN 1 ELSE 0 END),
         SUM(CASE WHEN outcome = 'complete' THEN 1 ELSE 0 END), SUM(CASE WHEN outcome = 'missing' THEN 1 ELSE 0 END),
         SUM(CASE WHEN {_FITS} THEN 1 ELSE 0 END),
-        SUM(CASE WHEN {_FRESH} THEN 1 ELSE 0 END),
-        COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END),
+        SUM(CASE WHEN whole THEN 1 ELSE 0 END),
+        COUNT(DISTINCT CASE WHEN whole THEN conversation END),
         SUM(CASE WHEN counted AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(CASE WHEN counted AND lost AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(1 / rate), MIN(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
-        FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
+        FROM (SELECT *, conversation IN ({_WHOLE}) AS whole FROM cascade_draws) AS draws
+        WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._transaction(reading=True) as run:
             held = run("SELECT document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
             era = 0 if held is None else CascadeState.loads(held[0], 0).era
-            found = run(query, era, era, era, cascade, cascade, cascade, since_s).fetchone()
+            found = run(query, era, cascade, cascade, cascade, era, cascade, since_s).fetchone()
         *numbers, requests, first, cost, priced = found
         pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
         return Counts(
@@ -357,45 +381,46 @@ class ModeStore:
         with self._transaction() as run:
             run("DELETE FROM cascade_leases WHERE cascade = ? AND owner = ?", cascade, owner)
 
-    def open_look(self, cascade: str, by: str, opened_s: float, refuse: Refuse) -> Opened:
-        """Begin a look: count it, and take the rows that certify, which never certify again.
+    def open_look(self, cascade: str, by: str, opened_s: float, delta: float, refuse: Refuse) -> Opened:
+        """Begin a look: count it, and take the conversations that certify, which never certify again.
 
         It is counted before anybody sees a row, so an interrupted look has spent its share. An interrupted look is
-        resumed, with its number and its rows, before another one begins.
+        resumed, with its number, its part of delta and its rows, before another one begins.
 
         Args:
             cascade: its name.
             by: who promotes, for the record.
             opened_s: the time.
-            refuse: returns why a look cannot succeed, from its number, the rows that fit and the conversations that
-                certify; None if it may.
+            delta: of all looks.
+            refuse: returns why a look cannot succeed; None if it may.
 
         Raises:
             UsageError: it cannot succeed; nothing was counted.
         """
         with self._transaction() as run:
             state = self._locked(run, cascade)
-            query = "SELECT look, opened_s, tries, era FROM cascade_looks WHERE cascade = ? AND verdict = 'open'"
+            query = "SELECT look, level, opened_s, tries, era FROM cascade_looks WHERE cascade = ? AND verdict = 'open'"
             left = run(f"{query} ORDER BY look LIMIT 1", cascade).fetchone()
             if left is not None:
-                number, opened_s, tries, era = left
+                number, level, opened_s, tries, era = left
                 run("UPDATE cascade_looks SET tries = tries + 1 WHERE cascade = ? AND look = ?", cascade, number)
-                return Opened(number, self._looked_at(run, cascade, number), opened_s, tries + 1, era)
-            number, era = state.looks + 1, state.era
-            query = f"""SELECT SUM(CASE WHEN {_FITS} THEN 1 ELSE 0 END),
-            COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END) FROM cascade_draws WHERE cascade = ?"""  # noqa: S608 - constants
-            fit, conversations = run(query, era, era, cascade).fetchone()
-            why = refuse(number, int(fit or 0), int(conversations or 0))
+                return Opened(number, level, self._looked_at(run, cascade, number), opened_s, tries + 1, era)
+            number, level, era = state.looks + 1, state.next_level(delta), state.era
+            count = f"SELECT COUNT(*) FROM cascade_draws WHERE cascade = ? AND {_FITS}"  # noqa: S608 - constants
+            (fit,) = run(count, cascade, era).fetchone()
+            (whole,) = run(f"SELECT COUNT(*) FROM ({_WHOLE}) AS whole", cascade, era).fetchone()  # noqa: S608 - constants
+            why = refuse(number, level, fit, whole)
             if why is not None:
                 raise UsageError(f"{cascade} was not looked at: {why}.")
-            self._change(run, cascade, lambda one: replace(one, looks=one.looks + 1))
-            run(f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND {_FRESH}", number, cascade, era)  # noqa: S608 - constants
+            self._change(run, cascade, lambda one: one.looked(delta))
+            take = f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND conversation IN ({_WHOLE})"  # noqa: S608 - constants
+            run(take, number, cascade, cascade, era)
             run(
-                "INSERT INTO cascade_looks (cascade, look, at, by, verdict, page, files, opened_s, tries, era) "
-                "VALUES (?, ?, ?, ?, 'open', '{}', '{}', ?, 1, ?)",
-                *(cascade, number, now_iso(), by, opened_s, era),
+                "INSERT INTO cascade_looks (cascade, look, at, by, verdict, page, files, opened_s, tries, era, level) "
+                "VALUES (?, ?, ?, ?, 'open', '{}', '{}', ?, 1, ?, ?)",
+                *(cascade, number, now_iso(), by, opened_s, era, level),
             )
-            return Opened(number, self._looked_at(run, cascade, number), opened_s, 1, era)
+            return Opened(number, level, self._looked_at(run, cascade, number), opened_s, 1, era)
 
     @staticmethod
     def _looked_at(run: Callable[..., Any], cascade: str, look: int) -> list[Draw]:
@@ -453,24 +478,18 @@ class ModeStore:
         held: dict[str, str] = json.loads(found[0]) if found else {}
         return held
 
-    # --- who wrote a history ---
+    # --- conversations in which a cheaper model has answered ---
 
-    def wrote(self, digests: Iterable[str]) -> None:
-        """Record that a cheap model wrote the end of these histories (`modes.histories`)."""
+    def wrote(self, conversations: Iterable[str]) -> None:
+        """Record that a cheaper model has answered a turn of these conversations."""
         with self._transaction() as run:
-            for one in sorted(digests):  # in one order, so that two replicas never wait for each other
-                run("INSERT INTO cascade_written (digest) VALUES (?) ON CONFLICT DO NOTHING", one)
+            for one in sorted(conversations):  # in one order, so that two replicas never wait for each other
+                run("INSERT INTO cascade_written (conversation) VALUES (?) ON CONFLICT DO NOTHING", one)
 
-    def cheaply_written(self, digests: Sequence[str]) -> bool:
-        """Return whether a cheap model wrote the end of any of these histories."""
+    def cheaply_written(self, conversation: str) -> bool:
+        """Return whether a cheaper model has answered a turn of a conversation."""
         with self._transaction(reading=True) as run:
-            for start in range(0, len(digests), _MOST_MARKS):
-                some = digests[start : start + _MOST_MARKS]
-                marks = ", ".join("?" * len(some))
-                query = f"SELECT 1 FROM cascade_written WHERE digest IN ({marks}) LIMIT 1"  # noqa: S608 - marks
-                if run(query, *some).fetchone() is not None:
-                    return True
-        return False
+            return run("SELECT 1 FROM cascade_written WHERE conversation = ?", conversation).fetchone() is not None
 
 
 def _draw(row: Sequence[Any]) -> Draw:

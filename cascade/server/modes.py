@@ -30,7 +30,6 @@ from cascade.episodes.truth import same
 from cascade.errors import CascadeError, ConfigError
 from cascade.matching import default_for, get_comparator
 from cascade.modes import draws
-from cascade.modes.histories import conversation_of, histories, written
 from cascade.modes.people import KIND, harmless, losses_of
 from cascade.modes.state import CascadeState, Draw, pair_name
 from cascade.modes.store import ModeStore, now_iso
@@ -125,7 +124,7 @@ class Modes:
         self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._flushing, self.reach = asyncio.Lock(), Reach(_AGAIN_S)
         self._stopping = False
-        self._unsaved: set[str] = set()  # histories written by cheap models while the store was unreachable
+        self._unsaved: set[str] = set()  # conversations answered by cheap models while the store was unreachable
         self._folder = tempfile.TemporaryDirectory(prefix="cascade-modes-")
 
     # --- before the response ---
@@ -164,46 +163,54 @@ class Modes:
         return Turn(asked._replace(route=Route(model=self._catalog.guide)), "unknown", trace_id, key)
 
     async def _decided(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
-        state = await self.refreshed()
-        group, settings = headers.get("x-cascade-group"), self.settings
-        name, number = group or trace_id, headers.get("x-cascade-turn") or trace_id
+        state, settings = await self.refreshed(), self.settings
+        group, number = headers.get("x-cascade-group"), headers.get("x-cascade-turn") or trace_id
+        later = draws.goes_on(asked.request.messages, settings.examples)
+        conversation = draws.conversation_of(group, trace_id)
         guide = asked._replace(route=Route(model=self._catalog.guide))
         if state.killed:
             return Turn(guide, "killed", trace_id, key)
-        turn = Turn(guide, state.mode, trace_id, key)
-        rate = settings.share if state.rate is None or settings.per_day is None else state.rate
+        turn, rate = Turn(guide, state.mode, trace_id, key), settings.audit
         if state.serves_policy:
-            rate = settings.audit
-            if await self._cheaply_written(asked, group):
-                self.counted["history by a cheap model"] += 1  # the guide serves: nothing can differ
+            if (later and group is None) or await self._cheaply_written(conversation):
+                self.counted["guide after a cheap turn"] += 1  # nothing can differ
                 turn = Turn(guide, "enforce", trace_id, key, audits=True)
             else:
                 turn = Turn(asked, "enforce", trace_id, key, audits=True)
-        if draws.is_drawn(self._secret, name, number, rate) and (
-            turn.audits or not await self._cheaply_written(turn.asked, group)  # no certificate could cover it
-        ):
-            await self._drawn(turn, number, rate, group, state)
+            drawn = draws.is_drawn(self._secret, rate, conversation, number)
+        else:
+            rate = settings.share if state.rate is None or settings.per_day is None else state.rate
+            drawn = await self._is_observed(conversation, rate, later=later, named=group is not None)
+        if drawn:
+            await self._drawn(turn, conversation, number, rate, state)
         return turn
 
-    async def _cheaply_written(self, asked: Asked, group: str | None) -> bool:
-        """Whether a cheaper model wrote any of a request's history."""
-        found = histories(asked.request.messages, group, self.settings.examples)
-        if not self._unsaved.isdisjoint(found):
-            return True
-        return await self._in_thread(self.store.cheaply_written, found)
+    async def _is_observed(self, conversation: str, rate: float, *, later: bool, named: bool) -> bool:
+        """Whether a turn is drawn while the guide serves: with all others of its conversation, from the first one on.
 
-    async def _drawn(self, turn: Turn, number: str, rate: float, group: str | None, state: CascadeState) -> None:
-        """Record a drawn request, before any call is made for it."""
-        settings, request = self.settings, turn.asked.request
-        conversation = conversation_of(request.messages, group, turn.trace_id, settings.examples)
-        role = draws.role_of(self._secret, conversation, settings.certify)
+        The rate at the first turn decides. A later turn without a name belongs to no known conversation; a policy would
+        not serve it. No certificate could cover a conversation in which a cheaper model has answered.
+        """
+        begins = not later and draws.is_drawn(self._secret, rate, conversation)
+        if not named or not draws.is_drawn(self._secret, self.settings.share, conversation):
+            return begins
+        if await self._cheaply_written(conversation):
+            return False
+        return begins or await self._in_thread(self.store.observes, self.cascade, conversation)
+
+    async def _cheaply_written(self, conversation: str) -> bool:
+        """Whether a cheaper model has answered a turn of a conversation."""
+        return conversation in self._unsaved or await self._in_thread(self.store.cheaply_written, conversation)
+
+    async def _drawn(self, turn: Turn, conversation: str, number: str, rate: float, state: CascadeState) -> None:
+        """Record a drawn request, before any call is made for it. Audits never certify: pages show their outcomes."""
         held = state.in_force if turn.audits else None
         row = Draw(
             turn.trace_id,
             self.cascade,
             conversation,
             number,
-            role,
+            "fit" if turn.audits else draws.role_of(self._secret, conversation, self.settings.certify),
             "audit" if turn.audits else "observe",
             rate,
             datetime.now(UTC).timestamp(),
@@ -216,20 +223,18 @@ class Modes:
     async def answered(self, turn: Turn, answer: Answer) -> None:
         """Record, before an answer is sent, which model wrote it, and whether a model seems to have changed."""
         turn.answer = answer
-        served, request = answer.served, turn.asked.request
+        served, group = answer.served, turn.asked.request.group
         try:
-            if turn.asked.route.cascaded and served is not None and served[0].model != self._catalog.guide:
-                said = None if served[1].completion is None else served[1].completion.message
-                message = said or {"role": "assistant", "content": answer.text}
-                await self._wrote(written(request.messages, message, request.group))
+            if turn.asked.route.cascaded and served is not None and served[0].model != self._catalog.guide and group:
+                await self._wrote(draws.conversation_of(group, turn.trace_id))
             if turn.mode != "unknown":
                 await self._noticed(answer.calls)
         except StoreError as error:
             self.reach.lost(error)
 
-    async def _wrote(self, digests: Iterable[str]) -> None:
-        """Record a history that a cheaper model wrote; while the store is unreachable, in this process's memory."""
-        told = self._unsaved.union(digests)
+    async def _wrote(self, conversation: str) -> None:
+        """Record that a cheaper model answers; while the store is unreachable, in this process's memory."""
+        told = self._unsaved | {conversation}
         try:
             await self._in_thread(self.store.wrote, told)
         except StoreError:

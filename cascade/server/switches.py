@@ -56,7 +56,6 @@ async def shown(modes: Modes) -> dict[str, Any]:
 
 
 def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
-    from cascade.modes.draws import spent_level
     from cascade.modes.plan import plan_of
 
     store, settings = modes.store, modes.settings
@@ -90,7 +89,7 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
         "plan": plan_of(state, counts, settings).to_dict(),
         "alpha": settings.alpha,
         "delta": settings.delta,
-        "delta_spent": spent_level(settings.delta, state.looks),
+        "delta_spent": state.spent,
         "changes": [one._asdict() for one in state.changes],
     }
 

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import loops
 
-LOOPS = 500
+LOOPS = 400
 
 
 @pytest.mark.long

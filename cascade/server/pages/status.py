@@ -12,7 +12,6 @@ from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
 from cascade.guarantees.certificate import statement
-from cascade.modes.draws import spent_level
 from cascade.modes.plan import plan_of
 from cascade.modes.state import CascadeState, Counts, InForce, Look
 from cascade.modes.store import ModeStore
@@ -132,9 +131,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "certificates": promises,
         "standing": standing,
         "delta": None if standing is None or config.modes is None else config.modes.delta,
-        "spent": None
-        if standing is None or config.modes is None
-        else spent_level(config.modes.delta, standing.state.looks),
+        "spent": None if standing is None or config.modes is None else standing.state.spent,
     }
 
 

@@ -38,9 +38,8 @@ def begun(made: ModeStore) -> ModeStore:
     return made
 
 
-def audited(store: ModeStore, number: int, differs: bool | None = True, conversation: str | None = None) -> None:
-    named = conversation or f"c{number}"
-    one = Draw(f"t{number}", NAME, named, str(number), "fit", "audit", 0.5, float(number), certificate="c1")
+def audited(store: ModeStore, number: int, differs: bool | None = True) -> None:
+    one = Draw(f"t{number}", NAME, f"c{number}", str(number), "fit", "audit", 0.5, float(number), certificate="c1")
     store.draw(one)
     store.settle_audit(one, differs, pair=f"q{number}/a/b")
 
@@ -82,14 +81,6 @@ def test_what_nobody_judges_in_time_is_a_loss_and_raises_the_alarm(store: ModeSt
     assert mode == "fallback"
     assert 0 < audits == misses < 30
     assert "answered wrongly where the guide is right" in (store.state(NAME).alarm or "")
-
-
-def test_a_conversation_is_counted_once(store: ModeStore) -> None:
-    audited(store, 1, differs=False, conversation="c")
-    audited(store, 2, conversation="c")
-    audited(store, 3, differs=False)
-    assert counted(store) == (2, 0, "enforce")  # the second turn is no evidence, and holds up nobody
-    assert counted(store) == (2, 0, "enforce")
 
 
 def test_an_audit_that_cannot_be_judged_is_skipped_without_delaying_others(store: ModeStore) -> None:

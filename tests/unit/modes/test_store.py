@@ -113,15 +113,15 @@ def test_a_look_is_counted_first_and_its_rows_never_certify_again(opened: Callab
         store.draw(one)
     for name in ("t1", "t2", "t3", "t4"):
         store.settle(name, None, 1)
-    first = store.open_look(NAME, "me", 9.0, never)
+    first = store.open_look(NAME, "me", 9.0, 0.1, never)
     assert (first.look, [one.trace_id for one in first.certifying]) == (1, ["t1", "t2", "t3"])
     assert opened().state(NAME).looks == 1
     assert store.close_look(NAME, 1, {"why": "nothing"})
-    second = store.open_look(NAME, "me", 9.0, never)
-    assert second[:2] == (2, [])  # t2 was looked at with its conversation
+    second = store.open_look(NAME, "me", 9.0, 0.1, never)
+    assert (second.look, second.certifying) == (2, [])  # t2 was looked at with its conversation
     store.close_look(NAME, 2, {})
     store.settle("t5", "lost", None)
-    third = store.open_look(NAME, "me", 9.0, never)
+    third = store.open_look(NAME, "me", 9.0, 0.1, never)
     assert (third.look, [one.outcome for one in third.certifying]) == (3, ["missing"])
     assert store.close_look(NAME, 3, {"saving": 5}, {"policy.json": "e30="}, promoted)
     assert [one.verdict for one in store.looks(NAME)] == ["refused", "refused", "promoted"]
@@ -129,7 +129,7 @@ def test_a_look_is_counted_first_and_its_rows_never_certify_again(opened: Callab
     assert store.counts(NAME)[3:6] == (5, 0, 0)
 
 
-def never(*_: int) -> None:
+def never(*_: float) -> None:
     return None
 
 
@@ -139,11 +139,11 @@ def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(opened:
     for number in (1, 2):
         store.draw(row(number))
         store.settle(f"t{number}", None, 1)
-    begun = store.open_look(NAME, "me", 9.0, never)
+    begun = store.open_look(NAME, "me", 9.0, 0.1, never)
     store.draw(row(3))
     store.settle("t3", None, 1)
     other = opened()
-    again = other.open_look(NAME, "you", 99.0, lambda *_: "a look that is open needs no more rows")
+    again = other.open_look(NAME, "you", 99.0, 0.1, lambda *_: "a look that is open needs no more rows")
     assert again == begun._replace(tries=2)
     assert other.state(NAME).looks == 1
     assert other.close_look(NAME, 1, {"who": "you"}, {}, promoted)
@@ -159,8 +159,8 @@ def test_a_look_in_vain_counts_nothing_and_takes_no_row(opened: Callable[[], Mod
         store.draw(one)
         store.settle(one.trace_id, None, 1)
     with pytest.raises(UsageError, match="was not looked at: too few"):
-        store.open_look(NAME, "me", 9.0, lambda *given: told.append(given) or "too few")
-    assert told == [(1, 1, 1)]
+        store.open_look(NAME, "me", 9.0, 0.1, lambda *given: told.append(given) or "too few")
+    assert told == [(1, 0.05, 1, 1)]
     assert (store.state(NAME).looks, store.looks(NAME), store.counts(NAME).certify) == (0, [], 2)
 
 
@@ -201,10 +201,10 @@ def test_rows_from_before_an_alarm_neither_fit_nor_certify(opened: Callable[[], 
     assert (after.era, store.counts(NAME)[3:6]) == (1, (0, 0, 0))
     store.draw(row(7, era=after.era))
     store.settle("t7", None, 1)
-    assert [one.trace_id for one in store.open_look(NAME, "me", 9.0, never).certifying] == ["t7"]
+    assert [one.trace_id for one in store.open_look(NAME, "me", 9.0, 0.1, never).certifying] == ["t7"]
 
 
-def test_audits_alarm_once_and_count_a_conversation_once(opened: Callable[[], ModeStore]) -> None:
+def test_audits_alarm_once(opened: Callable[[], ModeStore]) -> None:
     store = opened()
     store.begin(NAME)
     store.change(NAME, promoted)
@@ -293,16 +293,52 @@ def failing(error: Exception) -> Callable[..., Any]:
     return transaction
 
 
-def test_a_second_turn_of_a_conversation_is_no_evidence(opened: Callable[[], ModeStore]) -> None:
+@pytest.mark.parametrize(("turns", "counted"), [(1, (1, 0)), (2, (2, 1)), (3, (3, 2))])
+def test_turns_of_a_conversation_are_one_bet(
+    opened: Callable[[], ModeStore], turns: int, counted: tuple[int, int]
+) -> None:
+    store, monitor = opened(), Monitor.start(alpha=0.1, delta=0.05, turns=turns)
+    store.begin(NAME)
+    store.change(NAME, lambda one: one.promoted(HELD, monitor, "me", "now"))
+    for turn in range(3):
+        audit = row(turn, conversation="c", turn=str(turn), source="audit", certificate="c1")
+        store.draw(audit)
+        state = store.settle_audit(audit, differs=turn > 0)
+    assert state.monitor is not None
+    assert (state.monitor.audits, state.monitor.misses) == counted
+    for turn in range(turns):
+        monitor = monitor.update(turn > 0, (turn, max(0, turn - 1)))
+    assert state.monitor == monitor
+
+
+@pytest.mark.parametrize(
+    ("other", "settled"),
+    [
+        ({}, False),
+        ({"source": "audit", "role": "fit", "certificate": "c1"}, True),
+        ({"era": 1}, True),
+    ],
+    ids=["pending", "audited", "of another era"],
+)
+def test_a_conversation_certifies_as_a_whole_or_not_at_all(
+    opened: Callable[[], ModeStore], other: dict[str, Any], settled: bool
+) -> None:
     store = opened()
     store.begin(NAME)
-    store.change(NAME, promoted)
-    for turn in ("1", "2", "3"):
-        audit = row(int(turn), conversation="c", turn=turn, source="audit", certificate="c1")
-        store.draw(audit)
-        state = store.settle_audit(audit, differs=turn != "1")
-    assert state.monitor is not None
-    assert (state.monitor.audits, state.monitor.misses) == (1, 0)
+    for one in (row(1), row(2, conversation="c1", turn="2", **other), row(3)):
+        store.draw(one)
+    for name in ("t1", "t3", "t2")[: 2 + settled]:
+        store.settle(name, None, 1)
+    assert store.counts(NAME)[4:6] == (1, 1)
+    assert [one.trace_id for one in store.open_look(NAME, "me", 9.0, 0.1, never).certifying] == ["t3"]
+
+
+def test_a_store_of_another_format_is_refused(opened: Callable[[], ModeStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened().begin(NAME)
+    assert opened().names() == [NAME]
+    monkeypatch.setattr("cascade.modes.store.FORMAT", 2)
+    with pytest.raises(UsageError, match="has the format 1"):
+        opened()
 
 
 def test_audits_count_in_the_order_in_which_they_were_drawn_whoever_settles_first(
@@ -359,15 +395,16 @@ def test_hundreds_of_audits_under_way_raise_no_alarm_where_the_slow_ones_agree()
     assert (state.mode, state.monitor.audits, state.monitor.misses) == ("enforce", 800, 80)
 
 
-def test_what_a_cheap_model_wrote_is_known_to_all(opened: Callable[[], ModeStore]) -> None:
+def test_conversations_that_a_cheap_model_has_answered_or_that_are_observed_are_known_to_all(
+    opened: Callable[[], ModeStore],
+) -> None:
     store = opened()
-    store.wrote(["history:a", "history:a"])
-    assert opened().cheaply_written(["history:b", "history:a"])
-    assert not store.cheaply_written(["history:b"])
-    assert not store.cheaply_written([])
-    many = [f"history:{number}" for number in range(70_000)]  # more than a statement of any database takes
-    assert not store.cheaply_written(many)
-    assert store.cheaply_written([*many, "history:a"])
+    store.wrote(["group:a", "group:a"])
+    assert [opened().cheaply_written(f"group:{name}") for name in "ab"] == [True, False]
+    store.begin(NAME)
+    store.draw(row(1))
+    store.draw(row(2, source="audit", certificate="c"))
+    assert [opened().observes(NAME, name) for name in ("c1", "c2", "c3")] == [True, False, False]
 
 
 def test_two_that_write_the_same_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

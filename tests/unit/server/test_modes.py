@@ -6,6 +6,8 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,6 @@ from cascade.api.promoting import promote
 from cascade.budget.database import Database
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
-from cascade.modes.look import Asked, Rows
 from cascade.server.access import new_key
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
@@ -102,9 +103,13 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
         assert (easy.headers["x-cascade-served-by"], hard.headers["x-cascade-served-by"]) == ("small", "large")
         assert easy.headers["x-cascade-mode"] == "enforce"
         assert "x-cascade-certificate" in easy.headers
+        named = {"x-cascade-group": "one"}
+        assert (await ask(client, text_of(1003), **named)).headers["x-cascade-served-by"] == "small"
+        mixed = await ask(client, text_of(1005), **named)
+        assert mixed.headers["x-cascade-served-by"] == "large"  # after a cheap turn the guide answers the rest
         later = [{"role": "user", "content": text_of(1001)}, easy.json()["choices"][0]["message"]]
-        mixed = await ask(client, "easy, and then?", *later)
-        assert mixed.headers["x-cascade-served-by"] == "large"  # its history is the base's
+        unnamed = await ask(client, "easy, and then?", *later)
+        assert unnamed.headers["x-cascade-served-by"] == "large"  # whose conversation is it?
         provider.worse = True
         for number in range(60):
             answer = await ask(client, text_of(4 * number + 2001))
@@ -125,45 +130,64 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
 
 
 class Wavering(Answers):
-    """The base is sure of each answer, and differs from the guide in every later turn."""
+    """The base is sure of each answer, and differs from the guide in every second turn."""
 
     async def acomplete(self, request: Any, timeout_s: float) -> Any:
         wrong = request.model == "small" and len(request.chat.messages) > 1
         return await self._said(request, "no" if wrong else "yes", -0.01, timeout_s)
 
 
-@pytest.mark.parametrize("named", [True, False])
-async def test_later_turns_certify_too_and_of_each_conversation_one_turn(tmp_path: Path, named: bool) -> None:
+async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(tmp_path: Path) -> None:
+    """The base is sure of each first turn and right: it answers that one, and the guide the second one."""
     async with serving(tmp_path, Wavering()) as client:
-        for number in range(100):
-            names = [{"x-cascade-group": f"{number}", "x-cascade-turn": turn} if named else {} for turn in "12"]
+        for number in range(140):
+            names = [{"x-cascade-group": f"{number}", "x-cascade-turn": turn} for turn in "12"]
             first = {"role": "user", "content": "Hello!" if number % 2 else text_of(number)}  # half begin alike
             said = await ask(client, first["content"], **names[0])
-            reply = said.json()["choices"][0]["message"]
-            await ask(client, text_of(number + 100), first, reply, **names[1])
+            await ask(client, text_of(number + 100), first, said.json()["choices"][0]["message"], **names[1])
     found = promote(config_of(tmp_path))
-    assert (
-        0.2 < found.page["served_by_cheaper"] < 0.8
-    )  # the first turns alone; were they all that certify, it would be 1
-    store = store_of(tmp_path)
-    drawn = store.draws("cascade")
-    store.close()
-    with Store.open(f"sqlite:///{tmp_path}/traces.db", read_only=True) as traces:
-        asked = Asked(0.1, 0.1, 0.1, None, config_of(tmp_path))
-        rows = Rows(traces.read({"walk": "null"}), drawn, ["small", "large"], asked)
-    one = rows.one_of_each(drawn)
-    later = sum(draw.trace_id != min(_turns(rows, draw)) for draw in one)
-    assert len(one) == 100  # each pair of turns is one conversation, named or not
-    assert all(len(_turns(rows, draw)) == 2 for draw in one)
-    assert 20 < later < 80  # by chance 30 to 70
-    assert found.page["certifying_conversations"] <= 100
+    assert found.promoted, str(found)
+    assert found.page["requests"] == 2 * found.page["certifying_conversations"]
+    assert (found.page["losses"], found.page["served_by_cheaper"]) == (0, 0.5)
+    assert state_of(tmp_path).in_force.longest == 2
+    async with serving(tmp_path, Wavering()) as client:
+        name, first = {"x-cascade-group": "new"}, {"role": "user", "content": text_of(1)}
+        said = await ask(client, text_of(1), **name)
+        later = await ask(client, text_of(2), first, said.json()["choices"][0]["message"], **name)
+    assert [one.headers["x-cascade-served-by"] for one in (said, later)] == ["small", "large"]
 
 
-def _turns(rows: Rows, draw: Any) -> list[str]:
-    """Return the traces of a draw's conversation; their names are in the order of their times."""
-    return [
-        name for name, conversation in rows.conversations.items() if conversation == rows.conversations[draw.trace_id]
-    ]
+async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(tmp_path: Path) -> None:
+    modes = {**settings(tmp_path)["modes"], "share": 0.3}
+    history = [{"role": "user", "content": "easy"}, {"role": "assistant", "content": "yes"}]
+    async with serving(tmp_path, Answers(), modes=modes) as client:
+        for number in range(60):
+            for turn in range(3):
+                names = {"x-cascade-group": str(number), "x-cascade-turn": str(turn)}
+                await ask(client, "easy", *history[: 2 * min(turn, 1)], **names)
+        await settled(client)
+        store = store_of(tmp_path)
+        drawn = Counter(one.conversation for one in store.draws("cascade"))
+        store.close()
+        assert set(drawn.values()) == {3}
+        assert 5 < len(drawn) < 35
+        for name in ("group:new", "request:new"):  # begun before the server, or without a name
+            await ask(client, "easy", *history, **({"x-cascade-group": "new"} if name == "group:new" else {}))
+        await settled(client)
+    assert len(outcomes(tmp_path)) == drawn.total()
+
+
+async def test_a_rate_that_falls_cuts_no_conversation_short(tmp_path: Path) -> None:
+    modes = {**settings(tmp_path)["modes"], "per_day": 1}
+    async with serving(tmp_path, Answers(), modes=modes) as client:
+        await ask(client, "easy", **{"x-cascade-group": "a", "x-cascade-turn": "1"})
+        await settled(client)
+        store = store_of(tmp_path)
+        store.change("cascade", lambda one: replace(one, rate=0.0, rate_set_s=1e12))
+        store.close()
+        await ask(client, "easy", **{"x-cascade-group": "a", "x-cascade-turn": "2"})
+        await ask(client, "easy", **{"x-cascade-group": "b", "x-cascade-turn": "1"})
+    assert len(outcomes(tmp_path)) == 2
 
 
 async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path: Path) -> None:
@@ -259,7 +283,8 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
         await settled(client)
         monkeypatch.setattr("cascade.server.modes.asyncio.sleep", paused)
         provider.then = away.set  # it goes away while the base answers
-        cheap = await ask(client, "easy, 2")
+        named = {"x-cascade-group": "one"}
+        cheap = await ask(client, "easy, 2", **named)
         assert (cheap.status_code, cheap.headers["x-cascade-served-by"]) == (200, "small")
         found = await ask(client, "easy, 3")
         assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "large")
@@ -270,8 +295,7 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
         while len(pauses) < 3:  # what came of the second request waits
             await nap(0)
         away.clear()
-        later = [{"role": "user", "content": "easy, 2"}, cheap.json()["choices"][0]["message"]]
-        mixed = await ask(client, "easy, and then?", *later)  # who wrote this is not forgotten
+        mixed = await ask(client, "easy, and then?", **named)  # who answered there is not forgotten
         assert (mixed.headers["x-cascade-mode"], mixed.headers["x-cascade-served-by"]) == ("enforce", "large")
         assert (await ask(client, "easy, 4")).headers["x-cascade-served-by"] == "small"
         monkeypatch.setattr("cascade.server.modes.asyncio.sleep", nap)

@@ -224,7 +224,7 @@ async def test_hashed_texts_are_not_judged(tmp_path: Path) -> None:
 async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: Path) -> None:
     store = ModeStore.open(f"sqlite:///{tmp_path}/t-modes.db")
     store.begin("cascade")
-    number = store.open_look("cascade", EVIL, 0.0, lambda *_: None).look
+    number = store.open_look("cascade", EVIL, 0.0, 0.1, lambda *_: None).look
     store.close_look("cascade", number, {"why": EVIL, "losses": 3})
     start = Monitor.start(alpha=0.1, delta=0.05)
     held = InForce("c1", 1, 0.1, 0.05, 100, "text")

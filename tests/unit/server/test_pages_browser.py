@@ -59,7 +59,7 @@ def filled(folder: Path) -> None:
         row = Draw(f"t{number}", "cascade", f"c{number}", "1", "certify", "audit", 0.1, float(number), certificate="c1")
         modes.draw(row)
         modes.settle_audit(row, differs=number == 3)
-    number = modes.open_look("cascade", "ann", 0.0, lambda *_: None).look
+    number = modes.open_look("cascade", "ann", 0.0, 0.1, lambda *_: None).look
     modes.close_look("cascade", number, {"why": "no saving", "losses": 3})
     modes.close()
 

@@ -177,7 +177,7 @@ def test_a_look_that_ends_every_process_is_refused(observing: Path, monkeypatch:
 
 def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(observing: Path) -> None:
     store, config = store_of(observing), load(config_of(observing))
-    store.open_look("cascade", "me", promoting._now_s(), lambda *_: None)
+    store.open_look("cascade", "me", promoting._now_s(), 0.1, lambda *_: None)
     store.change("cascade", lambda one: one.withdrawn("another build", "a reply", "now"))
     found = promote(config)
     assert (found.promoted, looks(observing)[0][1], store.state("cascade").mode) == (False, "refused", "fallback")

@@ -1,0 +1,151 @@
+"""Test on whole conversations that at most a share α of the requests differs, as the server will serve them.
+
+The served rule: a turn is kept where the policy stops before the guide; from then on the guide answers the
+conversation. So a conversation of T turns has at most one lost turn, D = 0 or 1, and at most a share α of the requests
+is lost if E[D − αT] ≤ 0. D may fall where a threshold becomes laxer, since another turn is then kept first. So the
+thresholds are fixed on other requests and tested from strict to lenient, each at the whole level, until the first one
+that fails.
+
+Reference: Waudby-Smith & Ramdas, Estimating means of bounded random variables by betting (2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.conformal.binomial import most_losses
+from cascade.conformal.served import Outcome
+
+_THRESHOLDS = 50
+_STAKES = np.linspace(0.02, 0.98, 49)
+"""Shares of the largest stake with which no lost conversation can ruin the capital."""
+
+
+def grid(levels: Floats) -> list[float]:
+    """Return thresholds to test, strict to lenient: midways between levels of other requests, so that none lies on one.
+
+    >>> grid(np.array([[np.inf, 0.2], [np.inf, 0.6], [np.inf, 0.2]]))
+    [0.4, inf]
+    """
+    known = np.unique(levels[np.isfinite(levels)])
+    midways = (known[:-1] + known[1:]) / 2
+    at = np.unique(np.linspace(0, midways.size - 1, min(_THRESHOLDS, midways.size)).round().astype(np.int64))
+    return [*midways[at].tolist(), math.inf]
+
+
+class Turns(NamedTuple):
+    """The turns of whole conversations, one conversation after the other, each in the order of its turns.
+
+    Attributes:
+        row: int64 (m,), the row of each turn in a table; −1 if it has no record.
+        of: int64 (m,), the number of its conversation.
+    """
+
+    row: Ints
+    of: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        """The number of turns of each conversation."""
+        return np.bincount(self.of)
+
+    def served(self, at: Outcome) -> Replay:
+        """Replay the conversations as they would be served at a threshold, given its outcome on each row.
+
+        A turn without a record is kept and lost: the server would have had to decide on it.
+        """
+        recorded = self.row >= 0
+        lost = ~recorded | at.loss[self.row]
+        stops = np.flatnonzero(lost | ~at.asks_last[self.row])
+        conversations, first = np.unique(self.of[stops], return_index=True)
+        stop = np.full(self.lengths.size, self.row.size)
+        stop[conversations] = stops[first]
+        return Replay(np.append(lost, False)[stop], np.arange(self.row.size) - stop[self.of])
+
+
+class Replay(NamedTuple):
+    """Conversations as they are served at a threshold.
+
+    Attributes:
+        lost: bool, whether each conversation's kept turn is lost; False if no turn is kept.
+        since: int64 (m,), the number of each turn counted from the kept one: below 0 before it, above 0 after it.
+    """
+
+    lost: Bools
+    since: Ints
+
+
+class Proof(NamedTuple):
+    """A test that at most a share α of the requests is lost, fixed before the conversations are seen.
+
+    Guarantee: if more is lost, it passes with probability at most `level`, for independent conversations of any length.
+
+    Attributes:
+        alpha, level: of the promise.
+        stake: λ of the bet on each conversation, whose capital is multiplied by 1 + λ(αT − D); None for the exact
+            test on D alone, as if each conversation had one turn, which promises no less.
+    """
+
+    alpha: float
+    level: float
+    stake: float | None = None
+
+    @classmethod
+    def best(cls, alpha: float, level: float, count: int, lengths: Sequence[int] | Ints) -> Proof:
+        """Return the test that allows most losses in `count` conversations, if they are as long as these others."""
+        turns = np.asarray(lengths, dtype=np.float64)
+        bets = [cls(alpha, level, stake / (1 - alpha)) for stake in _STAKES] if turns.size and turns.max() > 1 else []
+        return max([cls(alpha, level), *bets], key=lambda one: one.allowed(turns, count))
+
+    def allowed(self, lengths: Sequence[int] | Ints | Floats, count: int | None = None) -> int:
+        """Return about how many conversations may be lost: exactly, if all have the same length; −1 for none at all.
+
+        Args:
+            lengths: the numbers of turns.
+            count: the number of conversations, if these are only like them.
+        """
+        turns = np.asarray(lengths, dtype=np.float64)
+        count = turns.size if count is None else count
+        if self.stake is None:
+            most = most_losses(count, self.alpha, self.level)
+            return -1 if most is None else most
+        won = np.log1p(self.stake * self.alpha * turns)
+        fall = won - np.log1p(self.stake * (self.alpha * turns - 1))
+        return max(-1, math.floor((count * float(won.mean()) + math.log(self.level)) / float(fall.mean())))
+
+    def passes(self, lost: Bools, lengths: Ints) -> bool:
+        """Return whether the test finds that the promise holds."""
+        if self.stake is None:
+            most = most_losses(lost.size, self.alpha, self.level)
+            return most is not None and int(np.count_nonzero(lost)) <= most
+        return float(np.log1p(self.stake * (self.alpha * lengths - lost)).sum()) >= -math.log(self.level)
+
+
+class Lenient(NamedTuple):
+    """The most lenient threshold that passes, with its outcome on each row and the replay of the conversations."""
+
+    kappa: float
+    outcome: Outcome
+    replay: Replay
+
+
+def most_lenient(
+    proof: Proof, turns: Turns, thresholds: Sequence[float], served: Callable[[float], Outcome]
+) -> Lenient | None:
+    """Test thresholds from strict to lenient until one fails; return the last that passes, None if the first fails.
+
+    `served` returns the outcome on each row at a threshold.
+    """
+    found = None
+    for kappa in thresholds:
+        outcome = served(kappa)
+        replay = turns.served(outcome)
+        if not proof.passes(replay.lost, turns.lengths):
+            break
+        found = Lenient(kappa, outcome, replay)
+    return found
