@@ -337,6 +337,11 @@ def reads_of(
 
     Raises:
         UsageError: no episode is left.
+
+    >>> blank = dict.fromkeys(schema.COLUMNS, None) | {"episode_id": "a", "candidate": 0, "correct": True}
+    >>> (read,) = reads_of([blank | {"step": 1, "answer": "Danube"}, blank | {"step": 2, "answer": "The Danube."}])
+    >>> read.log.answer.tolist(), read.log.cost_nano_usd.tolist(), read.log.nodes[1].name
+    ([[0, 0]], [[-1, -1]], 'step 2')
     """
     episodes: dict[str, dict[str, _Episode]] = defaultdict(lambda: defaultdict(_Episode))
     left_out, gold = Dropped() if dropped is None else dropped, False
@@ -349,10 +354,9 @@ def reads_of(
         before = left_out.rows[schema.UNJUDGED]
         whole = _whole(each, left_out, unjudged=drawn is not None)
         if whole:
-            log, facts = _read(dataset, whole, left_out)
+            log, facts = _read(dataset, whole, left_out, drawn)
             facts = replace(facts, truth=(truths or {}).get(dataset), unjudged=left_out.rows[schema.UNJUDGED] - before)
-            mask = None if drawn is None else np.array([drawn(name) for name in log.ids], dtype=np.bool_)
-            reads.append(Read(replace(log, drawn=mask), facts, left_out))
+            reads.append(Read(log, facts, left_out))
     if not reads:
         listed = ["There is no episode to judge in this log."]
         if left_out.count:
@@ -383,7 +387,9 @@ def _whole(episodes: Mapping[str, _Episode], dropped: Dropped, *, unjudged: bool
     return whole
 
 
-def _read(dataset: str, episodes: Mapping[str, _Episode], dropped: Dropped) -> tuple[Log, Facts]:
+def _read(
+    dataset: str, episodes: Mapping[str, _Episode], dropped: Dropped, drawn: Callable[[str], bool] | None
+) -> tuple[Log, Facts]:
     each = list(episodes.values())
     ids = tuple([episode.request or name for name, episode in episodes.items()])
     places, own = _places(each)
@@ -416,6 +422,7 @@ def _read(dataset: str, episodes: Mapping[str, _Episode], dropped: Dropped) -> t
         **_columns(each, len(steps), places, own, comparable=bool(comparable.any())),
         features={name: np.array([episode.features.get(name, math.nan) for episode in each]) for name in names},
         segments=tuple([episode.segment for episode in each]),
+        drawn=None if drawn is None else np.array([drawn(name) for name in ids], dtype=np.bool_),
         texts_known=comparable,
         revealing=any(episode.told for episode in each),
     )
@@ -443,12 +450,13 @@ def _columns(
             first, last = (step - 1) * places, step * places - 1
             bought[row, first : last + 1] = True
             for place, call in sorted(episode.answers[step].items()):
-                key = _key(call._replace(candidate=place), comparable=comparable)
+                key = _key(call, comparable=comparable)
                 answer[row, first + place] = numbers.setdefault(key, len(numbers))
                 right[row, first + place] = math.nan if call.right is None else call.right
                 confidence[row, first + place] = call.confidence
             for call in episode.steps[step]:
-                node = first + own.get(call.source, call.candidate if call.candidate is not None else places - 1)
+                unplaced = 0 if call.answers else places - 1
+                node = first + own.get(call.source, unplaced if call.candidate is None else call.candidate)
                 unknown = call.cost is None or cost[row, node] < 0
                 cost[row, node] = -1 if unknown else cost[row, node] + (call.cost or 0)
             tokens = _total([call.tokens for call in episode.steps[step]])
@@ -583,26 +591,29 @@ def joined(reads: Sequence[Read]) -> Read:
         )
     if len({each.truth for each in facts}) > 1:
         raise UsageError("The data sets are compared with different references: choose one with --where dataset=NAME.")
-    nobody = (None,) * len(first.facts.callers)
-    log = table.joined([read.log for read in reads], ", ".join([read.log.name for read in reads]))
-    echoes = _names((model, name) for each in facts for model, names in each.echoes.items() for name in names)
-    spelled = _names((request, text) for each in facts for request, texts in each.spelled.items() for text in texts)
-    return Read(
-        log,
-        replace(
-            first.facts,
-            step_models=tuple([_only(names) for names in models]),
-            callers=first.facts.callers if len({each.callers for each in facts}) == 1 else nobody,
-            echoes=echoes,
-            kinds={request: kind for each in reversed(facts) for request, kind in each.kinds.items()},
-            spelled=spelled,
-            unjudged=sum(each.unjudged for each in facts),
-        ),
-        first.dropped,
+    together = replace(
+        first.facts,
+        step_models=tuple([_only(names) for names in models]),
+        callers=tuple([_only({*each}) for each in zip(*[each.callers for each in facts], strict=True)]),
+        echoes=_names((model, name) for each in facts for model, names in each.echoes.items() for name in names),
+        kinds={request: kind for each in reversed(facts) for request, kind in each.kinds.items()},
+        spelled=_names((name, text) for each in facts for name, texts in each.spelled.items() for text in texts),
+        reference=next((name for name in _REFERENCES if name in {each.reference for each in facts}), None),
+        unjudged=sum(each.unjudged for each in facts),
     )
+    # Of data sets with different references the guide's own counts: where it was not asked, it is unknown.
+    logs = [
+        read.log if read.facts.reference == together.reference else replace(read.log, reference=None) for read in reads
+    ]
+    log = table.joined(logs, ", ".join([log.name for log in logs]))
+    return Read(replace(log, nodes=_nodes(together)), together, first.dropped)
 
 
 # --- recorded baselines, and the reference among them ---
+
+
+_REFERENCES = (schema.GUIDE_ONLY, schema.LAST_ONLY)
+"""The walks that can be the reference; the first of them is used."""
 
 
 class _Outcome(NamedTuple):
@@ -634,10 +645,8 @@ def _baselines(
     single = horizon > 1 and all(len(episode.answers[step]) <= 1 for episode in each for step in episode.steps)
     if schema.GUIDE_ONLY not in listed and single:
         listed[schema.LAST_ONLY] = [_by_itself(episode, episode.horizon or horizon, first) for episode in each]
-    baselines = {name: _baseline(outcomes) for name, outcomes in listed.items()}
-    chosen = next(
-        (name for name in (schema.GUIDE_ONLY, schema.LAST_ONLY) if name in listed and baselines[name].known.any()), None
-    )
+    baselines = {name: _baseline(outcomes) for name, outcomes in listed.items() if any(outcomes)}
+    chosen = next((name for name in _REFERENCES if name in baselines), None)
     if chosen is None:
         return baselines, None, None
     way = baselines.pop(chosen)
@@ -670,24 +679,20 @@ def _walked(name: str, episode: _Episode, place: str, unjudged: bool, dropped: D
             ambiguous |= call.candidate is None and bool(given)
             first, keeps = given.get((call.step, call.candidate), (call, None))
             given[call.step, call.candidate] = first, call.kept if keeps is None else keeps
-    why = None if given or any(call.replied for call in calls) else "neither an answer nor a reply is recorded"
+    every = [call for call, _ in given.values()]
+    kept = [call for call, keeps in given.values() if keeps is not False]
     # The only answer of a walk was served, even if `kept` is null. If there are several answers, each needs a `kept`.
-    if given and (ambiguous or len(given) > 1):
-        if any(candidate is None for _, candidate in given):
-            why = "it has several answers, one of them with a null candidate"
-        elif any(keeps is None for _, keeps in given.values()):
-            why = "it has several answers, and kept is null for one of them"
-    if (
-        why is None
-        and not unjudged
-        and any(call.right is None and keeps is not False for call, keeps in given.values())
-    ):
-        why = "it is unknown whether its answer is right"
+    several = ambiguous or len(given) > 1
+    reasons = {
+        "neither an answer nor a reply is recorded": not given and not any(call.replied for call in calls),
+        "it has several answers, one of them with a null candidate": several and any(at is None for _, at in given),
+        "it has several answers, and kept is null for one of them": several and None in [k for _, k in given.values()],
+        "it is unknown whether its answer is right": not unjudged and any(call.right is None for call in kept),
+    }
+    why = next((reason for reason, applies in reasons.items() if applies), None)
     if why is not None:
         dropped.note(f"a walk {name!r} is left out of its episode: {why}", place)
         return None
-    kept = [call for call, keeps in given.values() if keeps is not False]
-    every = [call for call, _ in given.values()]
     return _outcome(kept, every, [call.cost for call in calls], max(call.step for call in calls))
 
 

@@ -93,7 +93,7 @@ def differing(new: Log, log: Log) -> list[str]:
 def unlike(new: Read, table: EpisodeTable) -> list[str]:
     """Return where a data set differs from its old table: columns, baselines, facts."""
     log, facts, found = new.log, new.facts, differing(new.log, bridged(table))
-    names = [name for name in table.walks if name != facts.reference]
+    names = [name for name, walk in table.walks.items() if walk.known.any() and name != facts.reference]
     found += [] if sorted(log.baselines) == sorted(names) else ["baselines"]
     pairs: list[tuple[Any, Any]]
     for name in log.baselines.keys() & table.walks.keys():
@@ -197,6 +197,9 @@ def test_a_matcher_judges_by_the_accepted_answers() -> None:
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_people_judge_the_outputs_that_differ(rate: float) -> None:
     rows = [each for k in range(60) for each in episode(k, call(k + 500 * (k % 3 == 0)), call(k))]
+    rows += [
+        {**each, "walk": "another", "step": 1, "kept": True} for each in rows if each["step"] == 1 and not each["walk"]
+    ]
     compared = compare(lambda: rows)
     pairs = [pair.id for pair in compared.pairs()]
     losses: dict[PairId, bool] = {pair: place % 3 == 0 for place, pair in enumerate(pairs) if place % 2}
@@ -275,6 +278,27 @@ def test_spoiled_rows_are_left_out_alike() -> None:
     assert left > 300
 
 
+def test_spoiled_rows_are_compared_with_the_reference_alike() -> None:
+    rng = np.random.default_rng(4)
+    compared = 0
+    for rows in filter(None, (spoiled(rng) for _ in range(60))):
+        audited = [{**each, "split": truth.AUDIT if each["episode_id"] < "q4" else None} for each in rows]
+        for given in (rows, audited):
+            ours, theirs = Dropped(), Dropped()
+            try:
+                wanted = truth.labelled_by_reference(lambda given=given: given)  # type: ignore[misc]
+            except UsageError:
+                with pytest.raises(UsageError):
+                    reading.labelled_by_reference(lambda given=given: given)  # type: ignore[misc]
+                continue
+            labelled = reading.labelled_by_reference(lambda given=given: given)  # type: ignore[misc]
+            assert list(labelled.rows(ours)) == list(wanted.rows(theirs))
+            assert counts(ours) == counts(theirs)
+            assert {*map(tuple, labelled.truths.values())} == {*map(tuple, wanted.truths.values())}
+            compared += 1
+    assert compared > 30
+
+
 def test_data_sets_of_one_cascade_are_joined() -> None:
     rows = [
         *LADDER,
@@ -284,6 +308,11 @@ def test_data_sets_of_one_cascade_are_joined() -> None:
     assert [name for name in differing(whole.log, bridged(tables)) if "ids" not in name] == []
     assert whole.facts.models == dict(tables.models)
     assert whole.log.baselines[BASE_ONLY].known.sum() == tables.walks[BASE_ONLY].known.sum()
+    other = [row("a", dataset="x", kept=True, walk=GUIDE_ONLY), *(row("a", step, dataset="x") for step in (1, 2))]
+    last = [row("b", step, dataset="y") for step in (1, 2)]
+    mixed = joined(reads_of([*other, *last]))
+    assert mixed.log.reference is not None
+    assert (mixed.facts.reference, mixed.log.reference.cost_nano_usd.tolist()) == (GUIDE_ONLY, [10, -1])
     with pytest.raises(UsageError, match="different cascades"):
         joined([*reads_of(LADDER), *reads_of(ROUNDS)])
     with pytest.raises(UsageError, match="no episode"):
