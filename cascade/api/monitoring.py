@@ -136,7 +136,9 @@ def _besides(found: Watch) -> list[str]:
     """Return the notices beside the result."""
     said = [f"{one}: it holds only for that cascade" for one in found.changed]
     if found.again:
-        said.append(f"{found.again} audits are of groups that were counted before: a group counts once")
+        said.append(
+            f"{found.again} audits are of groups of which another one counts: a group counts once, by a random question"
+        )
     if found.others:
         said.append(f"{found.others} episodes were not audited (split is not audit) and are left out")
     if found.missing:

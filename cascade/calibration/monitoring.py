@@ -2,7 +2,7 @@
 
 An audit is a question that was run to its last step and judged. Whether it was missed is decided at the threshold of
 its segment's certificate, as the policy serves it; each certificate has its own monitor. The questions of a group are
-not independent, so only the first of them counts. Audits of segments without a certificate are left out.
+not independent, so one of them counts, drawn by its name. Audits of segments without a certificate are left out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cascade.calibration.scores import taken as walked_by
 from cascade.conformal.arrays import Bools, Ints, hopeless
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.monitor import Monitor
+from cascade.conformal.split import one_of_each
 from cascade.episodes.rowcheck import instant
 from cascade.episodes.schema import has_failed
 from cascade.episodes.table import EpisodeTable
@@ -64,7 +65,7 @@ class Watch(NamedTuple):
         unanswered: audits that no step answers rightly.
         unanswered_before: the same for the calibration questions, and their number; None if not recorded.
         uncounted: audits of questions that the promise does not cover (`guarantees.base.Kind.counted`).
-        again: audits of a group that has already been counted.
+        again: audits of a group of which another one counts.
         missing: audits without a result: a call failed, or a step was of a kind that no calibration question had.
         uncovered: audits of segments without a certificate.
         odd: audits with a step that lacks an answer or a signal as some calibration questions did (`policies.scope`).
@@ -164,9 +165,9 @@ def watch(
     missed = _missed(sample, artifact.certificates, place)
     share, held = level / len(artifact.certificates), frozenset(artifact.questions)
     before = None if artifact.unanswered is None else (artifact.unanswered, max(len(held), artifact.unanswered))
-    first = _first_of_group(table, place, counted)
+    drawn = _drawn_of_groups(table, place, counted)
     watched = [
-        _watched(one, share, missed[first & (place == number)]) for number, one in enumerate(artifact.certificates)
+        _watched(one, share, missed[drawn & (place == number)]) for number, one in enumerate(artifact.certificates)
     ]
     return Watch(
         watched=tuple(watched),
@@ -178,7 +179,7 @@ def watch(
         unanswered=int(np.count_nonzero(hopeless(table.arrays))),
         unanswered_before=before,
         uncounted=int(np.count_nonzero(~counted & ~beyond)),
-        again=int(np.count_nonzero(counted & ~first)),
+        again=int(np.count_nonzero(counted & ~drawn)),
         changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
         missing=audits.failed + int(np.count_nonzero(beyond)),
         uncovered=int(np.count_nonzero(place < 0)),
@@ -211,14 +212,15 @@ def _audits_of(tables: Sequence[EpisodeTable], about: Mapping[tuple[str, str], L
     )
 
 
-def _first_of_group(table: EpisodeTable, place: Ints, counted: Bools) -> Bools:
-    """Return which rows are the first of their group that counts for their certificate: bool (n,)."""
-    seen, first = set[tuple[str, int]](), np.zeros(table.n, dtype=np.bool_)
-    for row in np.flatnonzero(counted).tolist():
-        key = table.groups[row], int(place[row])
-        first[row] = key not in seen
-        seen.add(key)
-    return first
+def _drawn_of_groups(table: EpisodeTable, place: Ints, counted: Bools) -> Bools:
+    """Return which rows count: bool (n,), one of each group for each certificate, drawn by its name as in calibration.
+
+    A certificate on groups speaks of a random question of each; the first one may be harder than the others.
+    """
+    rows, drawn = np.flatnonzero(counted), np.zeros(table.n, dtype=np.bool_)
+    keys = [(table.groups[row], int(place[row])) for row in rows.tolist()]
+    drawn[rows[one_of_each(keys, labels=[table.ids[row] for row in rows.tolist()])]] = True
+    return drawn
 
 
 def _check(certificates: Sequence[Certificate]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.fingerprint import shown
-from cascade.calibration.monitoring import Logged, logged, watch
+from cascade.calibration.monitoring import Logged, _drawn_of_groups, logged, watch
 from cascade.config import policy_section
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.tabulate import tables_from_rows
@@ -104,3 +104,12 @@ def test_without_a_certificate_there_is_nothing_to_watch() -> None:
     rows = hard_rows(5, [])
     with pytest.raises(UsageError, match="no certificate yet"):
         watch(PolicyArtifact({"kind": "threshold"}), POLICY, tables_from_rows(rows), logged(rows))
+
+
+def test_of_each_group_one_audit_counts_and_it_need_not_be_the_first() -> None:
+    table = log(400, groups=[f"user {row // 4}" for row in range(400)])
+    place, counted = np.zeros(400, dtype=np.int64), np.arange(400) % 4 < 3
+    drawn = _drawn_of_groups(table, place, counted)
+    assert not (drawn & ~counted).any()
+    assert drawn.reshape(100, 4).sum(axis=1).tolist() == [1] * 100
+    assert all(20 < many < 47 for many in drawn.reshape(100, 4)[:, :3].sum(axis=0))
