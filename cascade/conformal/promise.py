@@ -32,6 +32,7 @@ class Kind(ABC):
         kept: what is true of a request for which the promise is kept.
         lost: what is true of one that is lost.
         of_set: whether the promise is about the set of answers kept, not about the one served.
+        covers_all: whether it also speaks of requests of which the log lacks the reference's answer.
         reference_keeps_it: whether asking the reference alone loses nothing by definition.
         needs: "labels", "reference" or "judgements": what a log must have besides the answers.
     """
@@ -40,6 +41,7 @@ class Kind(ABC):
     kept: ClassVar[str]
     lost: ClassVar[str]
     of_set: ClassVar[bool] = False
+    covers_all: ClassVar[bool] = True
     reference_keeps_it: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("labels",)
 
@@ -102,6 +104,7 @@ class Regret(Kind):
     name = "regret"
     kept = "the answer served is right, or the reference is wrong too"
     lost = "the answer served is wrong, and the reference alone is right"
+    covers_all = False
     reference_keeps_it = True
     needs = ("labels", "reference")
 

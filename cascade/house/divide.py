@@ -58,7 +58,7 @@ def usable(log: Log, promise: Promise) -> Usable:
             f"{promise.kind} compares with the guide alone, and {log.name} has no answer of it: collect one with "
             "cascade collect, or promise error."
         )
-    known = ~np.isnan(single.reference.right) if promise.kind == "regret" else np.ones(single.n, dtype=np.bool_)
+    known = np.full(single.n, promise.rules.covers_all) | ~np.isnan(single.reference.right)
     return Usable(single.take(known), repeated, int(np.count_nonzero(~known)))
 
 

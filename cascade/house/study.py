@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.stats import t as student
 
 from cascade.conformal.certify import certify
 from cascade.conformal.path import UNITS, Point, reaches, strict_to_lenient
@@ -23,6 +22,7 @@ from cascade.house.divide import drawn, in_random_order, usable
 from cascade.house.fit import Fit, FitSettings, fit
 from cascade.house.policy import Policy
 from cascade.house.simple import Alone, Depth, named_policy
+from cascade.house.student import student_quantile
 from cascade.table import Bools, Floats, Log
 
 STRICTEST = Point(-np.inf)
@@ -385,5 +385,5 @@ def interval(values: Sequence[float], fitted_on: int, tested_on: int) -> Interva
     if many < 2 or fitted_on + tested_on < LEAST_GROUPS:
         return Interval(mean, None, None)
     spread = math.sqrt(float(np.var(values, ddof=1)) * (1 / many + tested_on / fitted_on))
-    half = float(student.ppf(0.975, many - 1)) * spread
+    half = student_quantile(0.975, many - 1) * spread
     return Interval(mean, mean - half, mean + half)
