@@ -90,12 +90,14 @@ def _value(log: Log, nodes: Sequence[int], name: str) -> Floats:
 
 
 def _so_far(log: Log, nodes: Sequence[int], name: str) -> Floats:
-    """Return the sum over the nodes, in their order; NaN if that of a node is unknown."""
+    """Return the sum over the nodes, in their order; NaN if that of a node is unknown, or shows what is right."""
     total = np.zeros(log.n)
     tokens = log.signals.get(TOKENS, np.full(log.answer.shape, np.nan))
     for node in nodes:
         cost = log.cost_nano_usd[:, node]
-        total = total + (tokens[:, node] if name == "tokens" else np.where(cost >= 0, cost, np.nan))
+        total = total + (
+            tokens[:, node] if name == "tokens" else np.where((cost >= 0) & (not log.revealing), cost, np.nan)
+        )
     return total
 
 

@@ -18,7 +18,7 @@ from cascade.episodes.schema import BASE_ONLY, FAILED, GUIDE_ONLY, TOLD, UNJUDGE
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import logs
-from cascade.house import reading
+from cascade.house import features, reading
 from cascade.house.bridge import log_of
 from cascade.house.rows import Read, joined, reads_of
 from cascade.house.simple import tie_of
@@ -422,6 +422,7 @@ def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_p
     assert read.log.revealing
     assert "reply_tokens" not in read.log.signals
     assert tie_of(read.log) is None
+    assert np.isnan(features.read(read.log, (0,), ("cost",))).all()
     assert read.log.cost_nano_usd.tolist() == [[10], [10]]
 
 
