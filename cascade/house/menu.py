@@ -7,7 +7,7 @@ level (`certify.spent`); what it leaves, which depends on the number of requests
 What learns comes last. Where a score says how good an answer is, it has a tenth of the level, which takes next to
 nothing from the simple tests; where only the length of a reply is known, half of it; where nothing is, all.
 
-Reference: `design/statistics.md`; the union bound.
+Reference: `design/path.md`; the union bound.
 """
 
 from __future__ import annotations

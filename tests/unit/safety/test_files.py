@@ -11,7 +11,7 @@ import pytest
 
 from cascade.config import load
 from cascade.errors import ConfigError
-from cascade.policies import artifact as files
+from cascade import files
 from cascade.policies.reading import read
 from cascade.safety import read_bounded
 
