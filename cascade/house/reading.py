@@ -16,7 +16,8 @@ from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
 from cascade.episodes.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
 from cascade.errors import UsageError
-from cascade.house.rows import Read, Row, Truth, reads_of
+from cascade.house.episode import Row
+from cascade.house.rows import Read, Truth, reads_of
 from cascade.matching import Comparator, default_of, get_comparator, get_matcher, judge_rows
 from cascade.matching.same import agreement
 from cascade.money import Price

@@ -10,25 +10,30 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cascade import table
 from cascade.episodes import schema
-from cascade.episodes.schema import Dropped, chat_of, replay_of
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
+from cascade.house.episode import (
+    DOUBLED,
+    Caller,
+    Episode,
+    LoggedCall,
+    Names,
+    Parents,
+    Row,
+    answer_name,
+    total_of,
+)
 from cascade.house.simple import TIE
-from cascade.matching.same import answer_key
-from cascade.policies.scope import PLAIN, UNSAID, Kind, kind_of
-from cascade.policies.views import asked_numbers
+from cascade.policies.scope import Kind
 from cascade.table import Baseline, Bools, Log, Node, Reference
 from cascade.types import ACT
-
-Row: TypeAlias = Mapping[str, Any]
-Names: TypeAlias = Mapping[str, tuple[str, ...]]
-Parents: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Truth(NamedTuple):
@@ -47,15 +52,6 @@ class Truth(NamedTuple):
     kind: str | None = None
     rate: float = 1.0
     cautions: tuple[str, ...] = ()
-
-
-class Caller(NamedTuple):
-    """A model that is asked in a step, in a role ("base", "guide", a rung, an offer); what for, where it is known."""
-
-    step: int
-    role: str
-    model: str
-    purpose: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,210 +109,6 @@ class Read(NamedTuple):
     dropped: Dropped
 
 
-# --- the rows of one episode ---
-
-
-class _Call(NamedTuple):
-    """One row without its texts.
-
-    `key` is equal for answers that are the same; None: the text is unknown. `hashed`: a hash stands for the text.
-    """
-
-    step: int
-    candidate: int | None
-    source: str
-    answers: bool
-    key: str | None
-    hashed: bool
-    right: bool | None
-    confidence: float
-    kept: bool | None
-    replied: bool
-    cost: int | None
-    tokens: int | None
-
-
-@dataclass(slots=True)
-class _Episode:
-    """The rows of one episode. The first row with a group decides it, and likewise for the other columns.
-
-    `told`: a model was told whether it was right. `answers` has for each step the call that answers in each place, if
-    the rows say it.
-    """
-
-    group: str | None = None
-    segment: str | None = None
-    request: str | None = None
-    spelled: str | None = None
-    features: Mapping[str, float] = field(default_factory=dict)
-    kind: Kind | None = None
-    told: bool = False
-    failed: bool = False
-    refused: frozenset[int] = frozenset()
-    horizon: int | None = None
-    steps: dict[int, list[_Call]] = field(default_factory=dict)
-    answers: dict[int, dict[int, _Call]] = field(default_factory=dict)
-    parents: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    signals: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    walks: dict[str, list[_Call]] = field(default_factory=lambda: defaultdict(list))
-    callers: set[Caller] = field(default_factory=set)
-    echoes: set[tuple[str, str]] = field(default_factory=set)
-
-    def add(self, row: Row) -> None:
-        """Add a row."""
-        self.group, self.segment = self.group or row["group"], self.segment or row["segment"]
-        text, context = row["question"], row["context"]
-        if text is not None and self.request is None:
-            self.request, self.spelled = schema.identity(text, context), schema.question_id(text, context)
-            self.features = {} if schema.is_hashed(text) else asked_numbers(text, context, chat_of(row))
-        if text is not None and self.kind is None:
-            self.kind = _kind(row)
-        if row["walk"] is not None:
-            self.walks[row["walk"]].append(_call(row))
-        elif row["step"] is not None and row["step"] >= 1:
-            self._add_step(row, _call(row), replay_of(row))
-
-    def _add_step(self, row: Row, call: _Call, replay: Row) -> None:
-        if row["horizon"] is not None:
-            self.horizon = max(self.horizon or 1, row["horizon"])
-        self.steps.setdefault(call.step, []).append(call)
-        if row.get("parents") is not None:
-            self.parents.setdefault(call.step, tuple(row["parents"]))
-        if row["model"]:
-            self.callers.add(Caller(call.step, call.source, row["model"], replay.get("purpose")))
-            if isinstance(replay.get(schema.ECHOED), str):
-                self.echoes.add((row["model"], replay[schema.ECHOED]))
-        self.told |= schema.is_told(row)
-        if replay.get(schema.FAILED):
-            self.failed, self.refused = True, self.refused | schema.refused_steps(row)
-        for signal, value in (row["signals"] or {}).items():
-            if isinstance(value, int | float):
-                self.signals[call.step].setdefault(signal, float(value))
-
-    def reads(self, step: int) -> tuple[int, ...]:
-        """Return the steps that a step reads; by default the step before."""
-        return self.parents.get(step, (step - 1,) if step > 1 else ())
-
-    @property
-    def may_leave_out(self) -> bool:
-        """Whether a policy may have left steps out: they are single calls, each with its parents on record."""
-        ladder = bool(self.callers) and all(caller.role == caller.model for caller in self.callers)
-        reads = [self.parents.get(step, () if ladder else None) for step in self.steps]
-        single = all(step in self.answers and len(self.answers[step]) <= 1 for step in self.steps)
-        return single and all(steps is not None and self.steps.keys() >= {*steps} for steps in reads)
-
-    def problem(self, name: str, *, unjudged: bool) -> str | None:
-        """Return why the episode cannot be judged, in words; None if it can. Refused calls are taken out: unknown.
-
-        With `unjudged`, an answer without truth is none: people judge a part of the answers.
-        """
-        self.answers = {step: placed for step, calls in self.steps.items() if (placed := _placed(calls)) is not None}
-        return self._failure() or self._disorder(name) or self._unjudged(unjudged=unjudged)
-
-    def _failure(self) -> str | None:
-        refused = self.refused & self.steps.keys()
-        stood_in = any(call.answers for step in refused for call in self.steps[step])  # another model
-        for step in refused:  # an agent's earlier calls
-            del self.steps[step]
-        lacks = not self.refused or stood_in or not self.steps or not self.may_leave_out
-        return "an episode in which the call of a model failed" if self.failed and lacks else None
-
-    def _disorder(self, name: str) -> str | None:
-        if name == self.spelled and any(_doubled(calls) for calls in self.steps.values()):
-            return _DOUBLED
-        if not self.steps:
-            return "an episode without a step"
-        if max(self.steps) > len(self.steps) and not self.may_leave_out:
-            return "an episode with a step missing in the middle"
-        if any(parent >= step for step in self.steps for parent in self.reads(step)):
-            return "an episode with a step that depends on itself or on a later step"
-        return None
-
-    def _unjudged(self, *, unjudged: bool) -> str | None:
-        for step, calls in self.steps.items():
-            if step not in self.answers:
-                return "an episode with a step of several answers, one of them with a null candidate"
-            if not self.answers[step] and not any(call.replied for call in calls):
-                return "an episode with a step without a recorded answer or reply"
-            if not unjudged and any(call.right is None for call in self.answers[step].values()):
-                return schema.UNJUDGED
-        return None
-
-
-_DOUBLED = "a question that is answered twice in one step: give each run its own episode_id"
-_ABOUT = frozenset({ACT, "judge", "verify"})
-"""The purposes of an agent's own calls, and of calls about an answer: their form is not the request's."""
-
-
-def _kind(row: Row) -> Kind | None:
-    """Return the kind of the request that a row answers; None if the log has no texts, or the row answers none.
-
-    A row that cascade did not log, as an importer makes one of a bare question, does not say what the model saw.
-    """
-    replay = replay_of(row)
-    if replay.get("purpose") in _ABOUT:
-        return None
-    if replay.get(schema.CHAT):
-        chat = chat_of(row)
-        return None if chat is None else kind_of(chat)
-    return PLAIN if "finish_reason" in replay else UNSAID
-
-
-def _call(row: Row) -> _Call:
-    answer, confidence = row["answer"], row["confidence"]
-    return _Call(
-        row["step"] or 1,
-        row["candidate"],
-        row["source"] or row["model"] or "",
-        schema.answers(row),
-        None if answer is None else answer_key(answer, chat_of(row)),
-        answer is not None and schema.is_hashed(answer),
-        row["correct"],
-        math.nan if confidence is None else confidence,
-        row["kept"],
-        schema.replied(row),
-        row["cost_nano_usd"],
-        row["output_tokens"],
-    )
-
-
-def _placed(calls: Iterable[_Call]) -> dict[int, _Call] | None:
-    """Return the call that answers in each place of a step: the first; None if the rows do not say who.
-
-    The only answer of a step needs no `candidate`.
-    """
-    placed: dict[int, _Call] = {}
-    loose = list[_Call]()
-    for call in calls:
-        if call.answers and call.candidate is None:
-            loose.append(call)
-        elif call.answers and call.candidate is not None:
-            placed.setdefault(call.candidate, call)
-    if loose:
-        return {0: loose[0]} if len(loose) == 1 and not placed else None
-    return placed
-
-
-def _doubled(calls: Iterable[_Call]) -> bool:
-    """Whether two rows of a step answer in one place, as where an id that is the question's own joins two runs."""
-    places = [call.candidate for call in calls if call.answers and call.candidate is not None]
-    return len(set(places)) < len(places)
-
-
-def _key(call: _Call, *, comparable: bool) -> Hashable:
-    """Return what distinguishes an answer. Without texts all right answers are one, and each wrong one differs."""
-    if call.key is not None:
-        return call.key
-    return True if call.right and not comparable else (call.step, call.candidate or 0)
-
-
-def _total(numbers: Iterable[int | None]) -> int | None:
-    """Return a sum; None if one of the numbers is unknown."""
-    each = list(numbers)
-    known = [number for number in each if number is not None]
-    return sum(known) if len(known) == len(each) else None
-
-
 # --- the episodes of one data set ---
 
 
@@ -343,7 +135,7 @@ def reads_of(
     >>> read.log.answer.tolist(), read.log.cost_nano_usd.tolist(), read.log.nodes[1].name
     ([[0, 0]], [[-1, -1]], 'step 2')
     """
-    episodes: dict[str, dict[str, _Episode]] = defaultdict(lambda: defaultdict(_Episode))
+    episodes: dict[str, dict[str, Episode]] = defaultdict(lambda: defaultdict(Episode))
     left_out, gold = Dropped() if dropped is None else dropped, False
     for row in rows:
         if row["walk"] != schema.CUT:  # that is money spent, and no part of an episode
@@ -361,7 +153,7 @@ def reads_of(
         listed = ["There is no episode to judge in this log."]
         if left_out.count:
             listed += [f"{left_out.describe()}."]
-            listed += [] if set(left_out.rows) == {_DOUBLED} else [_JUDGED if gold else _NO_GOLD]
+            listed += [] if set(left_out.rows) == {DOUBLED} else [_JUDGED if gold else _NO_GOLD]
         raise UsageError(" ".join(listed))
     return reads
 
@@ -370,10 +162,10 @@ _JUDGED = "A matcher judges them by the accepted answers that are logged (column
 _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact judges, or say which are right (correct)."
 
 
-def _whole(episodes: Mapping[str, _Episode], dropped: Dropped, *, unjudged: bool) -> dict[str, _Episode]:
+def _whole(episodes: Mapping[str, Episode], dropped: Dropped, *, unjudged: bool) -> dict[str, Episode]:
     """Return the episodes that can be judged and whose steps read the same as in the first of them; count the rest."""
     known: dict[int, tuple[int, ...]] = {}
-    whole = dict[str, _Episode]()
+    whole = dict[str, Episode]()
     for name, episode in episodes.items():
         why = episode.problem(name, unjudged=unjudged)
         reads = {step: episode.reads(step) for step in episode.steps}
@@ -388,7 +180,7 @@ def _whole(episodes: Mapping[str, _Episode], dropped: Dropped, *, unjudged: bool
 
 
 def _read(
-    dataset: str, episodes: Mapping[str, _Episode], dropped: Dropped, drawn: Callable[[str], bool] | None
+    dataset: str, episodes: Mapping[str, Episode], dropped: Dropped, drawn: Callable[[str], bool] | None
 ) -> tuple[Log, Facts]:
     each = list(episodes.values())
     ids = tuple([episode.request or name for name, episode in episodes.items()])
@@ -431,7 +223,7 @@ def _read(
 
 
 def _columns(
-    episodes: Sequence[_Episode], horizon: int, places: int, own: Mapping[str, int], *, comparable: bool
+    episodes: Sequence[Episode], horizon: int, places: int, own: Mapping[str, int], *, comparable: bool
 ) -> dict[str, Any]:
     """Return the columns of the nodes.
 
@@ -450,7 +242,7 @@ def _columns(
             first, last = (step - 1) * places, step * places - 1
             bought[row, first : last + 1] = True
             for place, call in sorted(episode.answers[step].items()):
-                key = _key(call, comparable=comparable)
+                key = answer_name(call, comparable=comparable)
                 answer[row, first + place] = numbers.setdefault(key, len(numbers))
                 right[row, first + place] = math.nan if call.right is None else call.right
                 confidence[row, first + place] = call.confidence
@@ -459,7 +251,7 @@ def _columns(
                 node = first + own.get(call.source, unplaced if call.candidate is None else call.candidate)
                 unknown = call.cost is None or cost[row, node] < 0
                 cost[row, node] = -1 if unknown else cost[row, node] + (call.cost or 0)
-            tokens = _total([call.tokens for call in episode.steps[step]])
+            tokens = total_of([call.tokens for call in episode.steps[step]])
             replies[row, last] = math.nan if told or tokens is None else tokens
             for name, value in episode.signals[step].items():
                 signals[name][row, last] = value
@@ -478,7 +270,7 @@ def _columns(
     }
 
 
-def _places(episodes: Sequence[_Episode]) -> tuple[int, dict[str, int]]:
+def _places(episodes: Sequence[Episode]) -> tuple[int, dict[str, int]]:
     """Give each source the same place in every step, and return how many places there are and the place of each source.
 
     So it is also where the base gave no answer and the guide's came first. Nothing is changed, and no source has a
@@ -500,7 +292,7 @@ def _places(episodes: Sequence[_Episode]) -> tuple[int, dict[str, int]]:
     return many, own
 
 
-def _answering(episodes: Iterable[_Episode]) -> Iterator[tuple[int, int, _Call]]:
+def _answering(episodes: Iterable[Episode]) -> Iterator[tuple[int, int, LoggedCall]]:
     """Yield each answer with its step and place."""
     for episode in episodes:
         for step in episode.steps:
@@ -508,7 +300,7 @@ def _answering(episodes: Iterable[_Episode]) -> Iterator[tuple[int, int, _Call]]
                 yield step, place, call
 
 
-def _comparable(episodes: Sequence[_Episode]) -> Bools:
+def _comparable(episodes: Sequence[Episode]) -> Bools:
     """Return whether each episode's answers can be compared by their numbers, bool (n,).
 
     They can in a data set in which half of the right answers and half of the wrong ones have a text; an answer without
@@ -546,7 +338,7 @@ def _only(values: Collection[_V]) -> _V | None:
     return next(iter(values)) if len(values) == 1 else None
 
 
-def _parents(episodes: Sequence[_Episode], steps: Iterable[int]) -> Parents | None:
+def _parents(episodes: Sequence[Episode], steps: Iterable[int]) -> Parents | None:
     """Return the steps that each step reads; None where the log does not say any."""
     if not any(episode.parents.keys() & episode.steps.keys() for episode in episodes):
         return None
@@ -628,7 +420,7 @@ class _Outcome(NamedTuple):
 
 
 def _baselines(
-    episodes: Mapping[str, _Episode], log: Log, dropped: Dropped
+    episodes: Mapping[str, Episode], log: Log, dropped: Dropped
 ) -> tuple[dict[str, Baseline], str | None, Reference | None]:
     """Return the baselines, and the reference with its name: the guide's own walk, else a ladder's last model.
 
@@ -667,12 +459,12 @@ def _ends_in(log: Log, way: Baseline) -> bool:
     return bool(rows.any() and same[rows].all())
 
 
-def _walked(name: str, episode: _Episode, place: str, unjudged: bool, dropped: Dropped) -> _Outcome | None:
+def _walked(name: str, episode: Episode, place: str, unjudged: bool, dropped: Dropped) -> _Outcome | None:
     """Return the result of a logged walk; None if there is none or its result is unknown, which is then counted."""
     calls = episode.walks.get(name)
     if calls is None:
         return None
-    given: dict[tuple[int, int | None], tuple[_Call, bool | None]] = {}
+    given: dict[tuple[int, int | None], tuple[LoggedCall, bool | None]] = {}
     ambiguous = False
     for call in calls:
         if call.answers:
@@ -696,7 +488,7 @@ def _walked(name: str, episode: _Episode, place: str, unjudged: bool, dropped: D
     return _outcome(kept, every, [call.cost for call in calls], max(call.step for call in calls))
 
 
-def _by_itself(episode: _Episode, step: int, first: Mapping[int, str | None]) -> _Outcome | None:
+def _by_itself(episode: Episode, step: int, first: Mapping[int, str | None]) -> _Outcome | None:
     """Return the result of the model in the first place of one step, asked alone and paid for its own calls only.
 
     None if that is not recorded. A model whose reply has no answer keeps nothing.
@@ -712,23 +504,25 @@ def _by_itself(episode: _Episode, step: int, first: Mapping[int, str | None]) ->
     return _outcome(answers, answers, [each.cost for each in own], 1)
 
 
-def _outcome(kept: Sequence[_Call], every: Sequence[_Call], costs: Iterable[int | None], length: int) -> _Outcome:
-    total, right = _total(costs), _served_right(kept or every)
-    size = len({_key(call, comparable=False) for call in kept})
+def _outcome(
+    kept: Sequence[LoggedCall], every: Sequence[LoggedCall], costs: Iterable[int | None], length: int
+) -> _Outcome:
+    total, right = total_of(costs), _served_right(kept or every)
+    size = len({answer_name(call, comparable=False) for call in kept})
     covered = any(call.right is True for call in kept)
     return _Outcome(covered, right, -1 if total is None else total, length, size, len(kept))
 
 
-def _served_right(calls: Sequence[_Call]) -> float:
+def _served_right(calls: Sequence[LoggedCall]) -> float:
     """Return whether the answer that would be served is right: the surest, then the most frequent, then the latest."""
-    groups: dict[Hashable, list[_Call]] = defaultdict(list)
+    groups: dict[Hashable, list[LoggedCall]] = defaultdict(list)
     for call in sorted(calls, key=lambda call: (call.step, -1 if call.candidate is None else call.candidate)):
-        groups[_key(call, comparable=False)].append(call)
+        groups[answer_name(call, comparable=False)].append(call)
 
-    def sure(call: _Call) -> float:
+    def sure(call: LoggedCall) -> float:
         return -1.0 if math.isnan(call.confidence) else call.confidence
 
-    def worth(group: list[_Call]) -> tuple[float, int, int]:
+    def worth(group: list[LoggedCall]) -> tuple[float, int, int]:
         return max(map(sure, group)), len(group), max(call.step for call in group)
 
     best = max(groups.values(), key=worth, default=None)
