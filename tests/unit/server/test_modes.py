@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import until
 
 from cascade.api.promoting import promote
 from cascade.budget.database import Database
@@ -181,7 +182,9 @@ async def test_a_rate_that_falls_cuts_no_conversation_short(tmp_path: Path) -> N
     modes = {**settings(tmp_path)["modes"], "per_day": 1}
     async with serving(tmp_path, Answers(), modes=modes) as client:
         await ask(client, "easy", **{"x-cascade-group": "a", "x-cascade-turn": "1"})
-        await settled(client)
+        await asyncio.to_thread(
+            until, lambda: state_of(tmp_path).rate is not None
+        )  # the server's own change comes last
         store = store_of(tmp_path)
         store.change("cascade", lambda one: replace(one, rate=0.0, rate_set_s=1e12))
         store.close()
