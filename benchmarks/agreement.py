@@ -32,7 +32,7 @@ import argparse
 import functools
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -43,13 +43,13 @@ from simple.opponents import Rows, Served, exact, mapie, serve
 
 from cascade.calibration.samples import one_a_group
 from cascade.calibration.scores import play, sample_of
-from cascade.conformal.arrays import Bools, Floats
+from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.schema import Dropped
 from cascade.episodes.table import AGREEMENT, EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference
-from cascade.evaluation.splits import Split, splits
+from cascade.evaluation.evaluate import numbered
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import Threshold
 from cascade.training.dividing import divided
@@ -227,6 +227,24 @@ def broken_line(pair: Pair, asked: Guarantee, found: Sequence[dict[str, Figures]
 
 # --- the loop over splits, which can go on where it stopped ---
 
+
+class Split(NamedTuple):
+    """The rows of each part, int64, disjoint, together all."""
+
+    train: Ints
+    calibration: Ints
+    test: Ints
+
+
+def splits(groups: Sequence[str], count: int, seed: int) -> Iterator[Split]:
+    """Yield random splits by `SHARES`; each group is in one part."""
+    member, many = numbered(groups), len(set(groups))
+    ends = round(SHARES[0] * many), round((SHARES[0] + SHARES[1]) * many)
+    for number in range(count):
+        part = np.searchsorted(ends, np.random.default_rng([seed, number]).permutation(many).argsort(), "right")[member]
+        yield Split(*(np.flatnonzero(part == which) for which in range(3)))
+
+
 Work = Callable[[EpisodeTable, Pair, Guarantee, int, Split], dict[str, Figures]]
 
 
@@ -258,7 +276,7 @@ def measured(tables: Tables, pair: Pair, asked: Guarantee, kept: Kept, given: ar
     """Return one line of what is printed."""
     work: Work = broken if given.resplits else split_of
     table = tables(pair, asked.kind)
-    drawn = enumerate(splits(table.groups, given.resplits or given.splits, given.resplits and 1, SHARES), 1)
+    drawn = enumerate(splits(table.groups, given.resplits or given.splits, given.resplits and 1), 1)
     found = [
         kept.get(
             f"{work.__name__} {pair.name} {asked.kind} {asked.alpha} {number}",

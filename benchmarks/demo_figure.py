@@ -6,7 +6,7 @@ The log is the one that ships with the package. The learned ladder is what `casc
 certified anew in each split, played on questions that it has not seen. The rounds in which the guide judges stop at the
 threshold of `cascade.demo`.
 
-Install what it needs, in the clone: pip install -c constraints.txt -e ".[report]"
+Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from __future__ import annotations
 import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.api.proving import fit_for
+from cascade.conformal.promise import Promise
 from cascade.demo.requests import JUDGING
 from cascade.evaluation.baselines import reference_of, walked
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
-from cascade.evaluation.proof.proving import Plan, prove
-from cascade.guarantees.base import Guarantee
+from cascade.house.bridge import log_of
+from cascade.house.study import SERVED, study
+from cascade.house.ways import Fitted
 from cascade.policies.threshold import ThresholdPolicy
 
-ALPHAS = (0.2, 0.15, 0.1, 0.05)
-DELTA = 0.1
+RISKS = (0.2, 0.15, 0.1, 0.05)
+CONFIDENCE = 0.9
 BLUE, GREY, RED = "#1f5fa8", "#6b6b6b", "#b4432f"
 
 
@@ -42,14 +42,12 @@ class Spot(NamedTuple):
 
 
 def learned(splits: int) -> dict[float, Spot]:
-    """Return where the certified ladders stand, by alpha: means over the splits' test questions."""
-    (table,) = open_log(DEMO_LADDER).tables
-    found = {}
-    for alpha in ALPHAS:
-        proof = prove(table, Guarantee("regret", alpha, DELTA), partial(fit_for, "auto"), Plan(splits))
-        saving = proof.policy.saving
-        if saving is not None and proof.refused < splits:
-            found[alpha] = Spot(1 - saving.mean, proof.policy.accuracy)
+    """Return where the certified ladders stand, by risk: means over the splits' test questions."""
+    log, found = log_of(*open_log(DEMO_LADDER).tables), {}
+    for risk in RISKS:
+        row = study(log, Promise("regret", risk, CONFIDENCE), [Fitted()], splits=splits).row(SERVED)
+        if row.cost_share is not None and row.refused < splits:
+            found[risk] = Spot(row.cost_share.mean, row.right)
     return found
 
 
@@ -105,8 +103,8 @@ def _labels(axes: Any, base: Spot, guide: Spot, rounds: Spot, ladders: dict[floa
     say(rounds, "base and guide in rounds:\nthe guide judges, up to 4 times", RED, 0, -26, "center")
     middle = Spot((base.cost + guide.cost) / 2, (base.right + guide.right) / 2)
     say(middle, "a coin between the two", GREY, 12, -8)
-    for alpha, spot in ladders.items():
-        say(spot, f"{alpha:.0%}", BLUE, *((9, -9, "left") if spot.cost > guide.cost else (-7, 8, "right")))
+    for risk, spot in ladders.items():
+        say(spot, f"{risk:.0%}", BLUE, *((9, -9, "left") if spot.cost > guide.cost else (-7, 8, "right")))
     told = "learned ladder, certified to be wrong where\nthe guide is right on at most this share:"
     say(next(iter(ladders.values())), told, BLUE, -28, 84, "center")
 
@@ -120,7 +118,7 @@ def main() -> None:
     ladders = learned(asked.splits)
     (base, guide), rounds = fixed(), judged()
     named = {"base alone": base, "guide alone": guide, "guide judges, <= 4 rounds": rounds}
-    named |= {f"learned ladder, alpha {alpha:g}": spot for alpha, spot in ladders.items()}
+    named |= {f"learned ladder, risk {risk:g}": spot for risk, spot in ladders.items()}
     for name, spot in named.items():
         print(f"{name:28} {spot.cost:5.2f} x guide  {spot.right:6.1%} right")
     draw(asked.out, ladders)

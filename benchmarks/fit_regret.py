@@ -33,8 +33,8 @@ from cascade.conformal.arrays import Ints
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
+from cascade.evaluation.evaluate import numbered
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.questions import reference_right
 from cascade.guarantees.served_answer import Error, Regret

@@ -23,7 +23,8 @@ from cascade.evaluation.logs import open_log
 from cascade.house.bridge import log_of
 from cascade.house.fit import FitSettings
 from cascade.house.simple import named_policy
-from cascade.house.study import Fitted, OneTest, Played, Way, study
+from cascade.house.study import study
+from cascade.house.ways import Fitted, OneTest, Played, Way
 from cascade.table import Log
 
 FILES = {

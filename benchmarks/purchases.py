@@ -60,14 +60,13 @@ from cascade.conformal.binomial import most_losses
 from cascade.engine import decide
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError
-from cascade.evaluation.by_hand import by_logistic
-from cascade.evaluation.evaluate import play_policy
+from cascade.evaluation.evaluate import numbered, play_policy
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.questions import reference_right
 from cascade.policies.base import Observation
 from cascade.strategies.base import NOTHING_BOUGHT
+from cascade.training.estimators import logistic, probabilities
 from cascade.training.fitting import fit_policy
 from cascade.training.objective import cost_at_loss, curve_of, prices_of
 from cascade.training.purchases import fit_purchases
@@ -137,8 +136,10 @@ def router(log: EpisodeTable, test: EpisodeTable, job: Job) -> Served:
     columns = [_asked(one) for one in (train, certify, test)]
     centre, spread = columns[0].mean(axis=0), columns[0].std(axis=0)
     scaled = [(one - centre) / np.where(spread > 0, spread, 1.0) for one in columns]
-    chance = by_logistic(scaled[0], train.arrays.correct[:, 0, 0])
-    held, shown = (_routed(part, -chance(one)) for part, one in zip((certify, test), scaled[1:], strict=True))
+    learned = logistic(scaled[0], train.arrays.correct[:, 0, 0].astype(np.float64), 10.0)
+    held, shown = (
+        _routed(part, -probabilities(learned.of(one))) for part, one in zip((certify, test), scaled[1:], strict=True)
+    )
     return serve(exact(held, job.alpha, DELTA), shown)
 
 

@@ -28,8 +28,8 @@ from cascade.calibration.samples import Doubt, doubt_of
 from cascade.conformal.arrays import Floats, Ints, levels
 from cascade.conformal.binomial import miss_log_pmf
 from cascade.conformal.split import calibrate, critical_kappa, pac_rank, split_rank
+from cascade.evaluation.baselines import all_kept
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.methods import Threshold
 
 SPLITS = 1_000
 DELTA = 0.1
@@ -157,9 +157,8 @@ def questions(source: Source, folder: Path) -> Questions:
     if doubt is None:  # no signal in this log: long questions go on
         signals = {**table.signals, "price": table.arrays.cost.astype(np.float64)}
         table, doubt = replace(table, signals=signals), Doubt("price", "price of the answer", lambda values: values)
-    scores = Threshold(doubt).prepare(table, table, alpha=0.1, seed=0).scores
-    assert scores is not None  # noqa: S101 - a threshold has a dial
-    return Questions(source.name, doubt.name, critical_kappa(table.arrays, levels(table.arrays, scores(table))))
+    kept = levels(table.arrays, all_kept(table, doubt.read(table)))
+    return Questions(source.name, doubt.name, critical_kappa(table.arrays, kept))
 
 
 def law_of_misses(n: int, m: int, k: int) -> Floats:

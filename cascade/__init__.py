@@ -26,14 +26,13 @@ from cascade._names import __version__, loaded_on_use
 if TYPE_CHECKING:
     from cascade.api.calibrating import calibrate
     from cascade.api.collecting import collect
-    from cascade.api.comparing import compare
     from cascade.api.evaluating import evaluate
     from cascade.api.fitting import NetworkOptions, fit
     from cascade.api.logs import open_log
     from cascade.api.monitoring import monitor
     from cascade.api.onboarding import onboard
     from cascade.api.policies import Policy
-    from cascade.api.proving import prove
+    from cascade.api.study import compare, prove
     from cascade.api.verifying import verify
     from cascade.chat import ChatRequest
     from cascade.config import CascadeConfig
@@ -57,14 +56,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.calibrating": "calibrate",
     "api.collecting": "collect",
-    "api.comparing": "compare",
     "api.evaluating": "evaluate",
     "api.fitting": "fit NetworkOptions",
     "api.logs": "open_log",
     "api.monitoring": "monitor",
     "api.onboarding": "onboard",
     "api.policies": "Policy",
-    "api.proving": "prove",
+    "api.study": "compare prove",
     "api.verifying": "verify",
     "chat": "ChatRequest",
     "config": "CascadeConfig",

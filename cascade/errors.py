@@ -145,7 +145,6 @@ EXTRAS: Mapping[str, str] = {
     "litellm": "litellm",
     "httptools": "server",
     "math-verify": "math",
-    "matplotlib": "report",
     "opentelemetry": "otel",
     "orjson": "server",
     "psycopg": "sql",

@@ -9,9 +9,9 @@ import cascade
 
 
 def main() -> None:
-    """Print the cost and coverage of the baselines, then of several thresholds."""
+    """Print what each way to answer costs and loses, then the coverage of several thresholds."""
     log = cascade.open_log("demo")
-    print(cascade.compare(log, alpha=0.1, splits=5))
+    print(cascade.compare(log, splits=5))
     for threshold in (0.1, 0.3, 0.6):
         found = cascade.evaluate(log, f"{{kind: threshold, threshold: {threshold}}}").datasets[0]
         low, high = found.intervals["coverage"]

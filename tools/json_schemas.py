@@ -26,7 +26,7 @@ TITLES = {
     "ask": "An answer, as cascade ask --json prints it",
     "calibrate": "A calibration, as cascade calibrate --json prints it; costs in USD a question",
     "collect": "A collected log, as cascade collect --json prints it",
-    "compare": "Ways to answer, compared, as cascade compare --json prints it; costs in USD a question",
+    "compare": "Ways to answer, compared, as cascade compare --json prints it; costs are shares of the reference's",
     "demo": "The demo, as cascade demo --json prints it",
     "doctor": "Findings, as cascade doctor --json prints them",
     "evaluate": "A policy on a log, as cascade evaluate --json prints it; costs in USD a question",
@@ -37,7 +37,7 @@ TITLES = {
     "promote": "A look, as cascade promote --json prints it; saving in USD a request",
     "promote-plan": "What the next look takes, as cascade promote --plan --json prints it",
     "prices": "Prices, as cascade prices --json prints them",
-    "prove": "What a cascade would save, as cascade prove --json prints it; costs in USD a question",
+    "prove": "What a cascade would save, as cascade prove --json prints it; costs are shares of the reference's",
     "verify": "The checks of a policy, as cascade verify --json prints them",
 }
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.evaluation.splits import Interval, corrected_interval, student_t_quantile
+from cascade.house.student import student_quantile
+from cascade.house.study import Interval, interval
 
 
 def ratio(costs: Floats, against: Floats, *, n_train: int, n_test: int) -> Interval:
@@ -24,7 +25,7 @@ def ratio(costs: Floats, against: Floats, *, n_train: int, n_test: int) -> Inter
     if np.isnan(costs).any() or np.isnan(against).any():
         return Interval(math.nan, None, None)
     found = float(costs.mean() / against.mean())
-    gap = corrected_interval(((costs - found * against) / against.mean()).tolist(), n_train=n_train, n_test=n_test)
+    gap = interval(((costs - found * against) / against.mean()).tolist(), n_train, n_test)
     if gap.low is None or gap.high is None:
         return Interval(found, None, None)
     return Interval(found, found + gap.low, found + gap.high)
@@ -46,7 +47,7 @@ def geometric_mean(ratios: Mapping[str, Sequence[float]]) -> Interval:
     mean = float(np.mean(logs))
     if len(logs) < 2:
         return Interval(math.exp(mean), None, None)
-    half = student_t_quantile(0.975, len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+    half = student_quantile(0.975, len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.evaluation.splits import Interval
+from cascade.house.study import Interval
 
 from .figures import geometric_mean, ratio, told
 from .opponents import CLAIRVOYANT, MIXTURE, TUNED

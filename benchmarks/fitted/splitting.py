@@ -9,7 +9,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Ints
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.splits import numbered
+from cascade.evaluation.evaluate import numbered
 
 TRAIN, CALIBRATION = 1_000, 200
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.evaluation.splits import student_t_quantile
+from cascade.house.student import student_quantile
 from published.marginals import MONEY_TOLERANCE
 
 from .contest import LIMIT, OSC, SAMPLED, THRESHOLD, Figures
@@ -57,7 +57,7 @@ class Mean(NamedTuple):
 
 @cache
 def _quantile(df: int) -> float:
-    return student_t_quantile(0.975, df)
+    return student_quantile(0.975, df)
 
 
 class Claim(NamedTuple):

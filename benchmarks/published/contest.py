@@ -23,8 +23,6 @@ from cascade.conformal.arrays import ScoreArrays, levels
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import Depth, Ready, Uala, played_at
-from cascade.evaluation.methods import Chance, Logged, Method, Threshold, calibrated
-from cascade.evaluation.network_methods import PolicyNetwork
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
@@ -35,6 +33,7 @@ from cascade.training.stages import FitTarget, step_cost
 from cascade.training.stopping import build, fit_net_benefit
 from published.worlds import WORLDS, simulate
 
+from .methods import Chance, Logged, Method, PolicyNetwork, Threshold, calibrated
 from .printed import (
     BASE_POLICY,
     CCPO,

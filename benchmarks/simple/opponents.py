@@ -26,7 +26,7 @@ from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.ltt import certified_points
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.splits import numbered
+from cascade.evaluation.evaluate import numbered
 from cascade.guarantees.questions import reference_right
 
 GRID = 400

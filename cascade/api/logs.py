@@ -64,6 +64,8 @@ def open_log(
     matcher: str | None = None,
     reference: str | None = None,
     models: Models = None,
+    reviews: Files = None,
+    label_rate: float | None = None,
     tell: Tell = warn,
 ) -> Log:
     """Read a log once, to pass it to several functions.
@@ -75,6 +77,9 @@ def open_log(
         reference: the model whose output counts as right, whatever the labels say: "guide", or a ladder's model. A log
             without labels is always read so.
         models: use only these models of the log, the cheapest first; the last is the reference.
+        reviews: files of reviews (`cascade review`): they decide what is right, and only the requests that were drawn
+            for review are read.
+        label_rate: use only the reviews drawn at this rate. By default all that were drawn.
         tell: is called with a sentence about rows that were left out.
 
     Raises:
@@ -83,7 +88,8 @@ def open_log(
     >>> open_log("demo").tables[0].n
     244
     """
-    return read_log(LogAsked(source, where, matcher, reference, models), tell)
+    asked = LogAsked(source, where, matcher, reference, models)
+    return read_judged(asked, ReviewOptions.of(reviews, label_rate), None, tell)
 
 
 def read_log(asked: LogAsked, tell: Tell) -> Log:

@@ -1,8 +1,7 @@
-"""Results of the public functions (`Result`), their notices (`Tell`), and how text, tables and pages are displayed.
+"""Results of the public functions (`Result`), their notices (`Tell`), and how text and tables are displayed.
 
 No text from a log, a model or a file can control a terminal. All output passes through `shown`: consoles, JSON and log
-lines. `plain` is for text inside markup, `plain_text` for one line of a `Text`. A table of figures fits a terminal; a
-page can be shown there and written as Markdown.
+lines. `plain` is for text inside markup, `plain_text` for one line of a `Text`. A table of figures fits a terminal.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from cascade.errors import CascadeError
-from cascade.text import markdown_table, plain_line
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -146,10 +144,6 @@ class Result(ABC):
         return console.export_html(inline_styles=True, code_format=block)
 
 
-_COMMAND_WIDTH = 72
-"""The longest line of a command; with its continuation mark it fits on a terminal of 80 columns."""
-
-
 _Line = TypeVar("_Line")
 
 # --- tables ---
@@ -233,109 +227,12 @@ def figures(
     return made
 
 
-# --- pages ---
-
-
-class Heading(NamedTuple):
-    """A heading of a page."""
-
-    said: str
-    level: int = 2
-
-
-class Said(NamedTuple):
-    """A paragraph; `strong` for the one sentence that decides."""
-
-    said: str
-    strong: bool = False
-
-
-class Listed(NamedTuple):
-    """A list of sentences, one per line."""
-
-    items: Sequence[str]
-
-
-class Command(NamedTuple):
-    """A command that runs as printed: its parts, each kept on one line, quoted for a shell."""
-
-    parts: Sequence[str]
-
-
-class Rows(NamedTuple):
-    """A table: the names of its columns except the first, and the rows."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-Block: TypeAlias = Heading | Said | Listed | Command | Rows
-
-
-# --- how it is shown ---
-
-
-def rendered(blocks: Iterator[Block]) -> RenderableType:
-    """Return a page for the terminal."""
-    return Group(*(part for block in blocks for part in _shown(block)))
-
-
-def _shown(block: Block) -> Iterator[RenderableType]:
-    if isinstance(block, Heading):
-        yield Text(plain_text(block.said), style="bold underline" if block.level == 2 else "bold")
-    elif isinstance(block, Said):
-        yield Text(plain_text(block.said), style="bold" if block.strong else "")
-        yield ""
-    elif isinstance(block, Listed):
-        yield listed(block.items)
-        yield ""
-    elif isinstance(block, Command):
-        yield Text(" \\\n  ".join(map(plain_text, _lines_of(block))), no_wrap=True, overflow="ignore")
-        yield ""
-    else:
-        yield table(block.heads, [[Text(plain_text(cell)) for cell in row] for row in block.rows])
-        yield ""
-
-
-def _lines_of(command: Command) -> list[str]:
-    """Return a command in lines that a shell reads as one, broken only between its parts.
-
-    >>> _lines_of(Command(["cascade fit", "log.jsonl", "--alpha 0.1"]))
-    ['cascade fit log.jsonl --alpha 0.1']
-    """
-    lines = [""]
-    for part in command.parts:
-        if lines[-1] and len(lines[-1]) + len(part) > _COMMAND_WIDTH:
-            lines.append(part)
-        else:
-            lines[-1] = f"{lines[-1]} {part}".strip()
-    return lines
-
-
 def listed(items: Iterable[str]) -> Table:
     """Return sentences as a list, one per line."""
     made = Table.grid(padding=(0, 1))
     for item in items:
         made.add_row("-", Text(plain_text(item)))
     return made
-
-
-def markdown(blocks: Iterator[Block]) -> str:
-    """Return a page as Markdown."""
-    return "\n\n".join(_written(block) for block in blocks) + "\n"
-
-
-def _written(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"{'#' * block.level} {plain_line(block.said)}"
-    if isinstance(block, Said):
-        return f"**{plain_line(block.said)}**" if block.strong else plain_line(block.said)
-    if isinstance(block, Listed):
-        return "\n".join(f"- {plain_line(item)}" for item in block.items)
-    if isinstance(block, Command):
-        return "\n".join(f"    {plain_text(line)}" for line in " \\\n  ".join(_lines_of(block)).splitlines())
-    rows = [[plain_line(cell) for cell in row] for row in block.rows]
-    return "\n".join(markdown_table([plain_line(head) for head in block.heads], rows, figures=True)).rstrip("\n")
 
 
 def per_thousand(usd: float | None) -> str:

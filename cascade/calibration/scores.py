@@ -507,13 +507,6 @@ def unpriced(table: EpisodeTable) -> int:
     return int(np.count_nonzero(~table.priced))
 
 
-def unpriced_said(table: EpisodeTable) -> Iterator[str]:
-    """Yield a note on how many questions `EpisodeTable.costed` leaves out because the log lacks one of their costs."""
-    many = unpriced(table)
-    if many and table.shows_cost:
-        yield f"{lacking_cost(many)}: all figures here leave them out and are of the other {table.n - many:,}."
-
-
 def priced_said(table: EpisodeTable) -> Iterator[str]:
     """Yield a note if figures in money are of some questions only, because the log lacks the costs of the others."""
     many = unpriced(table)

@@ -145,7 +145,7 @@ class Shown:
 
 _TOLD = frozenset({"tell", "show", "working"})
 """Parameters that a command fills in itself."""
-_MADE = {"plot": "drawn", "report": "written"}
+_MADE = {"report": "written"}
 """Parameters that name a file which the function makes, and how a line on stderr says so."""
 
 
@@ -333,8 +333,8 @@ PANELS = {
         "traces": "cli.traces:app",
     },
     "See what it saves": {
-        "prove": "api.proving:prove",
-        "compare": "api.comparing:compare",
+        "prove": "cli.study:prove",
+        "compare": "cli.study:compare",
         "evaluate": "api.evaluating:evaluate",
     },
     "Learn and certify": {
@@ -351,8 +351,6 @@ PANELS = {
 }
 """The module and the function of each command, by the panel of the help, in the order of the help."""
 _EXAMPLES = {
-    "prove": "cascade prove episodes.parquet --alpha 0.02 --alpha 0.05",
-    "compare": "cascade compare episodes.parquet --alpha 0.1 --plot cost.svg",
     "evaluate": 'cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"',
     "fit": "cascade fit episodes.parquet --alpha 0.1 -o policy",
     "calibrate": 'cascade calibrate episodes.parquet --policy "{kind: threshold, keep: both}" -o policy',
@@ -375,16 +373,11 @@ def _flags(name: str) -> Mapping[str, Flag]:
     if name == "calibrate":
         unchanged = "For a policy directory, the parts of its guarantee that are not given stay as they are."
         return {"guarantee": flag(help=f"{KIND} {unchanged}")}
-    if name not in {"fit", "prove"}:
+    if name != "fit":
         return {}
-    from cascade.training.portfolio import AUTO, METHODS, method_named, method_written
+    from cascade.training.portfolio import METHODS, method_named, method_written
 
     kinds = f"The kind of policy: {', '.join(map(method_written, METHODS))}."
-    if name == "prove":
-        from cascade.api.proving import FAST, MANY
-
-        many = f"By default {AUTO}, all but networks, up to {MANY:,} questions; beyond, {FAST}."
-        return {"splits": flag(min=2), "policy": flag(callback=method_named, help=f"{kinds} {many}")}
     chosen = "auto compares all but networks (--networks) and takes the simplest that does as well as the best."
     return {
         "output": flag(

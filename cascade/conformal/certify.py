@@ -69,7 +69,7 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     request is answered keeps any promise, and is returned only if none that answers passes.
     """
     level = promise.delta if level is None else level
-    most = _most_units(path.n, promise, level)
+    most = most_units(path.n, promise, level)
     passes = path.loss <= most
     count = int(np.argmin(np.append(passes, False)))
     if not count:
@@ -90,7 +90,7 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     )
 
 
-def _most_units(n: int, promise: Promise, level: float | None) -> int:
+def most_units(n: int, promise: Promise, level: float | None) -> int:
     """Return the most losses, in units, at which a point passes; −1: none does."""
     if promise.confidence is None:
         return math.floor(Fraction(repr(promise.risk)) * (n + 1) * UNITS) - UNITS

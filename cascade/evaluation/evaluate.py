@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,57 @@ from cascade.conformal.arrays import Bools, Floats, Ints, hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import walked
-from cascade.evaluation.methods import Means, means
-from cascade.evaluation.splits import CONFIDENCE, LEAST_QUESTIONS, numbered
 from cascade.guarantees.base import get
 from cascade.guarantees.questions import REFERENCES, reference_right
 from cascade.policies.artifact import PolicyArtifact, Threshold
 from cascade.policies.base import Policy
+
+CONFIDENCE = 0.95
+LEAST_QUESTIONS = 6
+"""With fewer independent questions there is no interval. Chance gives a difference of one sign on all of n questions
+with probability 2^(1 − n) (the exact two-sided sign test), which is below 5 % from n = 6 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Means over questions; None if a cost is unknown, or no question is solvable."""
+
+    coverage: float
+    covered_given_solvable: float | None
+    unsolvable: float
+    in_set: float
+    accuracy: float
+    cost_usd: float | None
+    avg_length: float
+    leaves: float
+    set_size: float
+
+
+def means(table: EpisodeTable, played: Played) -> Means:
+    """Return the means over a table's questions."""
+    solvable = table.arrays.solvable
+    return Means(
+        coverage=float(played.covered.mean()),
+        covered_given_solvable=float(played.in_set[solvable].mean()) if solvable.any() else None,
+        unsolvable=float(hopeless(table.arrays).mean()),
+        in_set=float(played.in_set.mean()),
+        accuracy=float(played.right.mean()),
+        cost_usd=float(played.cost[table.priced].mean()) / 1e9 if table.shows_cost else None,
+        avg_length=float(played.length.mean()),
+        leaves=float(played.leaves.mean()),
+        set_size=float(played.distinct.mean()),
+    )
+
+
+def numbered(groups: Sequence[str]) -> Ints:
+    """Return the number of each question's group, int64 (n,): groups are numbered by their names, in order.
+
+    >>> numbered(["b", "a", "b"]).tolist()
+    [1, 0, 1]
+    """
+    number = {name: place for place, name in enumerate(sorted(set(groups)))}
+    return np.fromiter((number[name] for name in groups), dtype=np.int64, count=len(groups))
+
 
 # --- How often a policy breaks its own promise on a log, and its cost compared with the reference's ---
 
@@ -179,7 +224,7 @@ def evaluate(
     Questions for which the log lacks a call that the policy makes are left out of every figure, and a note says so.
 
     The intervals are 95 % percentiles of a bootstrap over the groups: they show how the means would vary with other
-    questions of the same kind. There are none with fewer than `splits.LEAST_QUESTIONS` groups. Nothing is fitted here;
+    questions of the same kind. There are none with fewer than `LEAST_QUESTIONS` groups. Nothing is fitted here;
     a policy that was fitted on these questions looks better than it is.
     """
     check_fits(policy, table)

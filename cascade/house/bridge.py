@@ -9,7 +9,7 @@ import numpy as np
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.questions import ends_in_reference, has_reference, reference_walk
 from cascade.house.simple import TIE
-from cascade.table import Floats, Log, Node, Reference
+from cascade.table import Baseline, Floats, Log, Node, Reference
 
 
 def log_of(table: EpisodeTable) -> Log:
@@ -49,6 +49,7 @@ def log_of(table: EpisodeTable) -> Log:
         segments=table.segments,
         drawn=None if labels is None else labels.drawn,
         texts_known=table.texts_known,
+        baselines={name: _baseline(table, name) for name in table.walks if name != _reference_name(table)},
     )
     if TIE not in log.signals and not np.isnan(table.tokens).all():
         log = replace(log, signals={**log.signals, TIE: _at_last(table.tokens, places)})
@@ -60,6 +61,16 @@ def _at_last(values: Floats, places: int) -> Floats:
     spread = np.full((values.shape[0], values.shape[1] * places), np.nan)
     spread[:, places - 1 :: places] = values
     return spread
+
+
+def _reference_name(table: EpisodeTable) -> str | None:
+    return reference_walk(table) if has_reference(table) else None
+
+
+def _baseline(table: EpisodeTable, name: str) -> Baseline:
+    walk = table.walks[name]
+    cost = np.where(walk.known & table.priced, walk.cost, -1)
+    return Baseline(walk.known, walk.covered, walk.right.astype(np.float64), cost, walk.length, walk.distinct)
 
 
 def _reference(table: EpisodeTable) -> Reference:

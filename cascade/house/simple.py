@@ -102,7 +102,7 @@ class Random(Policy):
 
     def scores(self, log: Log) -> Scores:
         """Return hashes of seed, request and node as doubt."""
-        draws = [_drawn(f"{self.seed}|{name}|{at}") for name in log.ids for at in range(log.width)]
+        draws = [drawn_number(f"{self.seed}|{name}|{at}") for name in log.ids for at in range(log.width)]
         return Scores(ranked(np.array(draws).reshape(log.answer.shape)))
 
     def settings(self) -> dict[str, Any]:
@@ -110,7 +110,8 @@ class Random(Policy):
         return {"seed": self.seed}
 
 
-def _drawn(text: str) -> float:
+def drawn_number(text: str) -> float:
+    """Return a number between 0 and 1 that looks random and is the same for the same text."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:4]) / 2**32
 
 

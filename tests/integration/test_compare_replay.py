@@ -25,7 +25,6 @@ from cascade.episodes.schema import BASE_ONLY, request_digest
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import played_at
-from cascade.evaluation.compare import compare
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import uncertainty
@@ -205,12 +204,3 @@ def test_base_only_is_the_ladder_of_the_base_alone(logs: dict[str, Path]) -> Non
     rows = zip(logged.cost, logged.length, logged.leaves, logged.distinct, logged.right, logged.covered, strict=True)
     assert list(rows) == [told(answer, asked) for answer, asked in zip(answers, QUESTIONS, strict=True)]
     assert not all(answer.answers for answer in answers)
-
-
-def test_the_collected_log_compares(logs: dict[str, Path]) -> None:
-    found = compare(table_of(logs["rounds"]), count=3)
-    names = [row.policy for row in found.rows]
-    assert found.reference == "guide only"
-    assert {*BASELINES, BASE_ONLY, "UALA on verdict, tuned", "threshold on verdict, conformal"} < set(names)
-    assert all(row.questions is None for row in found.rows)
-    assert all(row.mean.cost_usd for row in found.rows)

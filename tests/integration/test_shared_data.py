@@ -12,14 +12,11 @@ import pytest
 from simulated import WORLDS, simulate
 
 import cascade
-from cascade.calibration.samples import doubt_of
-from cascade.conformal.arrays import hopeless, levels
-from cascade.conformal.frontier import frontier
+from cascade.collection.collector import BASELINES
+from cascade.conformal.promise import Promise
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.logs import Log
-from cascade.evaluation.methods import Threshold
 
 pytest.importorskip("pyarrow")
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"
@@ -28,7 +25,7 @@ LADDER = "qwen2.5-3b,phi-4-mini>gemini-1.5-pro"
 
 
 class Seen(NamedTuple):
-    """What `cascade compare --json` printed of a log, a document a data set, and the tables that it read."""
+    """What `cascade compare --json` prints of a log, a document a data set, and the tables that it read."""
 
     documents: dict[str, dict[str, Any]]
     tables: dict[str, EpisodeTable]
@@ -36,9 +33,10 @@ class Seen(NamedTuple):
 
 def seen(episodes: Path | Log, splits: int = 1) -> Seen:
     """Compare every way to answer on a log."""
-    found = cascade.compare(episodes, splits=splits, tell=lambda _: None)
-    documents = json.loads(json.dumps(found.to_dict()))["datasets"]
-    return Seen({one["dataset"]: one for one in documents}, {table.dataset: table for table in found.tables})
+    opened = episodes if isinstance(episodes, Log) else cascade.open_log(str(episodes), tell=lambda _: None)
+    found = cascade.compare(opened, Promise("coverage", 0.1), splits=splits, tell=lambda _: None)
+    documents = json.loads(json.dumps(found.to_dict(), allow_nan=False))["studies"]
+    return Seen({one["log"]: one for one in documents}, {table.dataset: table for table in opened.tables})
 
 
 @cache
@@ -69,17 +67,14 @@ def shares(table: EpisodeTable) -> tuple[float, ...]:
 
 def sane(document: dict[str, Any]) -> None:
     """Check what holds for every comparison."""
-    names = [row["policy"] for row in document["rows"]]
-    assert {"random", "all answers, depth 1"} <= set(names)
-    bound = document["rows"][-1]
-    assert bound["policy"] == CLAIRVOYANT
-    for row in document["rows"]:
-        assert 0 <= row["accuracy"] <= row["in_set"] + 1e-12 <= 1 + 2e-12
-        assert row["in_set"] <= row["coverage"] + 1e-12 <= 1 + 2e-12
-        assert row["set_size"] <= row["leaves"] + 1e-12
-        assert row["cost_usd"] is None or row["cost_usd"] >= 0
-        if row["matched_cost_usd"] is not None:
-            assert row["matched_cost_usd"] >= bound["matched_cost_usd"] * (1 - 1e-9)
+    assert document["ways"][-1]["name"] == "cascade fit"
+    for way in document["ways"]:
+        assert 0 <= way["right"] <= 1
+        assert 0 <= way["risk"] <= 1 - way["right"] + 1e-12 or way["name"] in {"reference alone", "random"}
+        assert way["cost_share"] is None or way["cost_share"]["mean"] >= 0
+        kept = way["risk"] <= 0.1 and way["name"] not in {BASE_ONLY, *BASELINES}
+        if document["bound"] is not None and kept and way["cost_share"] is not None:
+            assert way["cost_share"]["mean"] >= document["bound"] * (1 - 1e-9), way["name"]
 
 
 # Questions, and how often base, guide and some answer are right, as data/README.md has them.
@@ -182,34 +177,22 @@ def test_mmlu_pro_says_what_its_source_says_and_its_costs_are_not_known(tmp_path
     ladder = seen(cut("episodes_mmlu_pro", tmp_path / "ladder.parquet", pair=LADDER, rows=1_000))
     for document in (*found.documents.values(), *ladder.documents.values()):
         sane(document)
-        assert all(row["cost_usd"] is row["matched_cost_usd"] is None for row in document["rows"])
+        assert all(way["cost_share"] is None for way in document["ways"])
 
 
 @data
 @pytest.mark.long
 def test_a_self_check_that_tells_little_gains_little() -> None:
-    """At 0.9 of the questions: cost beside a coin between both depths. TruthfulQA is there as a negative control."""
-
-    def beside_a_coin(table: EpisodeTable) -> float:
-        doubt = doubt_of(table)
-        assert doubt is not None
-        scores = Threshold(doubt).prepare(table, table, 0.1, 0).scores
-        assert scores is not None
-        point = frontier(table.arrays, levels(table.arrays, scores(table))).matched(0.9)
-        right = np.logical_or.accumulate(table.arrays.correct.any(axis=2), axis=1) | hopeless(table.arrays)[:, None]
-        coin = float(np.interp(0.9, right.mean(axis=0), np.cumsum(table.arrays.cost.mean(axis=0))))
-        assert point is not None
-        return point.cost / coin
-
-    control = log("episodes_zell_truthfulqa").tables["zell_truthfulqa/llama-3b>gpt-4o"]
-    telling = log("episodes_zell_mmlu").tables["zell_mmlu/llama-3b>gpt-4o"]
-    assert 0.9 < beside_a_coin(control) <= 1.0
-    assert beside_a_coin(telling) < 0.8
+    """How well it tells right answers from wrong ones; TruthfulQA is there as a negative control."""
+    control = log("episodes_zell_truthfulqa").documents["zell_truthfulqa/llama-3b>gpt-4o"]
+    telling = log("episodes_zell_mmlu").documents["zell_mmlu/llama-3b>gpt-4o"]
+    assert control["why"]["auroc"] < 0.6
+    assert telling["why"]["auroc"] > 0.7
 
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
 def test_every_way_to_answer_runs_on_a_simulated_world(name: str) -> None:
     ((_, document),) = seen(Log((simulate(WORLDS[name], 400, seed=0),), lambda: iter(()))).documents.items()
     sane(document)
-    assert document["n"] == 400
-    assert {"UALA on verdict, tuned", "guide only", "LLM-exit, guide"} <= {row["policy"] for row in document["rows"]}
+    assert document["requests"] == 400
+    assert {"UALA, tuned", "reference alone", "LLM-exit, guide"} <= {way["name"] for way in document["ways"]}

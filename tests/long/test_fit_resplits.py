@@ -23,9 +23,8 @@ from cascade.conformal.arrays import ScoreArrays, StepArrays, levels, rollout
 from cascade.conformal.split import calibrate, covered_at, critical_kappa
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
-from cascade.evaluation.evaluate import play_policy
+from cascade.evaluation.evaluate import numbered, play_policy
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.questions import reference_right
 from cascade.training.fitting import fit_policy

@@ -32,7 +32,7 @@ def test_every_public_name_is_there() -> None:
 
 def test_a_function_of_the_package_is_no_module_after_its_room_was_imported() -> None:
     import cascade.collection
-    import cascade.evaluation.compare
+    import cascade.evaluation
 
     for name in ("collect", "compare", "evaluate", "prove", "fit", "calibrate", "verify", "monitor"):
         assert callable(getattr(cascade, name)), name
@@ -87,7 +87,7 @@ def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path: Path, caplog: p
 
 def test_an_open_log_takes_no_second_choice(log: Any) -> None:
     with pytest.raises(cascade.UsageError, match="open_log"):
-        cascade.compare(log, where={"split": "test"})
+        cascade.evaluate(log, "{kind: fixed}", where={"split": "test"})
 
 
 def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -> None:
@@ -99,12 +99,7 @@ def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -
     assert "<script>" not in named._repr_html_()
 
 
-def test_compare_prove_calibrate_and_monitor(log: Any, tmp_path: Path) -> None:
-    compared = cascade.compare(log, splits=2)
-    assert compared.to_dict()["datasets"][0]["rows"]
-    proof = cascade.prove(log, splits=2, policy="threshold", guarantee="coverage", alpha=[0.2, 0.1])
-    assert [one["guarantee"]["alpha"] for one in proof.to_dict()["cascades"][0]["proofs"]] == [0.2, 0.1]
-    assert proof.markdown().startswith("# What a cascade would save")
+def test_calibrate_and_monitor(log: Any, tmp_path: Path) -> None:
     calibrated = cascade.calibrate(
         log, "{kind: threshold, when: reply_logprob, keep: both}", output=tmp_path / "policy"
     )

@@ -13,12 +13,10 @@ from rich.console import RenderableType
 from typer.testing import CliRunner
 
 from cascade.api.calibrating import calibrate
-from cascade.api.comparing import compare
 from cascade.api.evaluating import evaluate
 from cascade.api.fitting import fit
 from cascade.api.monitoring import monitor
 from cascade.api.output import Result
-from cascade.api.proving import prove
 from cascade.api.verifying import verify
 from cascade.cli.main import command, flag
 from cascade.errors import CascadeError, NotCertifiedError
@@ -118,9 +116,7 @@ def test_a_result_with_an_error_is_printed_and_then_ends_the_command() -> None:
     assert (str(result.exception), '"sugar": "0.5"' in result.output) == ("burnt", True)
 
 
-@pytest.mark.parametrize(
-    "act", [calibrate, compare, evaluate, fit, monitor, prove, verify], ids=lambda act: act.__name__
-)
+@pytest.mark.parametrize("act", [calibrate, evaluate, fit, monitor, verify], ids=lambda act: act.__name__)
 def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any]) -> None:
     made = inspect.signature(command(act, "cascade")).parameters
     told = {"tell", "show", "working", "networks"}

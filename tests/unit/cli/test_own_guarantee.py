@@ -88,18 +88,11 @@ def _avoidable(log: Any, row: int, kappa: float) -> bool:
 
 
 @pytest.mark.usefixtures("installed")
-def test_it_is_fitted_proved_and_compared(cli: Cli) -> None:
+def test_it_is_fitted(cli: Cli) -> None:
     ran = cli("fit", LOG, *ASKED, "--policy", "threshold", "-o", "policy")
     assert ran.code == 0, ran.err
     assert read("policy").certificates[0].kind == "avoidable"
     assert "last model alone" in ran.out
-    proved = json.loads(cli("prove", LOG, *ASKED, "--policy", "threshold", "--splits", "2", "--json").out)
-    (proof,) = proved["cascades"][0]["proofs"]
-    assert proof["guarantee"]["kind"] == "avoidable"
-    ways = {one["name"]: one for one in (proof["reference"], *proof["others"])}
-    assert 0 < ways["base only"]["broken"] < 1 - ways["base only"]["accuracy"], "some of its errors nobody could avoid"
-    compared = cli("compare", LOG, "--splits", "2")
-    assert compared.code == 0, compared.err
 
 
 @pytest.mark.usefixtures("installed")

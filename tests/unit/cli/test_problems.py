@@ -1,4 +1,4 @@
-"""Everything that is wrong with a call of `fit` or `prove` is said at once, before anything is fitted."""
+"""Everything that is wrong with a call of `fit` is said at once, before anything is fitted."""
 
 from __future__ import annotations
 
@@ -97,17 +97,3 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fitted(
 ) -> None:
     monkeypatch.setattr("cascade.api.fitting.fit_policy", lambda *_, **__: pytest.fail("it was fitted"))
     refused(cli("fit", log, "-o", output))
-
-
-# --- prove ---
-
-
-def test_prove_lists_all_that_is_wrong(cli: Cli, log: str, tmp_path: Path) -> None:
-    (tmp_path / "garbage.jsonl").write_text("{]\n")
-    options = ["--alpha", "0", "--alpha", "nan", "--delta", "5", "--guarantee", "zzz", "--policy", "yyy"]
-    more = ["--against", "me", "--report", "no/where.md"]
-    said = refused(cli("prove", log, "nolog.jsonl", "garbage.jsonl", *options, *more))
-    for part in ("alpha is 0.0", "alpha is nan", "delta is 5", "'zzz'", "'yyy'", "not me", "nolog.jsonl", "garbage"):
-        assert part in said, part
-    assert "no such folder" in said
-    assert said.startswith("error: 9 problems")

@@ -1,210 +1,159 @@
-"""`cascade prove`: the page, its document, its report, and what it ends with."""
+"""`cascade prove` and `cascade compare`: what they read, print and end with."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import re
-import shlex
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cascade.api.proving import fit_for
-from cascade.evaluation.logs import open_log
-from cascade.evaluation.proof.proving import Plan, prove
-from cascade.guarantees.base import Guarantee
-from cascade.training.networks import trainer as networks
+import cascade
+from cascade.conformal.promise import Promise
+from cascade.episodes.files import write_rows
 from unit.cli.certified import Row, hard_rows
-from unit.cli.documents import document, words
+from unit.cli.documents import document
+from unit.evaluation.plain import row
 
 Cli = Callable[..., Any]
-Write = Callable[..., str]
-QUICK = ("--policy", "threshold", "--splits", "3")
+QUICK = ("--splits", "2")
 
 
 @pytest.fixture
-def log(written: Write) -> str:
-    """Return a log in which doubt tells exactly which half the first step, a tenth of the cost, answers rightly."""
-    return written(telling(240))
+def log(written: Callable[..., str]) -> str:
+    """Return a log of 90 questions."""
+    return written(hard_rows(90, range(0, 30, 2)))
 
 
-def telling(n: int, **columns: Any) -> list[Row]:
-    rows = hard_rows(n, range(n // 2, n), **columns)
-    for one in rows:
-        one["cost_nano_usd"] = 1_000_000 if one["step"] == 1 else 10_000_000
-        one["signals"] = {"p_yes": 0.9 if int(one["episode_id"][1:]) < n // 2 else 0.1}
-    return rows
+def ladder_rows(n: int, name: str = "made", *, labels: bool = True) -> list[Row]:
+    """Return questions that a cheap model answers rightly on two of three, and a dear one always."""
+    made = []
+    for k in range(n):
+        for step, (model, cost) in enumerate((("small", 1_000), ("large", 9_000)), 1):
+            right = step == 2 or k % 3 > 0
+            called = {"source": "answer", "model": model, "horizon": 2, "step": step, "cost_nano_usd": cost}
+            told = {"correct": right if labels else None, "answer": "it" if right else "no", "dataset": name}
+            signals = {"reply_mean_logprob": -0.05 if k % 3 > 0 else -0.9, "replay": {"purpose": "answer"}}
+            made.append(row(f"{name}{k}", question=f"{name} {k}?", signals=signals, **called, **told))
+    return made
 
 
-def test_the_document_is_what_the_library_found(cli: Cli, log: str) -> None:
-    found = document(cli("prove", log, *QUICK, "--seed", "2", "--json"))
-    (cascade,) = found["cascades"]
-    (proof,) = cascade["proofs"]
-    asked = Guarantee("regret", 0.05, 0.1)
-    known = prove(open_log(log).tables[0], asked, partial(fit_for, "threshold"), Plan(splits=3, seed=2))
-    assert known.policy.saving is not None
-    assert proof["policy"]["saving"] == known.policy.saving._asdict()
-    assert proof["guarantee"] == {"kind": "regret", "alpha": 0.05, "delta": 0.1}
-    assert proof["verdict"] == known.verdict == "saves"
-    assert proof["fitted"] == {"threshold on p_yes": 3}
-    assert (found["splits"], found["seed"]) == (3, 2)
-    assert cascade["log"] == log
+@pytest.mark.parametrize("command", ["prove", "compare"])
+@pytest.mark.parametrize(
+    ("options", "kind", "risk", "confidence"),
+    [
+        ((), "regret", 0.05, 0.9),
+        (("--risk", "0.2"), "regret", 0.2, 0.9),
+        (("--promise", "coverage"), "coverage", 0.1, None),
+        (("--promise", "coverage", "--confidence", "0.8"), "coverage", 0.1, 0.8),
+        (("--promise", "agreement", "--risk", "0.3", "--confidence", "0.95"), "agreement", 0.3, 0.95),
+        (("--reference", "large"), "agreement", 0.05, 0.9),
+    ],
+)
+def test_what_is_promised(
+    cli: Cli,
+    written: Callable[..., str],
+    command: str,
+    options: tuple[str, ...],
+    kind: str,
+    risk: float,
+    confidence: float | None,
+) -> None:
+    (found,) = document(cli(command, written(ladder_rows(60)), *QUICK, *options, "--json"))["studies"]
+    assert found["promise"] == {"kind": kind, "risk": risk, "confidence": confidence}
+    assert (found["requests"], found["splits"], found["ways"][-1]["name"]) == (60, 2, "cascade fit")
 
 
-def test_the_default_guarantee_follows_from_what_the_log_records(cli: Cli, log: str) -> None:
-    kinds = [
-        document(cli("prove", log, *QUICK, "--json", *more))["cascades"][0]["proofs"][0]["guarantee"]["kind"]
-        for more in ([], ["--against", "all"], ["--guarantee", "error", "--alpha", "0.2"])
-    ]
-    assert kinds == ["regret", "coverage", "error"]
+def test_without_labels_it_is_agreement(cli: Cli, written: Callable[..., str]) -> None:
+    (found,) = document(cli("prove", written(ladder_rows(60, labels=False)), *QUICK, "--json"))["studies"]
+    assert found["promise"]["kind"] == "agreement"
+    assert found["why"]["agree"] == pytest.approx(2 / 3)
 
 
-def next_command(page: str) -> list[str]:
-    """Return the words of the command that a page ends with, as a shell reads them."""
-    found = re.search(r"^cascade fit (?:.*\\\n)*.*$", page, re.MULTILINE)
-    assert found is not None, page
-    return shlex.split(found[0].replace("\\\n", ""))
+def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli: Cli, written: Callable[..., str]) -> None:
+    (found,) = document(cli("prove", written(ladder_rows(300)), "--splits", "5", "--json"))["studies"]
+    (fit,) = [way for way in found["ways"] if way["name"] == "cascade fit"]
+    assert found["verdict"] == "saves"
+    assert fit["saving"]["mean"] == pytest.approx(1 - (1 + 9 / 3) / 9, abs=0.1)  # it may give up 5 % of them too
+    assert (found["why"]["auroc"], found["why"]["asked_again"]) == (1.0, pytest.approx(1 / 9))
+    assert found["bound"] <= fit["cost_share"]["mean"]
+
+
+def test_five_lines_and_the_rest_on_request(cli: Cli, written: Callable[..., str]) -> None:
+    log = written(ladder_rows(300))
+    short, long = (cli("prove", log, *QUICK, *more).out.splitlines() for more in ((), ("--details",)))
+    assert len(short) == 5
+    assert long[:5] == short
+    assert len(long) > 20
+    command = f"cascade fit {log} --promise regret --risk 0.05 --confidence 0.9 -o policy"
+    assert short[-1].partition("Next: ")[2] == command
+    filtered = cli("prove", log, *QUICK, "--where", "dataset=made", "--models", "small,large").out.splitlines()[-1]
+    assert "--where dataset=made --models small,large --promise" in filtered
+    assert cli("compare", log, *QUICK).out.splitlines()[:5] == short
+
+
+def test_the_same_seed_prints_the_same_bytes_and_another_does_not(cli: Cli, log: str) -> None:
+    one, again, other = (cli("prove", log, *QUICK, "--seed", seed, "--json").out for seed in ("1", "1", "2"))
+    assert one == again
+    assert one != other
+
+
+def test_several_data_sets_are_studied_one_by_one(cli: Cli, written: Callable[..., str]) -> None:
+    path = written([*ladder_rows(40, "one"), *ladder_rows(60, "two")])
+    found = document(cli("prove", path, *QUICK, "--json"))["studies"]
+    assert [(each["log"], each["requests"]) for each in found] == [("one", 40), ("two", 60)]
+    (only,) = document(cli("prove", path, *QUICK, "--where", "dataset=two", "--json"))["studies"]
+    assert only == found[1]
+
+
+def test_a_report_is_written_beside_the_lines(cli: Cli, log: str, tmp_path: Path) -> None:
+    ran = cli("prove", log, *QUICK, "--report", "report.md")
+    page = (tmp_path / "report.md").read_text("utf-8")
+    assert (ran.code, page.count("\n## ")) == (0, 2)
+    assert all(line in page for line in ran.out.splitlines())
 
 
 @pytest.mark.parametrize(
-    "options",
+    "words",
     [
-        ["--policy", "threshold"],
-        ["--policy", "net_benefit", "--guarantee", "coverage", "--alpha", "0.05"],
-        ["--policy", "threshold", "--guarantee", "error", "--alpha", "0.2", "--delta", "0.3"],
-        ["--policy", "threshold", "--where", "dataset=two words", "--matcher", "exact"],
-        ["--guarantee", "coverage", "--alpha", "0.1", "--delta", "0.2"],
+        ("prove", "LOG", "--promise", "regrets"),
+        ("prove", "LOG", "--risk", "2"),
+        ("prove", "LOG", "--risk", "nan"),
+        ("prove", "LOG", "--confidence", "1.5"),
+        ("prove", "LOG", "--splits", "0"),
+        ("prove", "LOG", "--where", "split"),
+        ("prove", "LOG", "--matcher", "exacd"),
+        ("prove", "LOG", "--models", "small,huge"),
+        ("prove", "LOG", "--label-rate", "0.5"),
+        ("prove", "LOG", "--report", "no/where.md"),
+        ("prove", "nowhere.jsonl"),
+        ("prove", "ladder:nowhere"),
+        ("compare", "LOG", "--steps", "5"),
+        ("compare", "LOG", "--details"),
     ],
+    ids=" ".join,
 )
-def test_the_next_command_says_what_was_proved_and_runs_as_printed(
-    cli: Cli, written: Write, monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    log = written(telling(240, dataset="two words"), f"a log{' of many words' * 7}.jsonl")  # wider than the terminal
-    ran = cli("prove", log, "--splits", "4", *options)
-    command = next_command(ran.out)
-    assert command[:3] == ["cascade", "fit", log]
-    for option, value in itertools.pairwise(options):
-        if option.startswith("--"):
-            assert command[command.index(option) + 1] == value
-    fitted = cli(*command[1:], "--json")
-    assert fitted.code == 0, fitted.err
-    certificate = json.loads(fitted.out)["segments"][0]["certificate"]
-    proof = document(cli("prove", log, "--splits", "4", *options, "--json"))["cascades"][0]["proofs"][0]
-    assert proof["guarantee"] == {name: certificate[name] for name in ("kind", "alpha", "delta")}
+def test_what_cannot_be_is_2_and_prints_nothing(cli: Cli, log: str, tmp_path: Path, words: tuple[str, ...]) -> None:
+    ran = cli(*(log if word == "LOG" else word for word in words), *(() if "--splits" in words else QUICK))
+    assert (ran.code, ran.out) == (2, ""), ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-def test_the_method_is_reported_where_it_is_not_what_fit_does(
-    cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cascade.api.proving.FAST", "threshold")
-    many = ("prove", log, "--splits", "4", "--guarantee", "coverage", "--alpha", "0.1")
-    monkeypatch.setattr("cascade.api.proving.MANY", 239)
-    assert next_command(cli(*many).out)[-4:] == ["--policy", "threshold", "-o", "policy"]
-    monkeypatch.setattr("cascade.api.proving.MANY", 240)
-    assert "--policy" not in next_command(cli(*many).out)
-
-
-@pytest.mark.parametrize("width", [80, 130])
-def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    for more in ([], ["--guarantee", "coverage", "--alpha", "0.05", "--alpha", "0.1"]):
-        ran = cli("prove", Path(log).name, *QUICK, *more)
-        assert ran.code == 0, ran.err
-        assert max(map(len, ran.out.splitlines())) <= width
-
-
-def test_too_few_questions_are_no_error_but_an_answer(cli: Cli, written: Write) -> None:
-    ran = cli("prove", written(telling(40)), *QUICK)
-    assert ran.code == 0
-    assert "No saving is shown: in 3 of 3 splits this promise cannot be certified." in ran.out
-    ((said, fitted),) = re.findall(
-        r"\(cascade collect\): about ([\d,]+) in all would be enough with a probability of .*?, "
-        r"or ([\d,]+) for cascade fit, which keeps none to test",
-        words(ran.out),
-    )
-    assert 0.75 < int(fitted.replace(",", "")) / int(said.replace(",", "")) < 0.85  # a split tests on a fifth
-    assert words(ran.out).count("would be enough") == 1
-    enough = cli("prove", written(telling(int(said.replace(",", "")))), *QUICK)
-    assert "cannot be certified" not in enough.out
-
-
-def test_several_logs_each_with_its_cascades(cli: Cli, log: str, written: Write) -> None:
-    two = [*telling(120), *telling(120, about="word", dataset="words")]
-    other = written(two, "other.jsonl")
-    found = document(cli("prove", log, other, *QUICK, "--json"))
-    assert [(one["log"], one["dataset"]) for one in found["cascades"]] == [
-        (log, "made"),
-        (f"{other} --where dataset=made", "made"),
-        (f"{other} --where dataset=words", "words"),
-    ]
-    chosen = document(cli("prove", other, *QUICK, "--json", "--where", "dataset=words"))
-    assert [one["log"] for one in chosen["cascades"]] == [f"{other} --where dataset=words"]
-
-
-def test_a_cascade_without_a_result_does_not_hide_the_others(cli: Cli, log: str, written: Write) -> None:
-    alone = written(hard_rows(2, []), "two.jsonl")
-    ran = cli("prove", alone, log, *QUICK)
-    assert ran.code == 0
-    assert "Nothing can be said." in ran.out
-    assert "cannot be split into 3 parts" in words(ran.out)
-    assert "You can save" in ran.out
-    only = cli("prove", alone, *QUICK)
-    assert (only.code, only.out) == (2, "")
-    assert "cannot be split into 3 parts" in words(only.err)
-
-
-def test_the_report_is_the_page_as_markdown(cli: Cli, log: str, tmp_path: Path) -> None:
-    ran = cli("prove", log, *QUICK, "--report", "report.md", "--json")
-    headline = document(ran)["cascades"][0]["proofs"][0]["says"]
-    text = (tmp_path / "report.md").read_text()
-    assert f"**{headline}**".replace("[", "\\[").replace("]", "\\]") in text
-    assert "| certified policy |" in text
-    assert "### Why" in text
-    assert cli("prove", log, *QUICK, "--report", "no/where.md").code == 2
-
-
-def test_hostile_names_reach_neither_terminal_nor_report(cli: Cli, written: Write, tmp_path: Path) -> None:
-    rows = telling(120, dataset="[red]x\x1b[31m <img src=x> | a")
-    ran = cli("prove", written(rows), *QUICK, "--report", "report.md")
+def test_control_codes_of_a_log_reach_no_terminal_and_no_page(cli: Cli, tmp_path: Path) -> None:
+    write_rows(tmp_path / "log.jsonl", ladder_rows(30, "a\x1b[31m\u202e"))
+    ran = cli("compare", "log.jsonl", *QUICK, "--report", "report.md")
     assert ran.code == 0, ran.err
-    assert "\x1b" not in ran.out
-    assert "[red]x[31m <img src=x> | a" in ran.out
-    text = (tmp_path / "report.md").read_text()
-    assert "\\<img src=x\\> \\| a" in text
-    assert "\x1b" not in text
+    for text in (ran.out, ran.err, (tmp_path / "report.md").read_text("utf-8")):
+        assert not {"\x1b", "\u202e"} & set(text)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--guarantee", "regrt"], "did you mean regret"),
-        (["--alpha", "2"], "alpha is 2"),
-        (["--against", "base"], "--against is guide or all, not base"),
-        (["--splits", "1"], "--splits"),
-        (["--policy", "treshold"], "did you mean threshold"),
-        (["--policy", "cpo"], "--policy cpo cannot have a certificate"),
-        (["--policy", "cpo_online", "--alpha", "2"], "--policy cpo-online cannot have a certificate"),
-        (["--policy", "cp0"], "known: auto, ccpo, cpo-batch"),
-        (["--where", "step=1"], "cut episodes apart"),
-    ],
-)
-def test_what_cannot_be_asked_is_2(cli: Cli, log: str, options: list[str], said: str) -> None:
-    ran = cli("prove", log, "--splits", "3", *options)
-    assert ran.code == 2
-    assert said in words(ran.err)
-    assert ran.out == ""
-
-
-def test_a_network_without_torch_is_refused_before_anything_is_fitted(
-    cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(networks, "find_spec", lambda name: None)
-    ran = cli("prove", log, "--policy", "ccpo", "--alpha", "2")
-    assert (ran.code, ran.out) == (2, "")
-    assert "Training a policy network needs the package torch" in words(ran.err)
-    assert "alpha is 2" in words(ran.err)
+def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written: Callable[..., str]) -> None:
+    opened = cascade.open_log(written(ladder_rows(60)), where={"dataset": "made"}, tell=lambda _: None)
+    promise, told = Promise("error", 0.3, 0.9), list[str]()
+    found = cascade.prove(opened, promise, splits=2, tell=told.append)
+    assert (found.studies[0].promise, len(str(found).splitlines())) == (promise, 5)
+    assert "cascade fit LOG --promise error --risk 0.3 --confidence 0.9" in str(found)
+    assert str(cascade.compare(opened, promise, splits=2, tell=told.append)).startswith(str(found))
+    assert "<pre" in found._repr_html_()
+    with pytest.raises(cascade.UsageError, match="labels"):
+        cascade.prove(opened.compared(), promise, tell=told.append)

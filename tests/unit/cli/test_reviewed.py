@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cascade.api.proving import prove
+import cascade
+from cascade.api.study import default_promise
 from cascade.review.pairs import compare
 from cascade.review.reviews import Judgement, ReviewFile, Terms
 from unit.cli.conftest import Ran
@@ -43,23 +44,20 @@ def logged(folder: Path, rate: float = 1.0, ask: str = "regret") -> tuple[str, s
 
 
 def proved(log: str, reviews: str, **asked: Any) -> dict[str, Any]:
-    found = prove(log, reviews=reviews, splits=2, policy="threshold", **asked).to_dict()
-    (one,) = found["cascades"]
-    proof: dict[str, Any] = one["proofs"][0] | {"log": one["log"]}
-    return proof
+    opened = cascade.open_log(log, reviews=reviews, **asked)
+    found = cascade.prove(opened, default_promise(opened.tables[0], risk=0.3), splits=2).to_dict()
+    (one,) = found["studies"]
+    return dict(one)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_a_proof_counts_what_people_found_lost(tmp_path: Path, rate: float) -> None:
     log, reviews = logged(tmp_path, rate)
-    found = proved(log, reviews, alpha=0.3)
-    assert found["guarantee"]["kind"] == "regret"
-    base = next(one for one in found["others"] if one["length"] == 1)
-    assert base["broken"] == pytest.approx(DIFFERS * HARMS, abs=0.04)  # agreement alone would say 0.4
-    assert base["accuracy"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.04)
-    assert found["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.04)
-    assert "answered without loss" in found["says"]
-    assert f"--reviews {reviews}" in found["log"]
+    found = proved(log, reviews)
+    assert found["promise"]["kind"] == "regret"
+    base = next(way for way in found["ways"] if way["name"].endswith(" alone") and way["calls"] == 1 and way["risk"])
+    assert base["risk"] == pytest.approx(DIFFERS * HARMS, abs=0.05)  # agreement alone would say 0.4
+    assert found["why"]["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.05)
 
 
 def test_without_a_judgement_a_differing_output_is_lost(tmp_path: Path) -> None:
@@ -67,27 +65,27 @@ def test_without_a_judgement_a_differing_output_is_lost(tmp_path: Path) -> None:
     kept = Path(reviews).read_text("utf-8").splitlines(keepends=True)
     Path(reviews).write_text("".join(kept[:1]), "utf-8")
     told: list[str] = []
-    found = proved(log, reviews, alpha=0.3, tell=told.append)
-    assert found["first_right"] == pytest.approx(1 - DIFFERS, abs=0.05)
+    found = proved(log, reviews, tell=told.append)
+    base = next(way for way in found["ways"] if way["name"].endswith(" alone") and way["calls"] == 1 and way["risk"])
+    assert base["risk"] == pytest.approx(DIFFERS, abs=0.06)
     assert any("lack a judgement, which counts as a loss" in one for one in told)
 
 
 def test_what_was_not_asked_cannot_be_proved(cli: Cli, tmp_path: Path) -> None:
     log, reviews = logged(tmp_path, ask="preference")
-    ran = cli("prove", log, "--reviews", reviews, "--guarantee", "regret")
+    ran = cli("prove", log, "--reviews", reviews, "--promise", "regret")
     assert (ran.code, "needs right or wrong for both outputs" in ran.err) == (2, True)
     assert cli("prove", log, "--label-rate", "0.5").code == 2
-    assert proved(log, reviews)["guarantee"]["kind"] == "preference"
+    assert proved(log, reviews)["promise"]["kind"] == "preference"
 
 
 def test_compare_and_evaluate_read_what_was_drawn(cli: Cli, tmp_path: Path) -> None:
     log, reviews = logged(tmp_path, 0.5)
     ran = cli("compare", log, "--reviews", reviews, "--splits", "2", "--json")
     assert ran.code == 0, ran.err
-    (one,) = json.loads(ran.out)["datasets"]
-    assert one["n"] == pytest.approx(N / 2, abs=50)
-    base = next(row for row in one["rows"] if row["avg_length"] == 1)
-    assert base["accuracy"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
+    (one,) = json.loads(ran.out)["studies"]
+    assert one["requests"] == pytest.approx(N / 2, abs=50)
+    assert one["why"]["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
     ran = cli("evaluate", log, "--reviews", reviews, "--policy", "{kind: fixed, depth: 1}", "--json")
     assert ran.code == 0, ran.err
     (row,) = json.loads(ran.out)["datasets"][0]["rows"]

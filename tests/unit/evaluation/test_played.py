@@ -9,10 +9,10 @@ import pytest
 
 from cascade.calibration.scores import Played
 from cascade.conformal.arrays import ScoreArrays
-from cascade.episodes.table import EpisodeTable, Walk
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import played_at
-from cascade.evaluation.methods import Means, means, played_walk
+from cascade.evaluation.evaluate import Means, means
 from unit.evaluation.plain import Asked, Shown, batches, each, table_of
 
 RIGHT, WRONG = Shown(0, 0, True, None), Shown(1, 1, False, None)
@@ -63,14 +63,6 @@ def test_means_are_those_of_plain_python() -> None:
         assert found.unsolvable == pytest.approx(np.mean([one.complete and not one.solvable for one in questions]))
         assert found.covered_given_solvable == (pytest.approx(sum(solvable) / len(solvable)) if solvable else None)
         assert found.coverage == pytest.approx(found.in_set + found.unsolvable)  # what is kept, and what cannot be
-
-
-def test_a_walk_that_was_not_logged_is_a_miss_but_for_what_nobody_answers() -> None:
-    table = table_of([asked(RIGHT), asked(WRONG)], 1, 2)
-    none, zero = np.zeros(2, dtype=np.bool_), np.zeros(2, dtype=np.int64)
-    played = played_walk(table, Walk(none, none, none, zero, zero, zero, zero))
-    assert played.covered.tolist() == [0.0, 1.0]
-    assert played.in_set.tolist() == [0.0, 0.0]
 
 
 def test_chosen_questions_keep_their_figures() -> None:

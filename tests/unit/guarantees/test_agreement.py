@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -11,15 +10,11 @@ from cases import each
 from scipy.stats import binom
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
-from cascade.calibration.scores import sample_of
 from cascade.calibration.verifying import verify_held
 from cascade.conformal.arrays import StepArrays
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.baselines import reference_of
-from cascade.evaluation.proof.proving import Fit, Plan, prove
-from cascade.evaluation.proof.split_results import Measuring
 from cascade.factory import HeldPolicy
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import from_document, statement, to_document
@@ -140,44 +135,3 @@ def test_other_promises_are_refused_where_right_means_equal_and_this_one_where_i
     object.__setattr__(labelled, "truth", None)
     with pytest.raises(UsageError, match="--reference guide"):
         AGREEMENT.check_truth(labelled)
-
-
-@each("seed", range(10))
-def test_a_proof_counts_the_same_questions_as_lost_as_a_calibration(seed: int) -> None:
-    """Also those on which the reference gave nothing, or is not on record at all."""
-    rng = np.random.default_rng(seed)
-    n = 300
-    given, recorded = rng.random(n) > 0.1, rng.random(n) > 0.1
-    found = table(rng.random(n), rng.random(n) > 0.1, given & recorded)
-    found = replace(found, walks={LAST_ONLY: replace(found.walks[LAST_ONLY], known=recorded)})
-    policy = plain_threshold(found, "doubt", 1.0, AGREEMENT)
-    reference = reference_of(found)
-    measuring = Measuring(found, Guarantee("agreement", 0.3, 0.1), reference, reference)
-    assert measuring.of_way(reference).broken[recorded].sum() == 0
-    made = certified(found, 0.9, 0.1).artifact
-    for kappa in (-np.inf, -0.5, 0.2, 0.5, 0.8, np.inf):
-        one = replace(made.certificates[0], kappa=kappa)
-        lost = AGREEMENT.misses(one, sample_of(found, policy)).missed
-        did = measuring.of_policy(replace(made, certificates=(one,)).calibrated(policy))
-        assert np.array_equal(did.broken, lost)
-
-
-def test_a_proof_leaves_no_question_out_for_want_of_the_reference() -> None:
-    rng, n = np.random.default_rng(7), 400
-    given = np.arange(n) % 20 > 0
-    found = table(rng.random(n), np.ones(n, dtype=np.bool_), given)
-    found = replace(found, walks={LAST_ONLY: replace(found.walks[LAST_ONLY], known=given)})
-
-    def fit(one: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
-        del seed
-        policy = plain_threshold(one, "doubt", 1.0, AGREEMENT)
-        done = calibrate_policy([one], policy, {"kind": "learned"}, guarantee, today=TODAY)
-        return Fit(done.artifact.calibrated(policy), "threshold")
-
-    proof = prove(found, Guarantee("agreement", 0.1, 0.1), fit, Plan(splits=5))
-    assert (proof.n, proof.left_out, proof.refused) == (n, 0, 0)
-    assert proof.policy.broken == pytest.approx(0.05, abs=0.02)  # the cheap answer is served wherever there is none
-    assert proof.policy.saving is not None
-    assert proof.policy.saving.mean == pytest.approx(0.9)  # of the questions whose reference has a cost
-    assert proof.reference.broken == 0
-    assert any("no recorded output for 20 questions" in said for said in proof.unknown)

@@ -20,7 +20,8 @@ from cascade.house.fit import FitSettings, fit
 from cascade.house.menu import simple_members
 from cascade.house.policy import ranked
 from cascade.house.simple import COST, Alone, Threshold
-from cascade.house.study import Fitted, clairvoyant, study
+from cascade.house.study import clairvoyant, study
+from cascade.house.ways import Fitted
 from cascade.table import Log, Node, Reference
 
 REGRET = Promise("regret", 0.05, 0.9)
@@ -219,8 +220,7 @@ def test_no_policy_costs_less_than_the_bound() -> None:
 def test_a_study_prepares_on_one_side_and_counts_on_the_other() -> None:
     found = study(drawn_log(600), REGRET, splits=6)
     row = found.row("cascade fit")
-    assert found.rows[0].name == "the reference alone"
-    assert found.row("model 1 alone").cost_share == found.rows[0].cost_share
+    assert found.rows[0].name == "reference alone"
     assert row.cost_share is not None
     assert row.saving is not None
     assert row.saving.mean == pytest.approx(1 - row.cost_share.mean)

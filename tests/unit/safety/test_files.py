@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from cascade import files
 from cascade.config import load
 from cascade.errors import ConfigError
-from cascade import files
 from cascade.policies.reading import read
 from cascade.safety import read_bounded
 

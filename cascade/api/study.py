@@ -1,0 +1,203 @@
+"""`prove` and `compare`: what a cascade would save on a log, beside every other way to answer. No model is asked."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from os import fspath
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cascade.api.logs import LogAsked, LogGiven, read_log, tables_for, tell_questions
+from cascade.api.output import Result, Tell, shown, warn
+from cascade.conformal.promise import KINDS, Promise
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.evaluation.logs import Log
+from cascade.guarantees.questions import has_reference
+from cascade.house.bridge import log_of
+from cascade.house.networks import NetworkSettings
+from cascade.house.report import Report, of_study
+from cascade.house.study import Study, study
+from cascade.house.ways import ways
+
+RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
+"""The promise that is looked at where none is asked for: of one answer served, and of a set of answers."""
+Show: TypeAlias = Callable[[str, int, int], None]
+"""A callback for progress: the name of the task, the number of parts done, and the number of parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult(Result):
+    """What a cascade would save on a log, and what every other way costs.
+
+    Attributes:
+        studies: one for each data set of the log.
+        log: the log and the options that choose and judge its rows, as a command line has them.
+        compares: whether the ways are shown without being asked for.
+    """
+
+    studies: tuple[Study, ...]
+    log: str
+    compares: bool = False
+
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """A report for each study."""
+        return tuple([of_study(each, self._fits(each)) for each in self.studies])
+
+    def _fits(self, found: Study) -> str:
+        chosen = [f"--where {shlex.quote(f'dataset={found.log}')}"] if len(self.studies) > 1 else []
+        return " ".join(["cascade fit", self.log, *chosen, *promise_options(found.promise), "-o policy"])
+
+    def text(self, *, details: bool = False) -> str:
+        """Return it for a terminal: five lines for each data set, with `details` the tables too."""
+        several = len(self.studies) > 1
+        texts = [report.text(details=details or self.compares) for report in self.reports]
+        named = zip(self.studies, texts, strict=True)
+        return shown("\n\n".join(f"{each.log}\n{text}" if several else text for each, text in named))
+
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - a table is not cut
+        """Yield the printed result."""
+        yield Text(self.text(), no_wrap=True, overflow="ignore")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `--json`: a study for each data set."""
+        return {"studies": [dict(report.document) for report in self.reports]}
+
+    def markdown(self) -> str:
+        """Return it as a page."""
+        pages = zip(self.studies, self.reports, strict=True)
+        return shown("\n".join(f"# {each.log}\n\n{report.markdown()}" for each, report in pages))
+
+
+def prove(
+    log: LogGiven,
+    promise: Promise | None = None,
+    *,
+    splits: int = 20,
+    seed: int = 0,
+    report: str | Path | None = None,
+    show: Show = lambda _name, _done, _total: None,
+    tell: Tell = warn,
+) -> StudyResult:
+    """Estimate what a cascade would save on a log, at which promise, how sure that is, and what to do next.
+
+    `cascade fit` is repeated on random splits, and played on the requests left out. No key is needed.
+
+    Args:
+        log: a log, or its name; `open_log` takes what chooses or judges its rows.
+        promise: what is promised. By default `default_promise`.
+        splits: how many random splits.
+        seed: of the random draws.
+        report: also write the whole report, as Markdown.
+        show: is called with the progress.
+        tell: is called with each notice about the log.
+
+    Raises:
+        UsageError: the log allows no answer.
+
+    >>> found = prove("demo-ladder", Promise("regret", 0.1, 0.9), splits=2)
+    >>> found.studies[0].requests
+    244
+    """
+    return _studied(log, promise, None, splits, seed, report, show, tell)
+
+
+def compare(
+    log: LogGiven,
+    promise: Promise | None = None,
+    *,
+    splits: int = 20,
+    seed: int = 0,
+    networks: NetworkSettings | None = None,
+    report: str | Path | None = None,
+    show: Show = lambda _name, _done, _total: None,
+    tell: Tell = warn,
+) -> StudyResult:
+    """Compare every way to answer on the same random splits of a log.
+
+    Args:
+        log: a log, or its name; `open_log` takes what chooses or judges its rows.
+        promise: what is promised. By default `default_promise`.
+        splits: how many random splits.
+        seed: of the random draws.
+        networks: also train policy networks like this on each split; by far the slowest. Needs the extra train.
+        report: also write the whole report, as Markdown.
+        show: is called with the progress.
+        tell: is called with each notice about the log.
+
+    Raises:
+        UsageError: the log allows no answer.
+
+    >>> found = compare("demo", Promise("coverage", 0.1), splits=2)
+    >>> found.studies[0].rows[0].name
+    'reference alone'
+    """
+    found = _studied(log, promise, networks, splits, seed, report, show, tell)
+    return StudyResult(found.studies, found.log, compares=True)
+
+
+def _studied(
+    log: LogGiven,
+    promise: Promise | None,
+    networks: NetworkSettings | None,
+    splits: int,
+    seed: int,
+    report: str | Path | None,
+    show: Show,
+    tell: Tell,
+) -> StudyResult:
+    opened = read_log(LogAsked(log), tell)
+    if report is not None:
+        _check_report(Path(report))
+    tables = tables_for(opened, None if promise is None else promise.kind)
+    tell_questions(tables, tell, reference=True)
+    found = []
+    for table in tables:
+        asked, part = promise or default_promise(table), log_of(table)
+        others = None if networks is None else ways(part, asked, networks)
+        found.append(study(part, asked, others, splits=splits, seed=seed, show=show))
+        if "base" in table.sources and GUIDE_ONLY in table.walks:
+            tell(f"{table.dataset} can also be read as a ladder, without judging: put ladder: before the log's name")
+    result = StudyResult(tuple(found), "LOG" if isinstance(log, Log) else shlex.quote(fspath(log)))
+    if report is not None:
+        Path(report).write_text(result.markdown(), "utf-8")
+    return result
+
+
+def _check_report(path: Path) -> None:
+    """Refuse a report that cannot be written, before anything is computed."""
+    folder = path.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"--report {path} cannot be written: name a file in a folder where files can be written.")
+
+
+def default_promise(
+    table: EpisodeTable, kind: str | None = None, risk: float | None = None, confidence: float | None = None
+) -> Promise:
+    """Return a promise, with what is not given as follows.
+
+    Its kind is agreement where the reference's output is the truth, or what people were asked; regret where the log has
+    the reference's answers; else coverage. Of one answer served it is broken on 5 % of requests at most, with
+    confidence 90 %; a set lacks a right answer on 10 % on average.
+    """
+    truth = table.truth
+    if kind is None and truth is not None:
+        kind = truth.asked or "agreement"
+    kind = kind or ("regret" if has_reference(table) else "coverage")
+    of_set = kind in KINDS and KINDS[kind].of_set
+    risk = (SET_RISK if of_set else RISK) if risk is None else risk
+    return Promise(kind, risk, CONFIDENCE if confidence is None and not of_set else confidence)
+
+
+def promise_options(promise: Promise) -> list[str]:
+    """Return a promise as options of a command line."""
+    sure = [] if promise.confidence is None else [f"--confidence {promise.confidence:g}"]
+    return [f"--promise {promise.kind}", f"--risk {promise.risk:g}", *sure]

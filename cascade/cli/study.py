@@ -1,0 +1,125 @@
+"""`cascade prove` and `cascade compare`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cascade.api.logs import LogAsked, ReviewOptions, read_judged
+from cascade.api.output import plain
+from cascade.api.study import StudyResult, default_promise
+from cascade.api.study import compare as compare_ways
+from cascade.api.study import prove as prove_log
+from cascade.cli.main import Shown, notes, print_json, say
+from cascade.conformal.promise import KINDS, Promise
+from cascade.errors import UsageError
+from cascade.evaluation.logs import Log
+from cascade.house.networks import NetworkSettings
+
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="A log, demo, demo-ladder or demo-requests.")]
+Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS)}.")]
+Risk = Annotated[float | None, typer.Option(help="The share of requests that may break it.")]
+Confidence = Annotated[float | None, typer.Option(help="How sure that is; without: on average (coverage alone).")]
+Splits = Annotated[int, typer.Option(min=1, help="How many random splits.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the random draws.")]
+Details = Annotated[bool, typer.Option("--details", help="Print every way to answer, and why.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Page = Annotated[Path | None, typer.Option("--report", help="Also write the whole report, as Markdown.")]
+Columns = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
+Matcher = Annotated[str | None, typer.Option(help="Judge the answers again with this matcher.")]
+Reference = Annotated[str | None, typer.Option(help="Right is what equals this model's output: guide, or a model.")]
+Models = Annotated[str | None, typer.Option(help="CHEAP,DEAR: only these models; the last is the reference.")]
+Reviews = Annotated[list[Path] | None, typer.Option(help="A file of reviews decides what is right. Repeatable.")]
+LabelRate = Annotated[float | None, typer.Option(help="Only the reviews drawn at this rate.")]
+
+
+def prove(
+    log: LogName,
+    promise: Kind = None,
+    risk: Risk = None,
+    confidence: Confidence = None,
+    splits: Splits = 20,
+    seed: Seed = 0,
+    details: Details = False,
+    as_json: AsJson = False,
+    report: Page = None,
+    where: Columns = None,
+    matcher: Matcher = None,
+    reference: Reference = None,
+    models: Models = None,
+    reviews: Reviews = None,
+    label_rate: LabelRate = None,
+) -> None:
+    """Estimate what a cascade would save on a log, at which promise, how sure that is, and what to do next.
+
+    cascade fit is repeated on random splits, and played on the requests left out. No model is asked.
+
+    Example: cascade prove episodes.parquet --promise regret --risk 0.05 --confidence 0.9
+    """
+    asked = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
+    opened, wanted = _opened(*asked, promise, risk, confidence)
+    with Shown() as bar:
+        found = prove_log(opened, wanted, splits=splits, seed=seed, report=report, show=bar.tell, tell=say)
+    _print(found, *asked, details=details, as_json=as_json, report=report)
+
+
+def compare(
+    log: LogName,
+    promise: Kind = None,
+    risk: Risk = None,
+    confidence: Confidence = None,
+    splits: Splits = 20,
+    seed: Seed = 0,
+    networks: Annotated[bool, typer.Option("--networks", help="Also train CPO and CCPO; slow. Extra: train.")] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates of each network; fewer are quicker.")] = None,
+    as_json: AsJson = False,
+    report: Page = None,
+    where: Columns = None,
+    matcher: Matcher = None,
+    reference: Reference = None,
+    models: Models = None,
+    reviews: Reviews = None,
+    label_rate: LabelRate = None,
+) -> None:
+    """Compare every way to answer on the same random splits of a log. No model is asked.
+
+    Example: cascade compare episodes.parquet --promise coverage --risk 0.1
+    """
+    if steps is not None and not networks:
+        raise UsageError("--steps says how long networks are trained; give --networks too.")
+    trained = (NetworkSettings() if steps is None else NetworkSettings(steps=steps)) if networks else None
+    asked = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
+    opened, wanted = _opened(*asked, promise, risk, confidence)
+    with Shown() as bar:
+        options: dict[str, Any] = {"splits": splits, "seed": seed, "report": report, "networks": trained}
+        found = compare_ways(opened, wanted, **options, show=bar.tell, tell=say)
+    _print(found, *asked, details=True, as_json=as_json, report=report)
+
+
+def _opened(
+    log: LogAsked, reviews: ReviewOptions, kind: str | None, risk: float | None, confidence: float | None
+) -> tuple[Log, Promise | None]:
+    """Return the log, and what is promised; None where each data set has its own default."""
+    if kind is not None and kind not in KINDS:
+        Promise(kind)  # says what there is
+    opened = read_judged(log, reviews, kind, say)
+    if kind is None and risk is None and confidence is None:
+        return opened, None
+    return opened, default_promise(opened.tables[0], kind, risk, confidence)
+
+
+def _print(
+    found: StudyResult, log: LogAsked, reviews: ReviewOptions, *, details: bool, as_json: bool, report: Path | None
+) -> None:
+    written = [f"{option} {shlex.quote(value)}" for option, value in (*log.options, *reviews.options)]
+    named = replace(found, log=" ".join([shlex.quote(str(log.source)), *written]))
+    if as_json:
+        print_json(named.to_dict())
+    else:
+        typer.echo(named.text(details=details))
+    if report is not None:
+        notes().print(f"written: {plain(str(report))}", soft_wrap=True)
