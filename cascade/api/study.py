@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from os import fspath
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from rich.console import RenderableType
@@ -16,11 +15,10 @@ from rich.text import Text
 from cascade.api.logs import LogAsked, LogGiven, read_log, tables_for, tell_questions
 from cascade.api.output import Result, Tell, shown, warn
 from cascade.conformal.promise import KINDS, Promise
-from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.schema import GUIDE_ONLY, identity
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
-from cascade.guarantees.questions import has_reference
+from cascade.guarantees.questions import REFERENCES, has_reference
 from cascade.house.bridge import log_of
 from cascade.house.networks import NetworkSettings
 from cascade.house.report import Report, of_study
@@ -29,6 +27,9 @@ from cascade.house.ways import ways
 
 RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
 """The promise that is looked at where none is asked for: of one answer served, and of a set of answers."""
+_SHOWN = 34
+"""Characters of a text in a table."""
+Differences: TypeAlias = tuple[tuple[str, str, str], ...]
 Show: TypeAlias = Callable[[str, int, int], None]
 """A callback for progress: the name of the task, the number of parts done, and the number of parts."""
 
@@ -40,17 +41,20 @@ class StudyResult(Result):
     Attributes:
         studies: one for each data set of the log.
         log: the log and the options that choose and judge its rows, as a command line has them.
+        differences: for each study some requests whose first answer is not the reference's, with both answers.
         compares: whether the ways are shown without being asked for.
     """
 
     studies: tuple[Study, ...]
     log: str
+    differences: tuple[Differences, ...]
     compares: bool = False
 
     @property
     def reports(self) -> tuple[Report, ...]:
         """A report for each study."""
-        return tuple([of_study(each, self._fits(each)) for each in self.studies])
+        pairs = zip(self.studies, self.differences, strict=True)
+        return tuple([of_study(each, self._fits(each), differ) for each, differ in pairs])
 
     def _fits(self, found: Study) -> str:
         chosen = [f"--where {shlex.quote(f'dataset={found.log}')}"] if len(self.studies) > 1 else []
@@ -83,7 +87,6 @@ def prove(
     *,
     splits: int = 20,
     seed: int = 0,
-    report: str | Path | None = None,
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
 ) -> StudyResult:
@@ -96,7 +99,6 @@ def prove(
         promise: what is promised. By default `default_promise`.
         splits: how many random splits.
         seed: of the random draws.
-        report: also write the whole report, as Markdown.
         show: is called with the progress.
         tell: is called with each notice about the log.
 
@@ -107,7 +109,7 @@ def prove(
     >>> found.studies[0].requests
     244
     """
-    return _studied(log, promise, None, splits, seed, report, show, tell)
+    return _studied(log, promise, None, splits, seed, show, tell)
 
 
 def compare(
@@ -117,7 +119,6 @@ def compare(
     splits: int = 20,
     seed: int = 0,
     networks: NetworkSettings | None = None,
-    report: str | Path | None = None,
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
 ) -> StudyResult:
@@ -129,7 +130,6 @@ def compare(
         splits: how many random splits.
         seed: of the random draws.
         networks: also train policy networks like this on each split; by far the slowest. Needs the extra train.
-        report: also write the whole report, as Markdown.
         show: is called with the progress.
         tell: is called with each notice about the log.
 
@@ -140,8 +140,8 @@ def compare(
     >>> found.studies[0].rows[0].name
     'reference alone'
     """
-    found = _studied(log, promise, networks, splits, seed, report, show, tell)
-    return StudyResult(found.studies, found.log, compares=True)
+    found = _studied(log, promise, networks, splits, seed, show, tell)
+    return replace(found, compares=True)
 
 
 def _studied(
@@ -150,13 +150,10 @@ def _studied(
     networks: NetworkSettings | None,
     splits: int,
     seed: int,
-    report: str | Path | None,
     show: Show,
     tell: Tell,
 ) -> StudyResult:
     opened = read_log(LogAsked(log), tell)
-    if report is not None:
-        _check_report(Path(report))
     tables = tables_for(opened, None if promise is None else promise.kind)
     tell_questions(tables, tell, reference=True)
     found = []
@@ -166,17 +163,51 @@ def _studied(
         found.append(study(part, asked, others, splits=splits, seed=seed, show=show))
         if "base" in table.sources and GUIDE_ONLY in table.walks:
             tell(f"{table.dataset} can also be read as a ladder, without judging: put ladder: before the log's name")
-    result = StudyResult(tuple(found), "LOG" if isinstance(log, Log) else shlex.quote(fspath(log)))
-    if report is not None:
-        Path(report).write_text(result.markdown(), "utf-8")
-    return result
+    differences = tuple([_differences(opened, each.why.differ) for each in found])
+    return StudyResult(tuple(found), "LOG" if isinstance(log, Log) else shlex.quote(fspath(log)), differences)
 
 
-def _check_report(path: Path) -> None:
-    """Refuse a report that cannot be written, before anything is computed."""
-    folder = path.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"--report {path} cannot be written: name a file in a folder where files can be written.")
+def _differences(log: Log, names: Sequence[str]) -> Differences:
+    """Return requests with their first answer and the reference's; of rounds the base's and the guide's at once."""
+    texts: dict[str, tuple[str, list[tuple[bool, int, str]]]] = {name: ("", []) for name in names}
+    for row in log.rows() if names else ():
+        name = row["episode_id"] if row["question"] is None else identity(row["question"], row["context"])
+        if name in texts and row["answer"] is not None and row["walk"] in {None, *REFERENCES}:
+            answers = [*texts[name][1], (row["walk"] is not None, row["step"], row["answer"])]
+            texts[name] = row["question"] or name, answers
+    found = []
+    for question, answers in texts.values():
+        if len(answers) > 1:
+            first, at_once = min(answers, key=_place), [each for each in answers if each[:2] == (False, 1)]
+            pair = _fields(first[2], (at_once[1] if len(at_once) > 1 else max(answers, key=_place))[2])
+            found.append((_short(question), _short(pair[0]), _short(pair[1])))
+    return tuple(found)
+
+
+def _place(answer: tuple[bool, int, str]) -> tuple[bool, int]:
+    return answer[:2]
+
+
+def _fields(first: str, other: str) -> tuple[str, str]:
+    """Return two answers; of two JSON objects the fields that differ.
+
+    >>> _fields('{"team": "a", "id": 1}', '{"team": "b", "id": 1}')
+    ('team: a', 'team: b')
+    """
+    try:
+        one, two = json.loads(first), json.loads(other)
+    except ValueError:
+        return first, other
+    if not isinstance(one, dict) or not isinstance(two, dict):
+        return first, other
+    names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+    said = [", ".join(f"{name}: {each.get(name)}" for name in names) for each in (one, two)]
+    return said[0], said[1]
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else f"{flat[: _SHOWN - 1]}…"
 
 
 def default_promise(

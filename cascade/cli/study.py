@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -61,9 +62,9 @@ def prove(
     Example: cascade prove episodes.parquet --promise regret --risk 0.05 --confidence 0.9
     """
     asked = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
-    opened, wanted = _opened(*asked, promise, risk, confidence)
+    opened, wanted = _opened(*asked, promise, risk, confidence, report)
     with Shown() as bar:
-        found = prove_log(opened, wanted, splits=splits, seed=seed, report=report, show=bar.tell, tell=say)
+        found = prove_log(opened, wanted, splits=splits, seed=seed, show=bar.tell, tell=say)
     _print(found, *asked, details=details, as_json=as_json, report=report)
 
 
@@ -93,17 +94,31 @@ def compare(
         raise UsageError("--steps says how long networks are trained; give --networks too.")
     trained = (NetworkSettings() if steps is None else NetworkSettings(steps=steps)) if networks else None
     asked = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
-    opened, wanted = _opened(*asked, promise, risk, confidence)
+    opened, wanted = _opened(*asked, promise, risk, confidence, report)
     with Shown() as bar:
-        options: dict[str, Any] = {"splits": splits, "seed": seed, "report": report, "networks": trained}
+        options: dict[str, Any] = {"splits": splits, "seed": seed, "networks": trained}
         found = compare_ways(opened, wanted, **options, show=bar.tell, tell=say)
     _print(found, *asked, details=True, as_json=as_json, report=report)
 
 
 def _opened(
-    log: LogAsked, reviews: ReviewOptions, kind: str | None, risk: float | None, confidence: float | None
+    log: LogAsked,
+    reviews: ReviewOptions,
+    kind: str | None,
+    risk: float | None,
+    confidence: float | None,
+    report: Path | None,
 ) -> tuple[Log, Promise | None]:
-    """Return the log, and what is promised; None where each data set has its own default."""
+    """Return the log, and what is promised; None where each data set has its own default.
+
+    Before anything is computed it refuses a report that cannot be written.
+    """
+    if report is not None:
+        there, folder = report.is_dir(), report.parent
+        if there or not folder.is_dir() or not os.access(report if report.exists() else folder, os.W_OK):
+            raise UsageError(
+                f"--report {report} cannot be written: name a file in a folder where files can be written."
+            )
     if kind is not None and kind not in KINDS:
         Promise(kind)  # says what there is
     opened = read_judged(log, reviews, kind, say)
@@ -122,4 +137,5 @@ def _print(
     else:
         typer.echo(named.text(details=details))
     if report is not None:
+        report.write_text(named.markdown(), "utf-8")
         notes().print(f"written: {plain(str(report))}", soft_wrap=True)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cascade.conformal.promise import Promise
 from cascade.house.fit import Fit
 from cascade.house.menu import Tested
+from cascade.house.simple import LENGTH
 from cascade.house.study import SERVED, Interval, Row, Study
 from cascade.text import counted, percent
 
@@ -175,15 +176,21 @@ def _promise(promise: Promise) -> dict[str, Any]:
 # --- study ---
 
 
-def of_study(found: Study, command: str | None = None) -> Report:
+def of_study(found: Study, command: str | None = None, differences: Sequence[tuple[str, str, str]] = ()) -> Report:
     """Return the report of a study: what `fit` would save, beside every other way.
 
-    `command` fits the same on the whole log.
+    Args:
+        found: the study.
+        command: fits the same on the whole log.
+        differences: some requests whose first answer is not the reference's: the request and both answers.
     """
     row = found.row(SERVED)
     lines = [promise_line(found.promise), _study_saving(found, row), _tried(found), _kept(found, row)]
     next_line = f"Next: {_advice(found, command)}"
-    return Report((*lines, next_line), (_ways_table(found.rows), _why_table(found)), study_document(found))
+    tables = [_ways_table(found.rows), _why_table(found)]
+    if differences:
+        tables.append(Table("Where they differ", ("request", "first answer", "reference's"), tuple(differences)))
+    return Report((*lines, next_line), tuple(tables), study_document(found))
 
 
 def _study_saving(found: Study, row: Row) -> str:
@@ -229,7 +236,7 @@ def _advice(found: Study, command: str | None) -> str:
         return command or "fit it on all requests."
     if verdict == "unknown":
         return "log what calls cost (cost_nano_usd; in a wide table NAME_cost)."
-    if why.signal is None:
+    if why.signal is None or (why.signal == LENGTH and why.proves is None):
         price = "" if why.asked_again is None else f", for {_percent(why.asked_again)} of the reference's cost"
         return (
             "log a signal of doubt; there is no log-prob, verdict or self-check. Ask "
@@ -273,8 +280,8 @@ def _between(found: Interval | None) -> str:
 def _why_table(found: Study) -> Table:
     why = found.why
     right = [(f"{why.first} is right", why.first_right), ("the reference is right", why.reference_right)]
-    agree = "the first answer is the reference's" + f" (not: {', '.join(why.differ)} …)" * bool(why.differ)
-    rows = [(name, _percent(value)) for name, value in [*right, (agree, why.agree)] if value is not None]
+    shares = [*right, ("the first answer is the reference's", why.agree)]
+    rows = [(name, _percent(value)) for name, value in shares if value is not None]
     rows.append(("signal of doubt", why.signal or "none"))
     if why.auroc is not None:
         rows.append((f"{why.signal} tells right from wrong (AUROC; 0.5 is chance)", f"{why.auroc:.3f}"))

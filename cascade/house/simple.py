@@ -22,6 +22,8 @@ class Known(NamedTuple):
     name: str
 
 
+LENGTH = "length of the reply"
+"""What every log has that counts tokens: the weakest of the scores."""
 KNOWN = (
     Known("p_yes", -1.0, "verdict"),
     Known("reply_mean_logprob", -1.0, "log-prob"),
@@ -30,7 +32,7 @@ KNOWN = (
     Known("gate", -1.0, "gate"),
     Known("judge_share", -1.0, "judge's votes"),
     Known("answer_share", -1.0, "share of this answer"),
-    Known("reply_tokens", 1.0, "length of the reply"),
+    Known("reply_tokens", 1.0, LENGTH),
 )
 """The signals that name a score before a log is read, in the order of preference."""
 TIE, COST = "reply_tokens", "cost"
