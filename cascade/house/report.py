@@ -236,7 +236,7 @@ def _advice(found: Study, command: str | None) -> str:
         return command or "fit it on all requests."
     if verdict == "unknown":
         return "log what calls cost (cost_nano_usd; in a wide table NAME_cost)."
-    if why.signal is None or (why.signal == LENGTH and why.proves is None):
+    if why.signal in {None, LENGTH}:
         price = "" if why.asked_again is None else f", for {_percent(why.asked_again)} of the reference's cost"
         return (
             "log a signal of doubt; there is no log-prob, verdict or self-check. Ask "
