@@ -241,7 +241,7 @@ def _advice(found: Study, command: str | None) -> str:
         return (
             "log a signal of doubt; there is no log-prob, verdict or self-check. Ask "
             f"{why.first} alone once more with log-probs{price} (cascade collect REQUESTS -o NEW, with provider: "
-            "replay:LOG for the other models), or let a judge decide."
+            "replay:LOG for all, and one of its own for this model), or let a judge decide."
         )
     if why.proves is None:
         return f"another signal, another first model, or a higher risk: at this risk {why.signal} saves nothing here."
