@@ -1,14 +1,14 @@
 """The certifier: walk a path from its first point and stop before the first that the requests do not prove.
 
 With a confidence 1 − δ, a point passes if so few of n requests are lost that a rate of `risk` or more would give so few
-with probability δ at most (the exact binomial; for losses between 0 and 1 a bound for bounded losses). The points were
+with probability δ at most (the exact binomial). The points were
 put in order without these requests, so all that pass before the first failure hold at once: Pr[any breaks] ≤ δ.
 
 On average over calibrations, a point passes if (losses + 1) / (n + 1) ≤ risk (conformal risk control; for coverage this
 is split conformal prediction). The losses must not fall as the threshold rises.
 
 References: Angelopoulos et al., Learn then test (2021); Angelopoulos et al., Conformal risk control (2022); Vovk,
-Gammerman & Shafer (2005); Bates et al., Distribution-free risk-controlling prediction sets (2021), for bounded losses.
+Gammerman & Shafer (2005).
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
         promise: what is promised.
         level: the part of the promise's δ that this test may use, all of it by default; unused on average.
         midway: whether to set the threshold between two scores, so that a score that is rounded otherwise when it is
-            served decides alike.
+            served decides alike; only on a path of every threshold: between two others lie decisions that were not
+            tested.
 
     Guarantee: see the module. No point is proven if the path serves nothing at it but in name: a point at which no
     request is answered keeps any promise, and is returned only if none that answers passes.
@@ -76,7 +77,7 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
         return None
     at = count - 1
     point = path.points[at]
-    if midway:
+    if midway and path.every:
         point = Point(_between(path.points, at), point.bar)
     return Certified(
         point,

@@ -242,11 +242,17 @@ def loss_jumps(walks: Walks, at_stop: Floats) -> Jumps:
     return Jumps(units[:, 0], walks.reach[:, 1:], np.diff(units, axis=1))
 
 
+def hopeless(log: Log) -> Bools:
+    """Return which requests no call could answer rightly: complete, every answer judged, none of them right."""
+    unjudged = (log.answers & np.isnan(log.right)).any(axis=1)
+    return np.asarray(log.complete & ~unjudged & ~(log.right == 1).any(axis=1), dtype=np.bool_)
+
+
 def missed_jumps(walks: Walks) -> Jumps:
     """Return 1 for each request without a right answer among those kept, though a right one may exist."""
     right = walks.log.right == 1
     level = np.where(right, walks.keep, -np.inf).max(axis=1)
-    level[walks.log.complete & ~right.any(axis=1)] = np.inf
+    level[hopeless(walks.log)] = np.inf
     one = np.full(walks.log.n, UNITS, dtype=np.int64)
     return Jumps(one, level[:, None], -one[:, None])
 
@@ -271,6 +277,7 @@ class Path:
         loss: int64 (P,), the losses in `UNITS`.
         cost_nano_usd: int64 (P,), of the recorded costs.
         silent: int64 (P,), how many requests are served nothing.
+        every: whether every threshold at which a decision changes is a point, so that those between two decide alike.
     """
 
     n: int
@@ -278,6 +285,7 @@ class Path:
     loss: Ints
     cost_nano_usd: Ints
     silent: Ints
+    every: bool = False
 
     @property
     def losses(self) -> list[Fraction]:
@@ -301,7 +309,7 @@ def strict_to_lenient(walks: Walks, jumps: Jumps) -> Path:
     kappa = walks.thresholds
     nothing = np.zeros(kappa.size, dtype=np.int64)
     points = tuple(map(Point, kappa.tolist()))
-    return Path(walks.log.n, points, jumps.total(kappa), walks.cost.total(kappa), nothing)
+    return Path(walks.log.n, points, jumps.total(kappa), walks.cost.total(kappa), nothing, every=True)
 
 
 def along(walks: Walks, at_stop: Floats, points: tuple[Point, ...]) -> Path:

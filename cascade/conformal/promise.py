@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from cascade.checks import did_you_mean, share_problems
-from cascade.conformal.path import Jumps, Walks, loss_jumps, missed_jumps, stopped
+from cascade.conformal.path import Jumps, Walks, hopeless, loss_jumps, missed_jumps, stopped
 from cascade.errors import UsageError
 from cascade.table import Floats, Log
 
@@ -77,9 +77,8 @@ class Coverage(Kind):
 
     def loss(self, log: Log) -> Floats:
         """Return 1 until a right answer is bought, if there may be one."""
-        right = log.right == 1
-        hopeless = log.complete & ~right.any(axis=1)
-        return np.where(np.logical_or.accumulate(right, axis=1) | hopeless[:, None], 0.0, 1.0)
+        found = np.logical_or.accumulate(log.right == 1, axis=1)
+        return np.where(found | hopeless(log)[:, None], 0.0, 1.0)
 
     def jumps(self, walks: Walks) -> Jumps:
         """Return 1 above the highest threshold at which a right answer is kept."""

@@ -52,8 +52,8 @@ class Policy(ABC):
         return ()
 
     def walks(self, log: Log) -> Walks:
-        """Return its walks over a log of the whole plan."""
-        part = log if self.nodes is None else log.only(self.nodes)
+        """Return its walks over a log of the whole plan. A record ends before the first node that it lacks."""
+        part = log.only(range(log.width) if self.nodes is None else self.nodes)
         return walks(part, self.scores(part))
 
     def settings(self) -> dict[str, Any]:

@@ -244,3 +244,34 @@ def test_the_last_point_before_the_first_that_fails_is_certified(confidence: flo
     found = certify(path, Promise("coverage", 0.1, confidence))
     assert found is not None
     assert (found.index, float(found.losses), found.point.kappa) == (2, losses[2], 1.5)
+
+
+# --- promises that an attack has broken ---
+
+
+def test_on_an_ordered_path_the_point_that_was_tested_is_the_one_served() -> None:
+    """Depths of a ladder whose third model is bad: between two tested thresholds lies one that stops there."""
+    rng, n = np.random.default_rng(3), 1_000
+    log = replace(drawn_log(n, models=4), signals={})
+    right = (rng.random((n, 4)) < np.array([0.9, 0.97, 0.8, 0.99])).astype(float)
+    log = replace(log, right=right, reference=None, cost_nano_usd=np.broadcast_to(np.array([1, 5, 20, 90]), (n, 4)))
+    done = fit(log, Promise("error", 0.05, 0.9), FitSettings(policy="depth"))
+    stop = done.policy.walks(done.log).stop(done.certified[""].point.kappa)
+    assert float(done.certified[""].losses) == (1 - done.log.right[np.arange(done.log.n), stop]).sum()
+
+
+def test_a_record_ends_before_the_first_node_that_it_lacks() -> None:
+    log = drawn_log(200, models=3)
+    holes = log.bought.copy()
+    holes[::2, 1] = False
+    log = replace(log, bought=holes, answer=np.where(holes, log.answer, -1))
+    walked = Threshold("self_check", -1.0).walks(log)
+    assert (walked.reach[::2, 1:] == -np.inf).all()
+    assert not walked.log.complete[::2].any()
+
+
+def test_an_answer_that_nobody_judged_may_be_the_right_one() -> None:
+    log = drawn_log(100)
+    right = np.where(np.arange(2) == 1, np.nan, 0.0) * np.ones((100, 1))
+    walked = Threshold("self_check", -1.0).walks(replace(log, right=right))
+    assert (Promise("coverage", 0.1).rules.jumps(walked).at(np.inf) > 0).all()

@@ -46,7 +46,7 @@ def walk(log: Log, row: int, doubt: Floats, order: Ints, kappa: float) -> tuple[
 def loss(log: Log, row: int, bought: list[int], kind: str) -> float:
     right = log.right[row]
     if kind == "coverage":
-        hopeless = log.complete[row] and not (right == 1).any()
+        hopeless = log.complete[row] and (right[log.answer[row] >= 0] < 1).all()  # what was not judged may be right
         return float(not (hopeless or (right[bought] == 1).any()))
     served = next((node for node in reversed(bought) if log.answer[row, node] >= 0), None)
     wrong = 1.0 if served is None or np.isnan(right[served]) else 1.0 - right[served]
@@ -77,7 +77,7 @@ def test_a_right_answer_that_is_cut_off_or_never_bought_counts_as_missed() -> No
     doubt = np.full(log.answer.shape, -np.inf)
     walked = walks(log, Scores(doubt, order=np.broadcast_to([3, 0, 1, 2], log.answer.shape)))
     missed = KINDS["coverage"].jumps(walked).at(-np.inf)
-    may = (log.right == 1).any(axis=1) | ~log.complete
+    may = ((log.right == 1) | (np.isnan(log.right) & log.answers)).any(axis=1) | ~log.complete
     assert missed.tolist() == (np.where(may & (log.right[:, 3] != 1), UNITS, 0)).tolist()
 
 
