@@ -5,14 +5,14 @@
     orchestrator = Orchestrator.from_config("cascade.yaml")
     answer = orchestrator.ask("Which river runs through Vienna?")
 
-What the command line does, a function does: `collect`, `compare`, `evaluate`, `prove`, `fit`, `calibrate`, `verify`
-and `monitor` return objects that print as the command does.
+What the command line does, a function does: `collect`, `compare`, `evaluate`, `prove`, `fit`, `verify` and `monitor`
+return objects that print as the command does.
 
     import cascade
 
-    found = cascade.fit("episodes.parquet", guarantee="regret", alpha=0.05)
-    print(found)
-    found.save("policy")
+    done = cascade.fit("episodes.parquet", cascade.Promise("regret", risk=0.05, confidence=0.9))
+    print(done)
+    done.save("policy")
 
 Names are loaded when they are first used; importing the package runs nothing else.
 """
@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING
 from cascade._names import __version__, loaded_on_use
 
 if TYPE_CHECKING:
-    from cascade.api.calibrating import calibrate
     from cascade.api.collecting import collect
     from cascade.api.evaluating import evaluate
-    from cascade.api.fitting import NetworkOptions, fit
+    from cascade.api.fitting import fit
     from cascade.api.logs import open_log
     from cascade.api.monitoring import monitor
     from cascade.api.onboarding import onboard
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from cascade.api.verifying import verify
     from cascade.chat import ChatRequest
     from cascade.config import CascadeConfig
+    from cascade.conformal.promise import Promise
     from cascade.errors import (
         BatchError,
         BudgetExceededError,
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
         UsageError,
     )
     from cascade.guarantees.base import Guarantee
+    from cascade.house.fit import FitSettings
     from cascade.money import Price, PriceTable, Usage
     from cascade.orchestrator import Orchestrator
     from cascade.providers.fake import FakeProvider
     from cascade.types import Answer, Candidate, Certificate, Question, Step, TextDelta
 
 _HOMES = {
-    "api.calibrating": "calibrate",
     "api.collecting": "collect",
     "api.evaluating": "evaluate",
-    "api.fitting": "fit NetworkOptions",
+    "api.fitting": "fit",
     "api.logs": "open_log",
     "api.monitoring": "monitor",
     "api.onboarding": "onboard",
@@ -66,9 +66,11 @@ _HOMES = {
     "api.verifying": "verify",
     "chat": "ChatRequest",
     "config": "CascadeConfig",
+    "conformal.promise": "Promise",
     "errors": "BatchError BudgetExceededError CascadeError ConfigError "
     "MissingExtraError ModelFileError NotCertifiedError ProviderError UsageError",
     "guarantees.base": "Guarantee",
+    "house.fit": "FitSettings",
     "money": "Price PriceTable Usage",
     "orchestrator": "Orchestrator",
     "providers.fake": "FakeProvider",
@@ -86,15 +88,16 @@ __all__ = [
     "ChatRequest",
     "ConfigError",
     "FakeProvider",
+    "FitSettings",
     "Guarantee",
     "MissingExtraError",
     "ModelFileError",
-    "NetworkOptions",
     "NotCertifiedError",
     "Orchestrator",
     "Policy",
     "Price",
     "PriceTable",
+    "Promise",
     "ProviderError",
     "Question",
     "Step",
@@ -102,7 +105,6 @@ __all__ = [
     "Usage",
     "UsageError",
     "__version__",
-    "calibrate",
     "collect",
     "compare",
     "evaluate",

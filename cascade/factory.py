@@ -29,6 +29,8 @@ from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Standins, Strategy
 
 if TYPE_CHECKING:
+    from cascade.house.bridge_serving import Served
+    from cascade.house.live import Live
     from cascade.policies.artifact import PolicyArtifact
     from cascade.policies.levels import Levels
 
@@ -100,19 +102,18 @@ def certified_policy(config: CascadeConfig, directory: str) -> tuple[Policy, Pol
     Raises:
         ConfigError: as for `build_policy`.
     """
-    from cascade.house.directory import is_current  # numpy, which most configurations do not need
-
-    if is_current(directory):
-        from cascade.house.bridge_serving import in_service
-
-        return in_service(config, directory)
     held = fitting(config, read_policy(directory), directory)
     return held.deciding, held.artifact
 
 
 def fitting(config: CascadeConfig, held: HeldPolicy, directory: str) -> HeldPolicy:
     """Return a policy that was read from a directory. Raises ConfigError if it does not fit the strategy."""
-    problems = list(strategy_problems(config.model_copy(update={"policy": held.section})))
+    if held.live is None:
+        problems = list(strategy_problems(config.model_copy(update={"policy": held.section})))
+    else:
+        from cascade.house.bridge_serving import problems as unserved  # numpy, which most configurations do not need
+
+        problems = list(unserved(config, held.live))
     if problems:
         raise ConfigError(problems, directory)
     return held
@@ -123,17 +124,21 @@ class HeldPolicy(NamedTuple):
 
     Attributes:
         artifact: its contents.
-        section: the settings of its policy.
+        section: the settings of its policy; for format 1.0 the path of the directory.
         policy: the policy of these settings, at their threshold.
+        live: for format 1.0, the policy at its certified thresholds.
     """
 
     artifact: PolicyArtifact
     section: PolicyConfig
     policy: Policy
+    live: Live | None = None
 
     @property
     def deciding(self) -> Policy:
         """The policy for serving, at its certified thresholds if there are any."""
+        if self.live is not None:
+            return self.live
         return self.artifact.calibrated(self.policy) if self.artifact.certificates else self.policy
 
 
@@ -148,13 +153,24 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
         ConfigError: it cannot be read, was changed, or refers to another directory; or the numbers of a learned policy
             are not valid (`model_file.loads`).
     """
-    from cascade.policies.reading import read  # numpy, which most configurations do not need
+    from cascade.house.directory import PolicyDirectory, is_current  # numpy, which most configurations do not need
+    from cascade.policies.reading import read
 
+    if is_current(directory):
+        from cascade.house.bridge_serving import served
+
+        levels, each = served(PolicyDirectory.read(directory))
+        return _live(directory, each["" if levels is None else levels.default])
     found = read(directory, certificates=certificates)
     section = policy_section(found.policy, held=True)
     if isinstance(section, DirectoryConfig):
         raise ConfigError(["policy: a policy directory holds a policy, not the path of another"], str(directory))
     return HeldPolicy(found, section, section.read(found.files, str(directory)))
+
+
+def _live(directory: str | Path, served: Served) -> HeldPolicy:
+    section = DirectoryConfig(kind="directory", path=str(directory))
+    return HeldPolicy(served.artifact, section, served.live, served.live)
 
 
 class HeldLevels(NamedTuple):
@@ -175,8 +191,16 @@ def read_levels(directory: str | Path, *, certificates: bool = True) -> HeldLeve
         ConfigError: lists every problem of any level; or they are not the levels of one policy.
         MissingExtraError, ModelFileError: as `read_policy`.
     """
+    from cascade.house.directory import PolicyDirectory, is_current
     from cascade.policies import levels as file
 
+    if is_current(directory):
+        from cascade.house.bridge_serving import served
+
+        of_all, each = served(PolicyDirectory.read(directory))
+        return (
+            None if of_all is None else HeldLevels(of_all, {name: _live(directory, one) for name, one in each.items()})
+        )
     found = file.read(directory)
     if found is None:
         return None

@@ -18,7 +18,7 @@ from cascade.safety import read_bounded
 
 MOST_BYTES = 1 << 28
 """256 MiB, enough for the ids of ten million questions. A larger file is refused before it is read."""
-REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
+REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit)"
 
 
 def writable(directory: str | Path) -> None:

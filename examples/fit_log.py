@@ -1,4 +1,4 @@
-"""Learn a policy from a log, look at how it was chosen, check its certificate, and read the directory again.
+"""Learn a policy from a log, check its certificate, and read the directory again.
 
     python examples/fit_log.py
 
@@ -13,9 +13,9 @@ import cascade
 
 
 def main() -> None:
-    """Print the candidates, write the policy directory, and verify it."""
+    """Print what is promised, write the policy directory, and verify it."""
     log = cascade.open_log("demo-ladder")
-    found = cascade.fit(log, guarantee="coverage", alpha=0.1)
+    found = cascade.fit(log, cascade.Promise("coverage", 0.1))
     print(found.summary(width=100))
     with tempfile.TemporaryDirectory() as folder:
         found.save(f"{folder}/policy")

@@ -24,13 +24,12 @@ OPEN = frozenset({"made_for", "chat", "message", "schema"})
 """What a strategy or an application fills as it likes."""
 TITLES = {
     "ask": "An answer, as cascade ask --json prints it",
-    "calibrate": "A calibration, as cascade calibrate --json prints it; costs in USD a question",
     "collect": "A collected log, as cascade collect --json prints it",
     "compare": "Ways to answer, compared, as cascade compare --json prints it; costs are shares of the reference's",
     "demo": "The demo, as cascade demo --json prints it",
     "doctor": "Findings, as cascade doctor --json prints them",
     "evaluate": "A policy on a log, as cascade evaluate --json prints it; costs in USD a question",
-    "fit": "A fit, as cascade fit --json prints it; costs in USD a question",
+    "fit": "A fit, as cascade fit --json prints it; costs as shares of the reference's",
     "import": "An imported log, as cascade import --json prints it",
     "monitor": "What audits say, as cascade monitor --json prints it",
     "onboard": "A new model, probed, as cascade onboard --json prints it; costs as shares of the reference's",

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade import Orchestrator
+from cascade.cli.demo import fit_requests
 from cascade.config import load, modes_url
 from cascade.conformal.monitor import Monitor
 from cascade.demo import requests as demonstration
@@ -40,7 +41,6 @@ from cascade.episodes.store import Store, uuid7
 from cascade.modes.draws import is_drawn, look_level
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore, now_iso
-from cascade.policies.artifact import write
 from cascade.providers.replay import Replay
 from cascade.types import Answer
 
@@ -67,20 +67,19 @@ def configured(folder: Path) -> dict[str, Any]:
 
 async def fill(folder: Path, replay: Replay) -> None:
     """Fit, serve the log, and put each request on record, with its audit where one is drawn."""
-    fitted = demonstration.fit_requests(demo_config(*PAIR))
-    write(folder / "policy", fitted.artifact)
+    fitted = fit_requests(demo_config(*PAIR))
+    fitted.save(folder / "policy")
     settings = ladder_config(load(configured(folder)))
     config = settings.model_copy(update={"policy": load(configured(folder)).policy, "traces": None})
     asked = demonstration.demo_requests("log")
     begin = datetime.now(UTC) - timedelta(days=DAYS)
     modes = ModeStore.open(modes_url(load(configured(folder))) or "")
-    certificate = fitted.calibrated.segments[0].certificate
+    (certificate,) = fitted.certificates
     name, at = "shop-mail", now_iso()
     modes.begin(name)
     number = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), 0.1, lambda *_: None).look
-    found = fitted.calibrated.segments[0].found
-    page = {"certifying_conversations": certificate.n, "losses": found.misses}
-    held = InForce(certificate.calibration_id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
+    page = {"certifying_conversations": certificate.n, "losses": certificate.losses}
+    held = InForce(certificate.id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
     monitor = Monitor.start(alpha=ALPHA, delta=DELTA)
     modes.close_look(name, number, page, {}, lambda one: one.promoted(held, monitor, "tools/pages_demo.py", at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:

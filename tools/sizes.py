@@ -182,7 +182,7 @@ files = set()
 def profile(frame, event, arg):
     if event == "call" and frame.f_code.co_filename.startswith(root): files.add(frame.f_code.co_filename)
 sys.setprofile(profile)
-cascade.fit("demo-requests", guarantee="agreement", alpha=0.05, tell=lambda *_: None)
+cascade.fit("demo-requests", cascade.Promise("agreement", 0.05, 0.9), tell=lambda *_: None)
 sys.setprofile(None)
 print(json.dumps({"fit_files": len(files)}))
 """

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from cascade.api.logs import LogAsked, Models, Where, compared, read_log
 from cascade.api.output import Tell
 from cascade.api.policies import policy_directory
-from cascade.api.promises import GuaranteeOptions, wanted_guarantee
 from cascade.calibration.samples import joined, once, one_a_group, tied
 from cascade.config import CascadeConfig, traces_url
 from cascade.episodes.files import is_url
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
+from cascade.house.attempts import FIRST
 from cascade.review.labels import tables_with
 from cascade.review.pairs import Compared, compare
 from cascade.review.path import Along, along_path
@@ -24,6 +25,8 @@ from cascade.review.storage import Place, place_for, reviews_at
 from cascade.text import counted
 
 SUFFIX = ".reviews.jsonl"
+_SHARE = 0.1
+"""The default alpha and delta of a certificate from reviews."""
 
 
 class Judging(NamedTuple):
@@ -92,13 +95,17 @@ class Judging(NamedTuple):
         return plans(_certify(found), len(found.pairs()), along, wanted)
 
     def _wanted(self, tell: Tell) -> Guarantee:
-        return wanted_guarantee(GuaranteeOptions(self.ask, self.alpha, self.delta), tell)
+        if self.delta is None:
+            tell(f"a guarantee of {self.ask} has a delta; without --delta it is {_SHARE:g}")
+        alpha, delta = (_SHARE if share is None else share for share in (self.alpha, self.delta))
+        return Guarantee(self.ask, alpha, delta)
 
     def _along(self, found: Compared, wanted: Guarantee, terms: Terms) -> Along | None:
         if self.policy is None:
             return None
         held = policy_directory(self.policy, certificates=False)
-        return along_path(found, held.policy, held.artifact, wanted, terms)
+        first = None if wanted.delta is None else FIRST * wanted.delta  # what a first fit may spend
+        return along_path(found, held.policy, held.artifact, replace(wanted, delta=first), terms)
 
 
 def beside(episodes: str) -> Path:

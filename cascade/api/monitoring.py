@@ -43,7 +43,7 @@ class MonitoringResult(Result):
             return None
         return NotCertifiedError(
             f"{self.alarmed} of {self.watched} certificates no longer hold by these audits. Serve with another "
-            f"policy, and calibrate on newer questions: cascade calibrate EPISODES --policy {self.directory}"
+            f"policy, and certify it on newer ones: cascade fit LOG --promise … --policy {self.directory} -o NEW"
         )
 
     @property

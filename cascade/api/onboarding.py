@@ -98,7 +98,7 @@ class OnboardingResult(Result):
         if (refused := self.bought[-1].refused) is not None:
             yield Text(refused)
         yield Text(f"Both models' answers: {self.output}. To serve it:")
-        asked = f"--guarantee regret --alpha {self.alpha:g} --delta {self.delta:g}"
+        asked = f"--promise regret --risk {self.alpha:g} --confidence {1 - self.delta:g}"
         yield Text(f"cascade fit {shlex.quote(str(self.output))} {asked} -o policy")
 
     def to_dict(self) -> dict[str, Any]:

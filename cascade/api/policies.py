@@ -14,11 +14,11 @@ from rich.text import Text
 from cascade.api.output import Result, plain_text
 from cascade.errors import ConfigError, UsageError
 from cascade.files import damaged, there
-from cascade.guarantees.certificate import statement, to_document
+from cascade.house.certificate import Certificate
+from cascade.house.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory
 from cascade.policies import base
-from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact, write
+from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.config import DirectoryConfig, PolicyConfig
-from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -99,7 +99,7 @@ def _directory(path: Path, config: CascadeConfig | None, certificates: bool) -> 
 
 
 def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
-    """Read a policy directory.
+    """Read a policy directory, as serving does.
 
     Raises:
         UsageError: it is not a policy directory.
@@ -107,71 +107,72 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
     """
     from cascade.factory import read_policy  # imported here: it loads the providers, which a fit does not need
 
+    _check_there(path)
+    return read_policy(path, certificates=certificates)
+
+
+def current_directory(path: Path) -> PolicyDirectory:
+    """Read a policy directory. Raises as `policy_directory`."""
+    _check_there(path)
+    return PolicyDirectory.read(path)
+
+
+def _check_there(path: Path) -> None:
     try:
         found = there(path / POLICY_FILE)
     except ConfigError as error:
         raise damaged(error) from None
     if not found:
-        raise UsageError(
-            f"{path} is not a policy directory: it has no {POLICY_FILE}. One is made with: cascade calibrate EPISODES "
-            f'--policy "{{kind: threshold, keep: both}}" -o {path}'
-        )
-    return read_policy(path, certificates=certificates)
+        raise UsageError(f"{path} is not a policy directory: it has no {POLICY_FILE}. Make one with: {MAKE} -o {path}")
+
+
+MAKE = "cascade fit LOG --promise agreement --confidence 0.9"
 
 
 def certified_directory(path: Path) -> HeldPolicy:
     """Read a policy directory that has certificates. Raises as `policy_directory`, also if it has none."""
     held = policy_directory(path)
     if not held.artifact.certificates:
-        raise UsageError(f"{path} has no certificate yet. Make one with: cascade calibrate EPISODES --policy {path}")
+        raise UsageError(f"{path} has no certificate yet. Make one with: {MAKE} --policy {path} -o {path} --force")
     return held
 
 
 @dataclass(frozen=True, slots=True)
 class Policy(Result):
-    """A policy with its certificates, as `fit` or `calibrate` wrote it.
+    """A policy directory: a policy with its certificates, as `fit` wrote it."""
 
-    Attributes:
-        held: the contents of its directory.
-    """
-
-    held: HeldPolicy
+    directory: PolicyDirectory
 
     @classmethod
     def load(cls, directory: str | Path) -> Policy:
-        """Read a policy directory; if it has levels, the default level.
+        """Read a policy directory.
 
         Raises:
             UsageError: the folder is not a policy directory.
             ConfigError: lists every problem with it, also files that were changed.
         """
-        return cls(policy_directory(Path(directory)))
+        return cls(current_directory(Path(directory)))
 
     def save(self, directory: str | Path) -> None:
-        """Write the policy directory byte for byte as it was read, without the model card.
+        """Write the policy directory byte for byte as it was read.
 
         Raises:
             UsageError: it cannot be written.
         """
-        write(Path(directory), self.held.artifact)
+        self.directory.write(Path(directory))
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """The promises: a certificate for each segment; empty if there are none."""
-        return tuple(self.held.artifact.certificates)
-
-    @property
-    def deciding(self) -> base.Policy:
-        """The policy used for serving, at its certified thresholds."""
-        return self.held.deciding
+        """The certificates: one for all requests, or one for each segment or level; empty if there are none."""
+        return tuple(self.directory.certificates.values())
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
         """Yield the parts of the printed result, for a terminal `width` columns wide."""
-        yield Text(f"policy: {plain_text(self.held.section.kind)}", style="bold")
-        yield from (Text(plain_text(statement(one))) for one in self.certificates)
+        yield Text(f"policy: {plain_text(self.directory.policy.kind)}", style="bold")
+        yield from (Text(plain_text(each.statement())) for each in self.certificates)
         if not self.certificates:
             yield Text("It has no certificate.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return its kind and its certificates as plain values."""
-        return {"kind": self.held.section.kind, "certificates": [to_document(one) for one in self.certificates]}
+        return {"kind": self.directory.policy.kind, "certificates": [each.document for each in self.certificates]}

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cascade.api.logs import LogAsked, LogGiven, read_log, tables_for, tell_questions
 from cascade.api.output import Result, Tell, shown, warn
-from cascade.conformal.promise import KINDS, Promise
+from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.schema import GUIDE_ONLY, identity
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import Log
@@ -223,7 +223,8 @@ def default_promise(
     if kind is None and truth is not None:
         kind = truth.asked or "agreement"
     kind = kind or ("regret" if has_reference(table) else "coverage")
-    of_set = kind in KINDS and KINDS[kind].of_set
+    known = kind_of(kind)
+    of_set = known is not None and known.of_set
     risk = (SET_RISK if of_set else RISK) if risk is None else risk
     return Promise(kind, risk, CONFIDENCE if confidence is None and not of_set else confidence)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cascade.api.logs import (
@@ -20,77 +20,53 @@ from cascade.api.logs import (
     Where,
     other_prices,
     read_reviewed,
-    tables_for,
     tell_pooled,
 )
 from cascade.api.output import Result, Tell, plain_text, table, warn
-from cascade.api.policies import policy_directory
-from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
+from cascade.api.policies import current_directory
+from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
+from cascade.calibration.samples import joined
 from cascade.config import CascadeConfig, load
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError
 from cascade.evaluation.logs import Log
-from cascade.factory import HeldPolicy, read_levels
-from cascade.policies.levels import Levels
+from cascade.guarantees.base import get, is_known
+from cascade.house.bridge import log_of
+from cascade.house.certificate import Certificate
+from cascade.house.proof import Check, checks
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult(Result):
-    """The checks of a policy's certificates.
+    """The checks of a policy's certificates."""
 
-    Attributes:
-        verdicts: the checks of each level by its name; without levels those of the policy, under "".
-        levels: the levels of the policy; None if it has none.
-    """
-
-    verdicts: Mapping[str, Verdict]
-    levels: Levels | None = None
+    checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every check of every level holds."""
-        return all(one.ok for one in self.verdicts.values())
+        """Whether every check holds."""
+        return all(check.ok for check in self.checks)
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The names of the failed checks, each with its finding."""
-        said = (
-            f"{check.name} of {name} ({check.said})" if name else f"{check.name} ({check.said})"
-            for name, one in self.verdicts.items()
-            for check in one.checks
-            if not check.ok
-        )
-        return tuple(dict.fromkeys(said))
+        """The failed checks, each with its finding."""
+        return tuple([f"{check.name} ({check.text})" for check in self.checks if not check.ok])
 
     @property
     def error(self) -> CascadeError | None:
         """That the certificate does not hold; None if it does."""
-        return (
-            None
-            if self.ok
-            else NotCertifiedError(f"The certificate does not hold. What failed: {'; '.join(self.failed)}.")
-        )
+        failed = "; ".join(self.failed)
+        return NotCertifiedError(f"The certificate does not hold. What failed: {failed}.") if failed else None
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
         """Yield the parts of the printed result, for a terminal `width` columns wide."""
-        for name, verdict in self.verdicts.items():
-            if self.levels is not None:
-                yield Text(f"level {name}, alpha {self.levels.by_name[name].alpha:g}", style="bold")
-            yield _table(verdict)
+        marks = {True: Text("ok", style="green"), False: Text("no", style="bold red")}
+        rows = [[plain_text(each.name), marks[each.ok], Text(plain_text(each.text))] for each in self.checks]
+        yield table(("check", "", "found"), rows, left=3, wrap=3)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document of `verify --json`; with levels the checks are those of the default level."""
-        each = {
-            name: {"ok": one.ok, "checks": [check._asdict() for check in one.checks]}
-            for name, one in self.verdicts.items()
-        }
-        if self.levels is None:
-            return each[""]
-        return {
-            "ok": self.ok,
-            "checks": each[self.levels.default]["checks"],
-            "default": self.levels.default,
-            "levels": each,
-        }
+        """Return the document of `verify --json`."""
+        return {"ok": self.ok, "checks": [check._asdict() for check in self.checks]}
 
 
 def verify(
@@ -107,8 +83,7 @@ def verify(
 ) -> VerificationResult:
     """Check a policy's certificates on a log: hashes, dates, models, and whether the same data give the same threshold.
 
-    On questions that the policy was not made from, it counts the misses and says whether they refute the promise. Every
-    level of a policy with levels is checked.
+    On requests that the policy was not made from, it counts the losses and says whether they refute the promise.
 
     Args:
         directory: a policy directory with its certificates.
@@ -126,41 +101,50 @@ def verify(
         ConfigError: the configuration cannot be read.
     """
     settings = None if config is None else load(Path(config))
-    place = Path(directory)
     try:
-        held = policy_directory(place)
-        several = read_levels(place)
+        read = current_directory(Path(directory))
     except ConfigError as error:
-        return VerificationResult({"": not_whole(error)})
-    opened = read_reviewed(
-        LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate), _kind(held) or "", tell
-    )
+        where_from = "" if error.source is None else f"{error.source}: "
+        return VerificationResult((Check("file", False, where_from + "; ".join(error.problems)),))
+    kind = None if read.promise is None or not is_known(read.promise.kind) else read.promise.kind
+    asked, said = LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate)
+    opened = read_reviewed(asked, said, kind or "", tell)
+    first = next(iter(read.certificates.values()), None)
+    if kind is not None and get(kind).compares and not said.files:
+        opened = opened.compared(matcher or (None if first is None else first.comparator))
+    for each in opened.tables if kind is not None else ():
+        get(kind).check_truth(each)
     tell_pooled(opened.tables, tell)
-    each = {"": held} if several is None else several.policies
-    verdicts = {name: _verdict(one, opened, settings) for name, one in each.items()}
-    return VerificationResult(verdicts, None if several is None else several.levels)
+    whole = joined(opened.tables)
+    log_read = log_of(whole)
+    if [node.name for node in log_read.nodes] != [node.name for node in read.plan]:
+        plan = ", ".join(node.name for node in read.plan)
+        there = ", ".join(node.name for node in log_read.nodes)
+        return VerificationResult((Check("cascade", False, f"the policy is for {plan}, and the log has {there}"),))
+    found = list(checks(read, log_read, datetime.now(UTC).date()))
+    if first is not None:
+        found.insert(2, _cascade(first, whole, settings))
+    return VerificationResult((*found, *([] if settings is None else [prices_check(opened, settings)])))
 
 
-def _kind(held: HeldPolicy) -> str | None:
-    return held.artifact.certificates[0].kind if held.artifact.certificates else None
-
-
-def _verdict(held: HeldPolicy, log: Log, settings: CascadeConfig | None) -> Verdict:
-    verdict = verify_held(held, tables_for(log, _kind(held), held.artifact), config=settings)
-    return verdict if settings is None else Verdict((*verdict.checks, prices_check(log, settings)))
+def _cascade(certificate: Certificate, log: EpisodeTable, config: CascadeConfig | None) -> Check:
+    """Check that the log, and the configuration, are of the cascade that a certificate was made for."""
+    then, logged = certificate.made_for, made_for(log)
+    changed = [f"in the log, {text}" for text in differences(then, logged)]
+    if config is not None:
+        now = made_for(config)
+        of_log = [text.replace("the certificate", "the log") for text in differences(logged, now)]
+        changed += [f"as configured, {text}" for text in differences(then, now) or of_log]
+    if changed:
+        return Check("cascade", False, "; ".join(changed))
+    unseen = unknown(then)
+    rest = f"; not recorded, and not checked: {', '.join(unseen)}" if unseen else ""
+    return Check("cascade", True, f"made for {models_said(then) or 'unknown models'}{rest}")
 
 
 def prices_check(log: Log, config: CascadeConfig) -> Check:
     """Check that the log's costs were computed at the prices of the configuration."""
     found = other_prices(log, config.prices())
     if found:
-        said = f"the log was costed at other prices than the configuration: {'; '.join(found)}"
-        return Check("prices", ok=False, said=said)
-    return Check("prices", ok=True, said="every call of the log costs the same at the configured prices")
-
-
-def _table(verdict: Verdict) -> Table:
-    """Return the checks as a table."""
-    marks = {True: Text("ok", style="green"), False: Text("no", style="bold red")}
-    rows = [[plain_text(one.name), marks[one.ok], Text(plain_text(one.said))] for one in verdict.checks]
-    return table(("check", "", "found"), rows, left=3, wrap=3)
+        return Check("prices", False, f"the log was costed at other prices than the configuration: {'; '.join(found)}")
+    return Check("prices", True, "every call of the log costs the same at the configured prices")

@@ -194,8 +194,9 @@ def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
 
 
 def among(table: EpisodeTable, questions: frozenset[str] | set[str]) -> Bools:
-    """Return whether each row's question is among the given ones, bool (n,)."""
-    return np.fromiter((one in questions for one in table.questions), np.bool_, count=table.n)
+    """Return whether each row's question is among the given ones, bool (n,). They may be hashed (`house.directory`)."""
+    there = (one in questions or _hash(one)[:16] in questions for one in table.questions)
+    return np.fromiter(there if questions else (False for _ in table.questions), np.bool_, count=table.n)
 
 
 def absent(table: EpisodeTable, questions: Iterable[str]) -> set[str]:

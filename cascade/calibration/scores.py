@@ -100,6 +100,7 @@ def history_of(table: EpisodeTable) -> History:
         arrays.steps,
         arrays.complete,
         table.bought,
+        table.questions,
     )
 
 

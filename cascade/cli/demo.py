@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from cascade.api.output import cut, plain
-from cascade.api.promises import calibrated_document
 from cascade.cli.main import console, notes, print_json
 from cascade.cli.models import fetch
 from cascade.demo import requests as demonstration
@@ -25,7 +24,8 @@ from cascade.text import counted
 from cascade.types import Answer
 
 if TYPE_CHECKING:
-    from cascade.training.fitting import Fitted
+    from cascade.api.fitting import FitResult
+    from cascade.config import CascadeConfig
 
 _REQUESTS = 20
 
@@ -50,12 +50,12 @@ def demo(
     config = demo_config(base, guide)
     drawn = _draw(requests, seed)
     _print_start(out, tiny=tiny)
-    fitted = None if tiny else _fit(out, lambda: demonstration.fit_requests(config))
+    fitted = None if tiny else _fit(out, lambda: fit_requests(config))
     outcomes: list[Outcome] = []
     live = _Live(out)
     with local_models(base, guide) as provider:
         started = time.monotonic()
-        with demonstration.serving(config, fitted, provider) as asking:
+        with demonstration.serving(config, None if fitted is None else fitted.directory, provider) as asking:
             live.head(len(drawn))
             for outcome in demonstration.run_requests(asking, drawn, live.served):
                 outcomes.append(outcome)
@@ -79,7 +79,7 @@ class _Done(NamedTuple):
     """The results of a demo."""
 
     outcomes: list[Outcome]
-    fitted: Fitted | None
+    fitted: FitResult | None
     elapsed_s: float
 
 
@@ -91,6 +91,19 @@ def _draw(count: int, seed: int) -> list[DemoRequest]:
 
 
 # --- from the log ---
+
+
+def fit_requests(config: CascadeConfig) -> FitResult:
+    """Fit and certify a policy for the ladder of base and guide, on the log that ships with the package.
+
+    Raises:
+        NotCertifiedError: the log is too small for the promise.
+    """
+    from cascade.api.fitting import fit  # these take long to import
+    from cascade.evaluation.logs import DEMO_REQUESTS
+
+    ladder = demonstration.ladder_config(config)
+    return fit(DEMO_REQUESTS, demonstration.PROMISE, config=ladder, tell=lambda notice: None)  # noqa: ARG005
 
 
 def _print_start(out: Console, *, tiny: bool) -> None:
@@ -107,21 +120,21 @@ def _print_start(out: Console, *, tiny: bool) -> None:
     )
 
 
-def _fit(out: Console, fit: Any) -> Fitted:
+def _fit(out: Console, fit: Any) -> FitResult:
     """Fit the policy on the shipped log, and print its promise and its figures on that log."""
     out.print(
         "\n[bold]1. Learn from a log[/] of other messages, which ships with the package: how sure is sure enough?"
     )
     started = time.monotonic()
-    fitted: Fitted = fit()
-    did = demonstration.on_the_log(fitted)
+    fitted: FitResult = fit()
+    did = demonstration.on_the_log(fitted.done)
     kept = (
         f"on at least {_whole(1 - demonstration.ALPHA)} of such messages, the team is the one that the guide would name"
     )
     out.print(
         f"Promise: {kept} (with {_whole(1 - demonstration.DELTA)} confidence). No message had to be labelled for it."
     )
-    needed = demonstration.needed(fitted)
+    needed = demonstration.needed(fitted.done)
     rule = (
         "the base is never sure enough"
         if needed is None
@@ -251,11 +264,6 @@ def _summed(did: Summary) -> dict[str, Any]:
     return {"cost_of_guide": did.cost, "same_as_guide": did.same, "base_alone": did.alone}
 
 
-def _of_fitted(fitted: Fitted) -> dict[str, Any]:
-    did = demonstration.on_the_log(fitted)
-    return {
-        "chosen": fitted.choice.winner.name,
-        "why": fitted.choice.winner.why,
-        "calibrated": calibrated_document(fitted.calibrated),
-        "on_the_log": {"messages": did.n, **_summed(did)},
-    }
+def _of_fitted(fitted: FitResult) -> dict[str, Any]:
+    did = demonstration.on_the_log(fitted.done)
+    return {**fitted.to_dict(), "on_the_log": {"messages": did.n, **_summed(did)}}

@@ -27,7 +27,6 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    Literal,
     NamedTuple,
     NoReturn,
     Self,
@@ -200,12 +199,9 @@ def command(
         call: calls the function with what was given; by default with what it shows and tells on stderr, too.
     """
     made = sorted(_parameters(act, {**FLAGS, **(flags or {})}), key=lambda one: one.default is not one.empty)
-    groups = dict(_groups(act))
     run = call or partial(_run, act)
 
     def called(*, as_json: bool, **given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field: given.pop(_flat(name, field)) for field in group._fields})
         found = run(**given)
         print_result(found, as_json=as_json)
         if found.error is not None:
@@ -239,13 +235,6 @@ def _parameters(act: Callable[..., Any], flags: Mapping[str, Flag]) -> Iterator[
     for name, one in inspect.signature(act).parameters.items():
         if name in _TOLD:
             continue
-        if hasattr(hints[name], "_fields"):  # a tuple of options: each is an option of the command
-            fields, defaults = get_type_hints(hints[name]), hints[name]._field_defaults
-            told = _args(hints[name], "Attributes")
-            for field, hint in fields.items():
-                flat = _flat(name, field)
-                yield _parameter(flat, hint, defaults[field], told.get(field, field), flags.get(flat, Flag()))
-            continue
         positional = one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         text = said.get(name, name)  # `python -OO` has no docstrings
         yield _parameter(name, hints[name], one.default, text, flags.get(name, Flag()), positional=positional)
@@ -273,19 +262,6 @@ def _hints(act: Callable[..., Any]) -> dict[str, Any]:
     return get_type_hints(SimpleNamespace(__annotations__=annotations), act.__globals__)
 
 
-def _groups(act: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    yield from ((name, hint) for name, hint in _hints(act).items() if hasattr(hint, "_fields"))
-
-
-def _flat(group: str, field: str) -> str:
-    """Return the name of an option of a group: that of the group for the field that offers it.
-
-    >>> _flat("networks", "offered"), _flat("networks", "steps")
-    ('networks', 'steps')
-    """
-    return {"offered": group, "config": f"{group.removesuffix('s')}_config"}.get(field, field)
-
-
 def _plain(hint: Any) -> Any:
     """Return the type that is read from the command line: of several the one that a text can become.
 
@@ -308,9 +284,9 @@ def _summary(act: Callable[..., Any]) -> str:
     return "\n\n".join(" ".join(part.split()) for part in said.split("\n\n"))
 
 
-def _args(act: Any, section: Literal["Args", "Attributes"] = "Args") -> dict[str, str]:
+def _args(act: Any) -> dict[str, str]:
     """Return the description of each parameter in a docstring."""
-    _, _, rest = (inspect.getdoc(act) or "").partition(f"{section}:\n")
+    _, _, rest = (inspect.getdoc(act) or "").partition("Args:\n")
     listed = rest.split("\n\n")[0]
     parts = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
     return {name: " ".join(said.split()).replace("`", "") for name, said in parts}
@@ -338,8 +314,7 @@ PANELS = {
         "evaluate": "api.evaluating:evaluate",
     },
     "Learn and certify": {
-        "fit": "api.fitting:fit",
-        "calibrate": "api.calibrating:calibrate",
+        "fit": "cli.fit:fit_log",
         "review": "cli.review:review_log",
         "verify": "api.verifying:verify",
     },
@@ -352,8 +327,6 @@ PANELS = {
 """The module and the function of each command, by the panel of the help, in the order of the help."""
 _EXAMPLES = {
     "evaluate": 'cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"',
-    "fit": "cascade fit episodes.parquet --alpha 0.1 -o policy",
-    "calibrate": 'cascade calibrate episodes.parquet --policy "{kind: threshold, keep: both}" -o policy',
     "verify": "cascade verify policy episodes.parquet",
     "promote": "cascade promote cascade.yaml --if-ready",
     "monitor": "cascade monitor policy audits.jsonl",
@@ -368,32 +341,7 @@ def _flags(name: str) -> Mapping[str, Flag]:
     """Return what a command writes otherwise than `FLAGS` says; its kinds and methods are listed when it is loaded."""
     if name == "promote":
         return {"config": flag()}
-    if name in {"fit", "calibrate"}:
-        from cascade.api.promises import KIND
-    if name == "calibrate":
-        unchanged = "For a policy directory, the parts of its guarantee that are not given stay as they are."
-        return {"guarantee": flag(help=f"{KIND} {unchanged}")}
-    if name != "fit":
-        return {}
-    from cascade.training.portfolio import METHODS, method_named, method_written
-
-    kinds = f"The kind of policy: {', '.join(map(method_written, METHODS))}."
-    chosen = "auto compares all but networks (--networks) and takes the simplest that does as well as the best."
-    return {
-        "output": flag(
-            *("--output", "-o"),
-            kind=str,  # no Path: an empty text would be the current folder
-            required=True,
-            metavar="PATH",
-            help="The policy directory to write.",
-        ),
-        "policy": flag(callback=method_named, help=f"{kinds} {chosen}"),
-        "guarantee": flag(help=KIND),
-        "levels": flag(metavar="NAME=ALPHA,…"),
-        "default_level": flag(metavar="NAME"),
-        "network_config": flag(metavar="FILE"),
-        "steps": flag(),
-    }
+    return {}
 
 
 def loaded(name: str) -> Any:

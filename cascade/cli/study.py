@@ -22,7 +22,7 @@ from cascade.evaluation.logs import Log
 from cascade.house.networks import NetworkSettings
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="A log, demo, demo-ladder or demo-requests.")]
-Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS)}.")]
+Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS.built_in)}.")]
 Risk = Annotated[float | None, typer.Option(help="The share of requests that may break it.")]
 Confidence = Annotated[float | None, typer.Option(help="How sure that is; without: on average (coverage alone).")]
 Splits = Annotated[int, typer.Option(min=1, help="How many random splits.")]
@@ -119,7 +119,7 @@ def _opened(
             raise UsageError(
                 f"--report {report} cannot be written: name a file in a folder where files can be written."
             )
-    if kind is not None and kind not in KINDS:
+    if kind is not None and kind not in KINDS.names:
         Promise(kind)  # says what there is
     opened = read_judged(log, reviews, kind, say)
     if kind is None and risk is None and confidence is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.path import Jumps, Walks, hopeless, loss_jumps, missed_jumps, stopped
 from cascade.errors import UsageError
+from cascade.registry import Registry, subclass_of
 from cascade.table import Floats, Log
 
 
@@ -150,7 +152,20 @@ def _wrong(log: Log) -> Floats:
     return np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
 
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Coverage(), Error(), Regret(), Agreement(), Preference())}
+KINDS: Registry[type[Kind]] = Registry(
+    "promise",
+    "cascade.promises",
+    {kind.name: f"{__name__}:{kind.__qualname__}" for kind in (Coverage, Error, Regret, Agreement, Preference)},
+    subclass_of(Kind),
+)
+"""The kinds of promises; a package may bring more."""
+
+
+@cache
+def kind_of(name: str) -> Kind | None:
+    """Return a kind of promise by its name; None if there is none."""
+    found = KINDS.find(name)
+    return None if found is None else found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +192,10 @@ class Promise:
 
     def __post_init__(self) -> None:
         problems = share_problems(risk=self.risk, confidence=self.confidence)
-        if self.kind not in KINDS:
-            problems.append(f"there is no promise {self.kind!r}{did_you_mean(self.kind, KINDS)}")
-        elif not KINDS[self.kind].of_set and self.confidence is None:
+        kind = kind_of(self.kind)
+        if kind is None:
+            problems.append(f"there is no promise {self.kind!r}{did_you_mean(self.kind, KINDS.names)}")
+        elif not kind.of_set and self.confidence is None:
             problems.append(f"{self.kind} needs a confidence, as in 0.9")
         problems += share_problems(ends=True, rate=self.rate)
         if problems:
@@ -188,7 +204,9 @@ class Promise:
     @property
     def rules(self) -> Kind:
         """The kind of promise."""
-        return KINDS[self.kind]
+        kind = kind_of(self.kind)
+        assert kind is not None  # noqa: S101 - checked when the promise was made
+        return kind
 
     @property
     def delta(self) -> float | None:

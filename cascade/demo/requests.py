@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
-from cascade.guarantees.base import Guarantee
+from cascade.conformal.promise import Promise
 from cascade.orchestrator import Orchestrator
 from cascade.policies.config import DirectoryConfig
 from cascade.policies.fixed import FixedConfig
@@ -31,10 +31,11 @@ from cascade.strategies.ladder import LadderConfig
 from cascade.types import Answer
 
 if TYPE_CHECKING:
-    from cascade.training.fitting import Fitted
+    from cascade.house.directory import PolicyDirectory
+    from cascade.house.fit import Fit
 
 ALPHA, DELTA = 0.05, 0.1
-PROMISE = Guarantee("agreement", ALPHA, DELTA)
+PROMISE = Promise("agreement", ALPHA, 1 - DELTA)
 """The policy's promise, chosen before the log was collected (`design/demo-log.md`)."""
 INSTRUCTIONS = """You route messages of customers of an online shop for outdoor gear to the right team. The teams are:
 delivery: where a parcel is, when it comes, address, tracking, shipping
@@ -167,31 +168,18 @@ def demo_requests(split: str | None = None) -> list[DemoRequest]:
 # --- the log ---
 
 
-def fit_requests(config: CascadeConfig) -> Fitted:
-    """Fit and certify a policy for the ladder of base and guide, on the log that ships with the package.
-
-    Raises:
-        NotCertifiedError: the log is too small for `PROMISE`.
-    """
-    from cascade.evaluation.logs import DEMO_REQUESTS, open_log  # these take long to import
-    from cascade.training.fitting import fit_policy
-
-    log = open_log(DEMO_REQUESTS).compared()
-    return fit_policy(log.tables, PROMISE, config=ladder_config(config))
+def on_the_log(done: Fit) -> Summary:
+    """Return the policy's figures on the requests that certify it. They set its threshold, so this is not a test."""
+    kappa, n = done.point_of(None).kappa, done.log.n
+    alone = float((done.policy.walks(done.log).stop(kappa) == 0).mean())
+    lost = sum(float(each.losses) for each in done.certified.values())
+    return Summary(n, done.saving.cost_share, 1 - lost / n, alone)
 
 
-def on_the_log(fitted: Fitted) -> Summary:
-    """Return the policy's figures on the questions that certify it. They set its threshold, so this is not a test."""
-    realised, outright = fitted.calibrated.realised, fitted.calibrated.reference_cost_nano_usd
-    share = None if realised.cost_nano_usd is None or not outright else realised.cost_nano_usd / outright
-    return Summary(realised.n, share, 1 - realised.error, 2 - realised.length)
-
-
-def needed(fitted: Fitted) -> float | None:
+def needed(done: Fit) -> float | None:
     """Return the token probability from which the base's answer is served; None if it never is."""
-    kappa = fitted.calibrated.segments[0].found.kappa
-    takes = fitted.policy.takes
-    return math.exp(-kappa) if math.isfinite(kappa) and (takes is None or not takes.reference) else None
+    kappa = done.point_of(None).kappa
+    return math.exp(-kappa) if math.isfinite(kappa) else None
 
 
 # --- live ---
@@ -273,19 +261,17 @@ def _total(costs: Sequence[Decimal | None]) -> Decimal | None:
 
 @contextmanager
 def serving(
-    config: CascadeConfig, fitted: Fitted | None, provider: Provider
+    config: CascadeConfig, fitted: PolicyDirectory | None, provider: Provider
 ) -> Iterator[tuple[Orchestrator, Orchestrator]]:
     """Yield a cascade under the fitted policy, or under the threshold that was set by hand, and the guide alone.
 
     The fitted policy's directory is deleted at the end.
     """
-    from cascade.policies.artifact import write
-
     ladder, providers = ladder_config(config), {config.provider.kind: provider}
     with ExitStack() as stack:
         if fitted is not None:
             folder = stack.enter_context(TemporaryDirectory(prefix="cascade-demo-"))
-            write(folder, fitted.artifact)
+            fitted.write(folder)
             ladder = ladder.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
         cascade, guide = (
             stack.enter_context(Orchestrator.from_config(one, providers=providers))

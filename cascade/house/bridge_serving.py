@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-from cascade.config import CascadeConfig
-from cascade.errors import ConfigError
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
 from cascade.house.certificate import Certificate
 from cascade.house.directory import PolicyDirectory
 from cascade.house.live import STRICTEST, Live, places_of
-from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.artifact import PolicyArtifact, Seen
+from cascade.policies.levels import Level, Levels, in_order
 from cascade.types import Certificate as Before
 
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
-def in_service(config: CascadeConfig, directory: str) -> tuple[Live, PolicyArtifact]:
-    """Return the policy of a directory at its certified thresholds, and its certificates as serving reads them.
 
-    Raises:
-        ConfigError: it cannot be read, or the configured strategy cannot serve it; lists every problem.
-    """
-    held = PolicyDirectory.read(directory)
-    certificates = held.certificates
-    points = {name: each.point for name, each in certificates.items() if each.covers == "segment"}
-    live = Live(held.policy, held.plan, certificates[""].point if "" in certificates else STRICTEST, points)
-    problems, strategy, takes = list[str](), config.strategy, live.takes
-    steps = len(places_of(held.plan))
+class Served(NamedTuple):
+    """The policy of a directory at its certified thresholds, and its certificates as serving reads them."""
+
+    live: Live
+    artifact: PolicyArtifact
+
+
+def served(read: PolicyDirectory) -> tuple[Levels | None, Mapping[str, Served]]:
+    """Return the levels of a policy directory, and what each serves by name; without levels one by the name ""."""
+    certificates = read.certificates
+    risks = {name: each.promise.risk for name, each in certificates.items() if each.covers == "level"}
+    if not risks:
+        points = {name: each.point for name, each in certificates.items() if each.covers == "segment"}
+        point = certificates[""].point if "" in certificates else STRICTEST
+        return None, {"": _served(read, Live(read.policy, read.plan, point, points), certificates.values())}
+    levels = in_order(risks, {name: Level(name, risk, read.policy_sha256) for name, risk in risks.items()})
+    default = next(name for name, risk in risks.items() if read.promise is not None and risk == read.promise.risk)
+    each = {
+        name: _served(read, Live(read.policy, read.plan, certificates[name].point), [certificates[name]])
+        for name in levels
+    }
+    return Levels(default, levels), each
+
+
+def _served(read: PolicyDirectory, live: Live, certificates: Iterable[Certificate]) -> Served:
+    takes = live.takes
+    settings = {"kind": read.policy.kind, **({"takes": "reference"} if takes is not None and takes.reference else {})}
+    seen, each = read.requests, tuple(map(before, certificates))
+    return Served(
+        live, PolicyArtifact(settings, Seen(seen.fitted, seen.chose), certificates=each, questions=seen.certified)
+    )
+
+
+def problems(config: CascadeConfig, live: Live) -> Iterator[str]:
+    """Yield why the configured strategy cannot serve a policy."""
+    strategy, takes, steps = config.strategy, live.takes, len(places_of(live.plan))
     if steps != strategy.horizon:
-        problems.append(f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}")
-    problems += [f"policy: no step of the strategy gives {name}" for name in live.reads if name not in strategy.given]
-    if takes is not None and not (strategy.has_reference if takes.reference else strategy.has_parts):
-        problems.append(f"policy: it takes a part of the plan, and the {strategy.kind} strategy has no parts")
-    if any(each.covers == "level" for each in certificates.values()):
-        problems.append("policy: its certificates are of levels, which are not served yet")
-    if problems:
-        raise ConfigError(problems, directory)
-    settings = {"kind": held.policy.kind, **({"takes": "reference"} if takes is not None and takes.reference else {})}
-    return live, PolicyArtifact(settings, certificates=tuple(map(before, certificates.values())))
+        yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
+    yield from (f"policy: no step of the strategy gives {name}" for name in live.reads if name not in strategy.given)
+    if takes is not None and takes.calls and not strategy.has_calls:
+        yield f"policy: it decides before each call, and the {strategy.kind} strategy has no single calls"
+    elif takes is not None and not (strategy.has_reference if takes.reference else strategy.has_parts or takes.calls):
+        yield f"policy: it takes a part of the plan, and the {strategy.kind} strategy has no parts"
 
 
 def before(certificate: Certificate) -> Before:

@@ -29,7 +29,7 @@ from safetensors.numpy import load, save
 from cascade.checks import did_you_mean
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, NewerFileError, UsageError, upgrade_advice
-from cascade.files import content, json_bytes, json_of, unwritten, write_whole
+from cascade.files import content, damaged, json_bytes, json_of, unwritten, write_whole
 from cascade.house.certificate import Certificate, Promised, Sha256, canonical, digest, plain, problems_of
 from cascade.house.policy import Policy
 from cascade.house.simple import POLICIES
@@ -40,7 +40,7 @@ FORMAT = "1.0"
 POLICY_FILE, MODEL_FILE, CERTIFICATE_FILE = "policy.json", "model.safetensors", "certificate.json"
 ROOMS: Registry[type[Policy]] = Registry(
     "policy",
-    "cascade.house",
+    "cascade.rules",
     {kind: f"{policy.__module__}:{policy.__qualname__}" for kind, policy in POLICIES.items()}
     | {"learned": "cascade.house.learned:Learned", "network": "cascade.house.networks:Networks"},
     subclass_of(Policy),
@@ -133,9 +133,11 @@ class PolicyDirectory:
             for name, document in promised.certificates.items():
                 with _noted(problems, f"{CERTIFICATE_FILE}: certificates.{name or 'all'}."):
                     certificates[name] = Certificate.read(document)
-        _refuse(problems, str(folder))
+        if problems:
+            raise damaged(ConfigError(problems, str(folder)))
         read = cls(written.plan, policy, promised.promise, certificates, promised.requests)
-        _refuse(read._problems(written.sha256), str(folder))
+        if problems := list(read._problems(written.sha256)):
+            raise damaged(ConfigError(problems, str(folder)))
         return read
 
     def _model(self) -> bytes | None:

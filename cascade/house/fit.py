@@ -6,20 +6,25 @@ strictest threshold on; for a single answer along points that other requests hav
 
 What learns does so on whole groups that certify nothing. How often these requests certified before is counted
 (`attempts`). If nothing cheaper than the reference is proven, the reference alone is asked.
+
+With levels, one policy is certified at the risk of each: it is chosen for the default level, and every level's tests
+have the whole level to share, so each certificate by itself keeps its promise with probability 1 − δ.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cascade.checks import did_you_mean, share_problems
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify
 from cascade.conformal.order import order
 from cascade.conformal.path import Path as TestedPath
@@ -27,17 +32,22 @@ from cascade.conformal.path import Point, Walks, along, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.house.attempts import Attempts, count, level_of
+from cascade.house.directory import ROOMS
 from cascade.house.divide import Parts, Usable, divided, drawn, usable
 from cascade.house.drift import Drift, drift
 from cascade.house.learned import Learned, learn
-from cascade.house.menu import Member, Tested, cheapest, menu, run_tests, simple_members
+from cascade.house.menu import Member, Tested, cheapest, cost_share, menu, run_tests, simple_members
+from cascade.house.networks import CERTIFIABLE, NetworkSettings, train
 from cascade.house.policy import Policy
-from cascade.house.simple import POLICIES, Alone, Depth, named_policy
+from cascade.house.simple import POLICIES, Alone, Depth, Threshold, named, named_policy
 from cascade.table import Floats, Ints, Log
 
-AUTO = "auto"
-CHOICES = (AUTO, *POLICIES, Learned.kind)
-"""What `FitSettings.policy` may be."""
+AUTO, RUNGS = "auto", "rungs"
+"""The menu, or the score named beforehand; and one threshold per rung, all learned together."""
+LEARNERS = (Learned.kind, RUNGS, *CERTIFIABLE)
+"""The kinds that learn from requests."""
+CHOICES = (AUTO, *POLICIES, *LEARNERS)
+"""The kinds that `FitSettings.policy` may name."""
 REPLICATES = 400
 """Bootstrap replicates of the saving's interval."""
 
@@ -47,30 +57,79 @@ class FitSettings:
     """How to fit.
 
     Attributes:
-        policy: "auto", or the kind of policy to certify.
+        policy: auto, a kind of policy, a kind with its settings as in {kind: ccpo, steps: 300}, or a policy directory
+            that is certified again. In Python also a policy.
         learns: the share of the groups that learns, or orders points, where that is needed.
-        newest: the share of the rows, the newest, that certifies; None: all.
-        by_segment: whether each segment gets a certificate of its own.
-        abstain: whether answers may be withheld; not for a set.
-        seed: decides every draw: the same log, settings and seed give the same policy and certificate.
+        newest: the share of the rows, the newest, that certifies; all by default.
+        by_segment: certify each segment by itself.
+        abstain: let answers be withheld that are not sure enough; not for a set of answers.
+        levels: certify the policy at several risks, of which a request names one, as in low=0.1,high=0.02. The default
+            is the risk of the promise, or the next lower one.
+        expires_days: the days after which the certificates expire; never by default.
+        seed: decides every draw: the same log, settings and seed give the same policy and certificates.
 
     Raises:
         UsageError: lists every problem.
+
+    >>> FitSettings(levels="low=0.1,high=0.02").levels
+    {'low': 0.1, 'high': 0.02}
     """
 
-    policy: str = AUTO
+    policy: str | Mapping[str, Any] | Policy = AUTO
     learns: float = 0.3
     newest: float | None = None
     by_segment: bool = False
     abstain: bool = False
+    levels: str | Mapping[str, float] | None = None
+    expires_days: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         problems = share_problems(learns=self.learns, newest=self.newest)
-        if self.policy not in CHOICES:
-            problems.append(f"there is no policy {self.policy!r}{did_you_mean(self.policy, CHOICES)}")
+        if isinstance(self.levels, str):
+            object.__setattr__(self, "levels", _levels(self.levels, problems))
+        risks = self.risks
+        problems += [f"level {name}: {each}" for name, risk in risks.items() for each in share_problems(risk=risk)]
+        if len(set(risks.values())) < len(risks) or len(risks) == 1:
+            problems.append("there must be two levels, and no two with the same risk")
+        if risks and self.by_segment:
+            problems.append("certificates are by level or by segment, not both")
+        if isinstance(self.policy, str | Mapping):
+            kind = self.policy if isinstance(self.policy, str) else str(self.policy.get("kind"))
+            folder = isinstance(self.policy, str) and Path(self.policy).is_dir()
+            if kind not in CHOICES and kind not in ROOMS.names and not folder:
+                problems.append(f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}")
+        if self.expires_days is not None and self.expires_days < 0:
+            problems.append("a certificate expires after 0 days or more")
         if problems:
             raise UsageError(f"This cannot be fitted: {'; '.join(problems)}.")
+
+    @property
+    def risks(self) -> Mapping[str, float]:
+        """The risk of each level by name; empty without levels."""
+        return self.levels if isinstance(self.levels, Mapping) else {}
+
+    def default(self, promise: Promise) -> str:
+        """Return the level of a request that names none; "" without levels.
+
+        It is the most lenient that keeps the promise, or the strictest if none does.
+        """
+        within = {name: risk for name, risk in self.risks.items() if risk <= promise.risk}
+        return (
+            max(within, key=within.__getitem__) if within else min(self.risks, key=self.risks.__getitem__, default="")
+        )
+
+
+def _levels(text: str, problems: list[str]) -> dict[str, float]:
+    """Return the risks of levels by name; note what cannot be read."""
+    found = dict[str, float]()
+    for part in text.split(","):
+        name, _, risk = (word.strip() for word in part.partition("="))
+        try:
+            found[name] = float(risk)
+        except ValueError:
+            problems.append(f"levels are written as in low=0.1,high=0.02, not {part!r}")
+    return found
 
 
 class Saving(NamedTuple):
@@ -93,18 +152,19 @@ class Fit:
     """A policy and what is certified about it: every figure that a report prints, computed once.
 
     Attributes:
-        promise: what was asked for.
+        promise: what was asked for; with levels, that of the default one.
         settings: how.
         policy: the policy to serve.
         certified: the proven point of each certificate by name, "" where there is one for all requests; empty for the
             reference alone, which keeps the promise by definition.
-        tested: everything that was tested, in order.
-        saving: what the served policy costs.
+        tested: everything that was tested, in order; with levels at the default one.
+        saving: what the served policy costs, with levels at the default one.
         log: the requests that certify, one of each group.
-        learned_from: how many requests learned or ordered points.
+        fitted, chose: the ids of the requests that the policy learned from, and of those that put points in order.
         repeated, unknown: rows left out: repeated requests, and those without the reference's answer.
         attempt: the number of this attempt on these requests.
         level: the level that it could spend; None for a promise on average.
+        default: the level of a request that names none; "" without levels.
         too_small: for certificates by segment, the segments that nothing certifies, with their numbers of requests.
         losses_drift, doubt_drift: trends over the rows of the log; None if none can be computed.
     """
@@ -116,24 +176,31 @@ class Fit:
     tested: tuple[Tested, ...]
     saving: Saving
     log: Log = field(repr=False)
-    learned_from: int
+    fitted: tuple[str, ...] = field(repr=False)
+    chose: tuple[str, ...] = field(repr=False)
     repeated: int
     unknown: int
     attempt: Attempts
     level: float | None
-    too_small: Mapping[str, int] = field(default_factory=dict)
-    losses_drift: Drift | None = None
-    doubt_drift: Drift | None = None
+    default: str
+    too_small: Mapping[str, int]
+    losses_drift: Drift | None
+    doubt_drift: Drift | None
 
     def point_of(self, segment: str | None) -> Point:
         """Return the point at which a request of a segment is served: the strictest where nothing certifies it."""
-        name = (segment or "") if self.settings.by_segment else ""
+        name = (segment or "") if self.settings.by_segment else self.default
         return self.certified[name].point if name in self.certified else Point(-np.inf)
 
     @property
     def saves(self) -> bool:
         """Whether it is proven to cost less than the reference alone."""
         return self.saving.cost_share is not None and self.saving.cost_share < 1
+
+    @property
+    def learned_from(self) -> int:
+        """How many requests learned or put points in order."""
+        return len({*self.fitted, *self.chose})
 
 
 def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, attempts: Path | None = None) -> Fit:
@@ -155,6 +222,7 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
     how = settings or FitSettings()
     if how.abstain and promise.rules.of_set:
         raise UsageError(f"Answers are withheld where one is served, and {promise.kind} is about a set.")
+    promise = replace(promise, risk=how.risks.get(how.default(promise), promise.risk))
     ready = usable(log, promise)
     if how.newest is not None:
         ready = ready._replace(log=ready.log.take(np.arange(round((1 - how.newest) * ready.log.n), ready.log.n)))
@@ -165,19 +233,31 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
     return _from_policy(ready, promise, how, attempts)
 
 
+def promises(promise: Promise, how: FitSettings) -> Mapping[str, Promise]:
+    """Return what each level promises, by name: the promise itself as "" without levels."""
+    return {name: replace(promise, risk=risk) for name, risk in how.risks.items()} or {"": promise}
+
+
 def _from_menu(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
     """Certify the members of a menu, and take the cheapest."""
     certifies = drawn(ready.log, how.seed)
     attempt, level = _level(certifies, promise, how, attempts)
     assert level is not None  # noqa: S101 - these promises have a confidence
     learns = _learns(ready.log, how)
-    members = _members(certifies, learns, promise, how, level)
-    tested = run_tests(certifies, members, promise, level)
-    best = cheapest(tested)
-    proven = {} if best is None or best.certified is None else {"": best.certified}
-    policy = best.policy if best is not None and proven else Alone()
-    done = _finished(ready, promise, how, policy, proven, tuple(tested), certifies, attempt, level)
-    return replace(done, learned_from=learns.n if any(member.rows is not None for member in members) else 0)
+    members = [member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, how, level)]
+    tested = {name: run_tests(certifies, members, at, level) for name, at in promises(promise, how).items()}
+    listed = tested[how.default(promise)]
+    best = cheapest(listed)
+    if best is None or best.certified is None:
+        return _finished(ready, promise, how, Alone(), {}, listed, certifies, attempt, level)
+    place = listed.index(best)
+    proven = {name: each[place].certified for name, each in tested.items()}
+    rows = members[place].rows
+    done = _finished(
+        ready, promise, how, best.policy, {name: each for name, each in proven.items() if each is not None}, listed,
+        certifies if rows is None else certifies.take(rows), attempt, level,
+    )  # fmt: skip
+    return done if rows is None else replace(done, fitted=learns.ids)
 
 
 def _learns(log: Log, how: FitSettings) -> Log:
@@ -186,62 +266,101 @@ def _learns(log: Log, how: FitSettings) -> Log:
 
 
 def _members(certifies: Log, learns: Log, promise: Promise, how: FitSettings, level: float) -> list[Member]:
-    if how.policy in (AUTO, Learned.kind):
-        members = menu(certifies, learns, promise, level)
-        if how.policy == AUTO:
-            return members
-        learned = [member._replace(share=1.0) for member in members if member.name == Learned.kind]
-        if not learned:
-            raise UsageError(f"{certifies.name} has too few requests to learn from, or calls that hang together.")
-        return learned
-    if how.policy == "threshold":
+    if how.policy == AUTO:
+        return menu(certifies, learns, promise, level)
+    if how.policy == Threshold.kind:
         return simple_members(certifies)
-    policy = POLICIES[how.policy].read({}, {})
-    return [Member(how.policy, 1.0, lambda: policy)]
+    rows, allowed = None, promise.tested_risk
+    if _learner(how):
+        rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
+        allowed = max((most_losses(rows.size, promise.tested_risk, level) or 0) / rows.size, allowed / 3)
+    return [Member(_kind(how), 1.0, lambda: _policy(certifies, learns, promise, how, allowed), rows)]
 
 
 def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
-    """Certify one policy: for all requests, or for each segment."""
-    parts = Parts(ready.log.take(np.zeros(0, dtype=np.int64)), ready.log)
+    """Certify one policy: for all requests, for each segment, or for each level."""
+    none = ready.log.take(np.zeros(0, dtype=np.int64))
     orders = not promise.rules.of_set and not (promise.rules.safe_last(ready.log) and not how.abstain)
-    if orders or how.policy == Learned.kind:
-        parts = divided(ready.log, how.learns, how.seed)
-    policy = _policy(ready.log, parts.learns, promise, how)
+    parts = divided(ready.log, how.learns, how.seed) if orders or _learner(how) else Parts(none, ready.log)
+    policy = _policy(ready.log, parts.learns, promise, how, promise.tested_risk)
     certifies = drawn(parts.certifies, how.seed, by_segment=how.by_segment)
     attempt, level = _level(certifies, promise, how, attempts)
-    points = _points(policy.walks(parts.learns), promise, how) if orders else None
     proven, too_small = dict[str, Certified](), dict[str, int]()
-    for name, rows in _segments(certifies, how).items():
-        path = _path(policy.walks(certifies.take(rows)), promise, points)
-        found = certify(path, promise, level)
-        if found is not None and found.silent < found.n:
-            proven[name] = found
-        else:
-            too_small[name] = int(rows.size)
-    tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(""), None),)
-    if not proven and not promise.rules.reference_keeps_it:
+    for level_name, at in promises(promise, how).items():
+        points = points_of(policy.walks(parts.learns), at, how.abstain) if orders else None
+        for segment, rows in _segments(certifies, how).items():
+            name = level_name or segment
+            found = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
+            if found is not None and found.silent < found.n:
+                proven[name] = found
+            else:
+                too_small[name] = int(rows.size)
+    default = how.default(promise)
+    tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
+    if not promise.rules.reference_keeps_it and (not proven or (how.risks and too_small)):
+        listed = " and ".join(f"{promises(promise, how)[name].risk:g}" for name in too_small) if how.risks else ""
         raise NotCertifiedError(
-            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests: log more of them, "
-            "or allow a higher risk."
+            f"{promise.kind} is not proven at a risk of {listed or f'{promise.risk:g}'} on {certifies.n} requests: "
+            "log more of them, or allow a higher risk."
         )
     served = policy if proven else Alone()
     done = _finished(ready, promise, how, served, proven, tested, certifies, attempt, level)
-    return replace(done, learned_from=parts.learns.n, too_small=too_small if how.by_segment else {})
+    learned = parts.learns.ids if _learner(how) else ()
+    return replace(
+        done, fitted=learned, chose=parts.learns.ids if orders else (), too_small=too_small if how.by_segment else {}
+    )
 
 
-def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings) -> Policy:
-    if how.policy == AUTO:
-        return named_policy(log) or Depth()
-    if how.policy == Learned.kind:
-        return learn(learns, promise.rules, promise.tested_risk)
-    return POLICIES[how.policy].read({}, {})
+def _kind(how: FitSettings) -> str:
+    """Return the kind of policy asked for."""
+    if isinstance(how.policy, Policy):
+        return how.policy.kind
+    return how.policy if isinstance(how.policy, str) else str(how.policy["kind"])
 
 
-def _points(walks: Walks, promise: Promise, how: FitSettings) -> tuple[Point, ...]:
-    return order(walks, promise.rules.at_stop(walks), promise.risk, abstain=how.abstain)
+def _learner(how: FitSettings) -> bool:
+    """Whether the policy is to be learned from requests."""
+    return not isinstance(how.policy, Policy) and _kind(how) in LEARNERS
 
 
-def _path(walks: Walks, promise: Promise, points: tuple[Point, ...] | None) -> TestedPath:
+def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: float) -> Policy:
+    """Return the policy asked for; one that learns may lose `allowed` on average.
+
+    Raises:
+        UsageError: the log lacks what it reads or learns from, or its settings are wrong.
+    """
+    if isinstance(how.policy, Policy):
+        return how.policy
+    kind = _kind(how)
+    given = {} if isinstance(how.policy, str) else {name: value for name, value in how.policy.items() if name != "kind"}
+    known = named(log)
+    try:
+        if kind in CERTIFIABLE:
+            return train(learns, promise, kind, NetworkSettings(**given), how.seed)
+        if kind == RUNGS:
+            if known is None:
+                raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
+            return learn(learns, promise.rules, allowed, signals=(known.signal,))
+        if kind == Learned.kind:
+            return learn(learns, promise.rules, allowed)
+        simple = named_policy(log)
+        if kind == AUTO or (kind == Threshold.kind and not given and simple is not None):
+            return simple or Depth()
+        room = ROOMS.find(kind)
+        if room is None:
+            raise UsageError(f"There is no policy {kind!r}.")
+        return room.read(given, {})
+    except ValueError as error:
+        raise UsageError(f"The policy {kind} cannot be made of {given}: {error}") from None
+
+
+def points_of(walks: Walks, promise: Promise, abstain: bool) -> tuple[Point, ...]:
+    """Return the points to test, in order, as the walks of requests say that certify nothing."""
+    return order(walks, promise.rules.at_stop(walks), promise.risk, abstain=abstain)
+
+
+def path_of(walks: Walks, promise: Promise, points: tuple[Point, ...] | None) -> TestedPath:
+    """Return the path to test: along points, or from the strictest threshold to the most lenient."""
     if points is None:
         return strict_to_lenient(walks, promise.rules.jumps(walks))
     return along(walks, promise.rules.at_stop(walks), points)
@@ -267,9 +386,13 @@ def _level(log: Log, promise: Promise, how: FitSettings, file: Path | None) -> t
 
 def _fingerprint(log: Log, promise: Promise, how: FitSettings) -> str:
     """Return a hash of everything that decides a fit: the promise, the settings and the log."""
-    head = [promise.kind, promise.risk, promise.confidence, promise.rate]
-    head += [how.policy, how.learns, how.newest, how.by_segment, how.abstain, how.seed, list(log.nodes), log.ids]
-    found = hashlib.sha256(json.dumps(head).encode())
+    policy: Any = how.policy if isinstance(how.policy, str | Mapping) else None
+    if isinstance(how.policy, Policy):
+        numbers = [array.tobytes().hex() for _, array in sorted(how.policy.tensors().items())]
+        policy = [how.policy.kind, how.policy.settings(), how.policy.nodes, numbers]
+    head = [promise.kind, promise.risk, promise.confidence, promise.rate, policy]
+    head += [how.learns, how.newest, how.by_segment, how.abstain, dict(how.risks), how.seed, list(log.nodes), log.ids]
+    found = hashlib.sha256(json.dumps(head, default=str).encode())
     for name, column in sorted({"answer": log.answer, "right": log.right, **log.signals}.items()):
         found.update(name.encode() + np.ascontiguousarray(column).tobytes())
     found.update(log.cost_nano_usd.tobytes() + log.bought.tobytes() + log.complete.tobytes())
@@ -277,30 +400,32 @@ def _fingerprint(log: Log, promise: Promise, how: FitSettings) -> str:
 
 
 def _finished(
-    ready: Usable,
-    promise: Promise,
-    how: FitSettings,
-    policy: Policy,
-    proven: Mapping[str, Certified],
-    tested: tuple[Tested, ...],
-    log: Log,
-    attempt: Attempts,
-    level: float | None,
-) -> Fit:
-    walked = policy.walks(log)
-    kappa = _thresholds(log, proven)
+    ready: Usable, promise: Promise, how: FitSettings, policy: Policy, proven: Mapping[str, Certified],
+    tested: Sequence[Tested], log: Log, attempt: Attempts, level: float | None,
+) -> Fit:  # fmt: skip
+    """Return the fit, with what it saves on the requests that certify, and their trends."""
+    walked, default = policy.walks(log), how.default(promise)
+    saving = _saving(walked, _thresholds(log, proven, how, default), log, how.seed)
     return Fit(
-        promise, how, policy, proven, tested, _saving(walked, kappa, log, how.seed), log, 0, ready.repeated,
-        ready.unknown, attempt, level, {}, *_trends(walked, promise),
+        promise, how, policy, proven, tuple(tested), saving, log, (), (), ready.repeated, ready.unknown, attempt, level,
+        default, {}, *_trends(walked, promise),
     )  # fmt: skip
 
 
-def _thresholds(log: Log, proven: Mapping[str, Certified]) -> Floats:
+def _thresholds(log: Log, proven: Mapping[str, Certified], how: FitSettings, default: str) -> Floats:
     """Return the threshold that each request is served at, float64 (n,): where nothing certifies it, the strictest."""
-    if set(proven) <= {""}:
-        return np.full(log.n, proven[""].point.kappa if proven else -np.inf)
     each = {name: certified.point.kappa for name, certified in proven.items()}
-    return np.array([-np.inf if name is None else each.get(name, -np.inf) for name in log.segments])
+    names = log.segments if how.by_segment else (default,) * log.n
+    return np.array([each.get(name or "", -np.inf) for name in names])
+
+
+def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
+    """Return the cost of each segment as a share of the reference's; None where a cost is unknown."""
+    found = dict[str, float | None]()
+    for name, rows in _segments(done.log, done.settings).items():
+        part = done.log.take(rows)
+        found[name] = cost_share(done.policy.walks(part), done.point_of(name).kappa, part)
+    return found
 
 
 def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:

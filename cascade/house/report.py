@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cascade.conformal.promise import Promise
-from cascade.house.fit import Fit
+from cascade.house.fit import Fit, cost_by_segment
 from cascade.house.menu import Tested
 from cascade.house.simple import LENGTH
 from cascade.house.study import SERVED, Interval, Row, Study
@@ -28,6 +28,15 @@ class Table(NamedTuple):
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    def plain(self) -> Iterator[str]:
+        """Yield it in columns: the first to the left, the others to the right."""
+        every = [self.columns, *self.rows]
+        widths = [max(len(row[at]) for row in every) for at in range(len(self.columns))]
+        yield self.title
+        for row in every:
+            first, *others = zip(row, widths, strict=True)
+            yield "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +55,11 @@ class Report:
 
     def text(self, *, details: bool = False) -> str:
         """Return it for a terminal: the lines; with `details` the tables too."""
-        return "\n".join([*self.lines, *(line for table in self.tables if details for line in ("", *_plain(table)))])
+        return "\n".join([*self.lines, *(line for table in self.tables if details for line in ("", *table.plain()))])
 
     def markdown(self) -> str:
         """Return it as a page, tables included."""
         return "\n".join(["\n\n".join(self.lines), *(line for table in self.tables for line in _page(table))]) + "\n"
-
-
-def _plain(table: Table) -> Iterator[str]:
-    """Yield a table in columns: the first to the left, the others to the right."""
-    every = [table.columns, *table.rows]
-    widths = [max(len(row[at]) for row in every) for at in range(len(table.columns))]
-    yield table.title
-    for row in every:
-        first, *others = zip(row, widths, strict=True)
-        yield "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
 
 
 def _page(table: Table) -> Iterator[str]:
@@ -111,7 +110,17 @@ def _requests_line(done: Fit) -> str:
 
 
 def _doubts(done: Fit) -> Iterator[str]:
-    """Yield what weakens the promise, if anything does."""
+    """Yield what a reader must know of segments and levels, and what weakens the promise."""
+    if done.settings.by_segment and done.certified:
+        each = [float(proven.losses) / proven.n for proven in done.certified.values()]
+        of_all = sum(float(proven.losses) for proven in done.certified.values()) / done.log.n
+        yield (
+            f"Lost on the requests that prove it: {_percent(sum(each) / len(each))} in a mean segment, "
+            f"{_percent(max(each))} in the worst, {_percent(of_all)} of all requests."
+        )
+    if done.default:
+        listed = ", ".join(f"{name} {percent(risk)}" for name, risk in done.settings.risks.items())
+        yield f"Levels by risk: {listed}; a request that names none is served at {done.default}."
     trends = {"losses": done.losses_drift, "doubt": done.doubt_drift}
     named = [name for name, trend in trends.items() if trend is not None and trend.notable]
     if named:
@@ -135,6 +144,21 @@ def _next(done: Fit, output: str | None) -> str:
 def _fit_tables(done: Fit) -> Iterator[Table]:
     rows = tuple([_tested_row(tested, done) for tested in done.tested])
     yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), rows)
+    if done.settings.by_segment or done.default:
+        cost = cost_by_segment(done) if done.settings.by_segment else dict[str, float | None]()
+        listed = tuple(
+            [
+                (
+                    name,
+                    f"{proven.n:,}",
+                    f"{float(proven.losses):g}",
+                    f"{proven.point.kappa:.4g}",
+                    _share(cost.get(name)),
+                )
+                for name, proven in done.certified.items()
+            ]
+        )
+        yield Table("Certificates", ("name", "requests", "lost", "threshold", "cost / reference"), listed)
 
 
 def _tested_row(tested: Tested, done: Fit) -> tuple[str, ...]:
@@ -157,6 +181,7 @@ def fit_document(done: Fit) -> dict[str, Any]:
         "left_out": done.unknown,
         "attempt": done.attempt.number,
         "level": done.level,
+        "default": done.default or None,
         "certificates": {
             name: {"kappa": str(proven.point.kappa), "n": proven.n, "losses": float(proven.losses)}
             for name, proven in done.certified.items()

@@ -359,6 +359,8 @@ def _nodes(facts: Facts) -> tuple[Node, ...]:
         model = facts.step_models[step] if facts.step_models else None if caller is None else caller.model
         name = f"step {step + 1}" if caller is None else caller.role
         nodes.append(Node(name, step, model, () if reads is None and facts.step_models else reads))
+    if len({node.name for node in nodes}) < len(nodes):
+        nodes = [node._replace(name=f"{node.name} {place + 1}") for place, node in enumerate(nodes)]
     return tuple(nodes)
 
 

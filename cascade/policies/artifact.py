@@ -43,7 +43,7 @@ class Threshold(NamedTuple):
     abstain_below: float | None = None
 
 
-UNCERTIFIED = "This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR"
+UNCERTIFIED = "This policy has no certificate yet. Make one with: cascade fit LOG --promise … -o DIR"
 EVERYTHING = Threshold(-math.inf, keeps_everything=True)
 
 

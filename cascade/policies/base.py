@@ -33,6 +33,7 @@ class History:
         steps: int64 (n,), the number of logged steps.
         complete: bool (n,), whether these are all possible steps of the question.
         bought: bool (n, T), the logged steps, if some before the last are missing; None: all up to `steps`.
+        ids: the id of each question, by which random policies draw; empty: unknown.
     """
 
     sources: tuple[str, ...]
@@ -46,6 +47,7 @@ class History:
     steps: Ints
     complete: Bools
     bought: Bools | None = None
+    ids: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:

@@ -74,7 +74,7 @@ class PolicyConfig(KindSection):
 
 
 class DirectoryConfig(PolicyConfig):
-    """A policy directory, as `cascade calibrate` writes it: a policy with its certified thresholds."""
+    """A policy directory, as `cascade fit` writes it: a policy with its certified thresholds."""
 
     kind: Literal["directory"]
     path: str = Field(min_length=1)

@@ -33,7 +33,7 @@ from cascade.policies.artifact import (
 from cascade.policies.reading import shape_problems, versioned
 
 SCHEMA_VERSION = 1
-MAKE = "cascade fit EPISODES --levels low=0.2,medium=0.1,high=0.05 -o DIR"
+MAKE = "cascade fit LOG --promise agreement --confidence 0.9 --levels low=0.1,high=0.02 -o DIR"
 """The command that makes a policy with levels."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -62,7 +62,7 @@ def _read(folder: Path, *, certificates: bool) -> PolicyArtifact:
 
 
 def _absent(folder: Path) -> str:
-    made = "cascade calibrate EPISODES --policy … -o DIR makes one"
+    made = "cascade fit LOG --promise … -o DIR makes one"
     if folder.is_file():
         return f"it is a file, not a policy directory; {made}"
     what = f"there is no {POLICY_FILE} in this directory" if folder.is_dir() else "there is no such policy directory"

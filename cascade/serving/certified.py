@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
     from cascade.policies.artifact import PolicyArtifact
 
-CALIBRATE = "make one with: cascade calibrate EPISODES --policy … -o DIR, and name it: policy: DIR"
+CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"
 
 
 def today_utc() -> date:

@@ -99,7 +99,7 @@ def in_service(
                 if one.calibration_id in monitors.withdrawn:
                     raise UsageError(
                         f"The certificate {one.calibration_id} is the one that was withdrawn. Calibrate again with "
-                        "newer questions: cascade calibrate EPISODES --policy DIR"
+                        "newer questions: cascade fit LOG --promise … --policy DIR -o NEW"
                     )
             made[name] = CertifiedPolicy(own, strategy, policy, artifact, level=level, monitors=monitors, today=today)
         except NotCertifiedError as error:

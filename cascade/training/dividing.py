@@ -325,4 +325,4 @@ def lacks_judgements(table: EpisodeTable) -> tuple[str, ...]:
         return ()
     lack = f"{counted(many, 'question')} that certify lack a judgement, which counts as a loss"
     shows = "cascade review LOG --policy DIR shows the outputs that the certificate rests on"
-    return (f"{lack}: {shows}, and cascade calibrate --reviews certifies again",)
+    return (f"{lack}: {shows}, and cascade fit --reviews certifies again",)

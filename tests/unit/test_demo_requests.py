@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from cascade.api.fitting import FitResult
+from cascade.cli.demo import fit_requests
 from cascade.demo.requests import (
     ALPHA,
     EXAMPLES,
@@ -20,7 +22,6 @@ from cascade.demo.requests import (
     demo_config,
     demo_requests,
     drawn,
-    fit_requests,
     needed,
     on_the_log,
     right,
@@ -33,7 +34,6 @@ from cascade.demo.requests import (
 from cascade.evaluation.logs import DEMO_REQUESTS, open_log
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.memo import Memo
-from cascade.training.fitting import Fitted
 from cascade.types import Request
 
 CONFIG = demo_config(*PAIR)
@@ -55,7 +55,7 @@ def script(request: Request) -> Any:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Fitted:
+def fitted() -> FitResult:
     return fit_requests(CONFIG)
 
 
@@ -114,20 +114,20 @@ def test_a_cost_that_is_not_known_makes_no_share(outcomes: list[Outcome]) -> Non
         assert summary(list(run_requests(asking, MESSAGES))).cost is None
 
 
-def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted: Fitted) -> None:
-    did = on_the_log(fitted)
-    certificate = fitted.artifact.certificates[0]
-    assert (certificate.kind, certificate.alpha, certificate.comparator) == ("agreement", ALPHA, "label")
+def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted: FitResult) -> None:
+    did = on_the_log(fitted.done)
+    (certificate,) = fitted.certificates
+    assert (certificate.promise.kind, certificate.promise.risk, certificate.comparator) == ("agreement", ALPHA, "label")
     assert did.same >= 1 - ALPHA
     assert did.cost is not None
     assert did.cost < 0.9
     assert did.n == len(demo_requests("log"))
-    assert 0.5 < (needed(fitted) or 0) < 1
+    assert 0.5 < (needed(fitted.done) or 0) < 1
 
 
-def test_it_serves_certified_answers_and_makes_no_call_twice(fitted: Fitted) -> None:
+def test_it_serves_certified_answers_and_makes_no_call_twice(fitted: FitResult) -> None:
     provider, told = FakeProvider(script), list[tuple[str, int]]()
-    with serving(CONFIG, fitted, Memo(provider)) as asking:
+    with serving(CONFIG, fitted.directory, Memo(provider)) as asking:
         done = list(
             run_requests(asking, MESSAGES, lambda one, _: told.append((one.request_id, len(provider.requests))))
         )

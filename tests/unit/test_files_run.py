@@ -23,10 +23,10 @@ strategy: {kind: ladder, models: [base, guide]}
 policy: {kind: threshold, when: reply_logprob, threshold: 0.16}
 provider: fake
 """
-FIT = ("fit", "demo", "--policy", "net_benefit", "--alpha", "0.3", "-o", "policy")
+FIT = ("fit", "demo-ladder", "--promise", "regret", "--risk", "0.2", "--confidence", "0.9", "-o", "policy")
 ASK = ("ask", "Which river runs through Vienna?")
-MOST = {FIT: 81, ASK: 55, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
-"""The bar for ask is 60."""
+MOST = {FIT: 91, ASK: 55, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
+"""The bar for ask is 60. A fit still writes certificates that serving reads through the older rooms."""
 
 
 def run(command: tuple[str, ...], folder: Path) -> list[str]:

@@ -17,13 +17,10 @@ ROOT = Path(__file__).parents[2]
         "docs/index.md",
         "docs/python.md",
         "docs/levels.md",
-        "docs/networks.md",
         "docs/write-an-agent.md",
     ],
 )
 def test_the_python_on_the_page_runs(page: str) -> None:
-    if page == "docs/networks.md":
-        pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     assert blocks
     names: dict[str, Any] = {"__name__": "example"}

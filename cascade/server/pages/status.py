@@ -29,7 +29,7 @@ _NEWEST = 5_000
 """The most drawn rows that are read, the newest ones."""
 _EXAMPLE = """curl http://{host}:{port}/v1/chat/completions -H "Content-Type: application/json" \\
   -d '{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
-_FIT = """cascade fit {log} --guarantee agreement --alpha 0.05 -o policy
+_FIT = """cascade fit {log} --promise agreement --confidence 0.9 -o policy
 # cascade.yaml
 policy: policy"""
 

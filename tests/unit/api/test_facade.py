@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import cascade
-from cascade.api.output import Result
 from unit.cli.certified import hard_rows
 
 LADDER = "demo-ladder"
+PROMISE = cascade.Promise("regret", 0.15, 0.9)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def log() -> Any:
 
 @pytest.fixture(scope="module")
 def fitted(log: Any) -> Any:
-    return cascade.fit(log, policy="threshold", guarantee="regret", alpha=0.15)
+    return cascade.fit(log, PROMISE)
 
 
 def test_every_public_name_is_there() -> None:
@@ -34,17 +34,17 @@ def test_a_function_of_the_package_is_no_module_after_its_room_was_imported() ->
     import cascade.collection
     import cascade.evaluation
 
-    for name in ("collect", "compare", "evaluate", "prove", "fit", "calibrate", "verify", "monitor"):
+    for name in ("collect", "compare", "evaluate", "prove", "fit", "verify", "monitor"):
         assert callable(getattr(cascade, name)), name
 
 
 def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: Path) -> None:
-    assert "not written yet" in fitted.summary()
     saved = fitted.save(tmp_path / "policy")
     assert (fitted.output, saved.output) == (None, str(tmp_path / "policy"))
     found = cascade.verify(tmp_path / "policy", log)
     assert found.ok
     assert found.failed == ()
+    assert saved.summary() != fitted.summary()
     held = cascade.Policy.load(tmp_path / "policy")
     assert held.certificates == fitted.certificates
     held.save(tmp_path / "copy")
@@ -52,26 +52,15 @@ def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: 
 
 
 def test_a_fit_is_what_the_command_prints(fitted: Any, cli: Any) -> None:
-    asked = ("--policy", "threshold", "--guarantee", "regret", "--alpha", "0.15", "-o", "one", "--json")
-    theirs, ours = json.loads(cli("fit", LADDER, *asked).out), json.loads(json.dumps(fitted.to_dict()))
-    for one in (theirs, ours):
-        one.update(output=None, candidates=[{**each, "fit_seconds": 0} for each in one["candidates"]])
-    assert ours == theirs
-
-
-def test_a_whole_guarantee_is_given_alone(log: Any) -> None:
-    whole = cascade.Guarantee("regret", alpha=0.15, delta=0.1)
-    found = cascade.fit(log, policy="threshold", guarantee=whole)
-    assert isinstance(found, Result)
-    with pytest.raises(cascade.UsageError, match="given as a whole"):
-        cascade.fit(log, guarantee=whole, alpha=0.1)
+    asked = ("--promise", "regret", "--risk", "0.15", "--confidence", "0.9", "--json")
+    assert json.loads(cli("fit", LADDER, *asked).out) == json.loads(json.dumps(fitted.to_dict()))
 
 
 def test_everything_that_is_wrong_is_one_error() -> None:
     with pytest.raises(cascade.UsageError) as found:
-        cascade.fit("nowhere.jsonl", policy="thresold", calibration_share=7, alpha=2)
-    for said in ("nowhere.jsonl", "thresold", "not 7", "2"):
-        assert said in str(found.value)
+        cascade.fit("nowhere.jsonl", PROMISE, config="none.yaml", output="/proc/none")
+    for part in ("nowhere.jsonl", "none.yaml", "/proc/none"):
+        assert part in str(found.value)
 
 
 def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,22 +88,9 @@ def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -
     assert "<script>" not in named._repr_html_()
 
 
-def test_calibrate_and_monitor(log: Any, tmp_path: Path) -> None:
-    calibrated = cascade.calibrate(
-        log, "{kind: threshold, when: reply_logprob, keep: both}", output=tmp_path / "policy"
-    )
-    assert json.loads(json.dumps(calibrated.to_dict()))["n"] > 0
-    assert cascade.calibrate(log, tmp_path / "policy").to_dict()["n"] == calibrated.to_dict()["n"]
+def test_monitor(log: Any, tmp_path: Path) -> None:
+    cascade.fit(log, PROMISE, output=tmp_path / "policy")
     assert "no alarm" in str(cascade.monitor(tmp_path / "policy", log, tell=lambda _: None))
-
-
-@pytest.mark.parametrize("levels", [None, {"low": 0.3, "high": 0.001}])
-def test_advice_names_an_argument_in_python(log: Any, levels: dict[str, float] | None) -> None:
-    """0.5.0: it named the flag --allow-everything."""
-    with pytest.raises(cascade.NotCertifiedError) as caught:
-        cascade.fit(log, guarantee="coverage", alpha=None if levels else 0.001, levels=levels, policy="threshold")
-    assert str(caught.value).endswith(" Or keep every answer of every step: allow_everything=True.")
-    assert "--" not in str(caught.value)
 
 
 def test_questions_are_collected(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.api.promises import _warnings, calibrated_document
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.samples import data_sha256, once, places, selected
 from cascade.calibration.scores import reference_cost, sample_of
@@ -117,10 +116,6 @@ def test_segments_have_thresholds_of_their_own_and_small_ones_are_not_certified(
         ("c", 60, False),
     ]
     assert [(one.segment, one.n, one.needed_n) for one in done.too_small] == [("d", 4, 9), ("e", 1, 9)]
-    assert calibrated_document(done)["too_small"] == [
-        {"segment": "d", "n": 4, "needed_n": 9},
-        {"segment": "e", "n": 1, "needed_n": 9},
-    ]
     (note,) = [one for one in done.notes if "not certified" in one]
     assert "fewer than 9 calibration questions" in note
     assert note.endswith("d (4), e (1)")
@@ -367,8 +362,6 @@ def test_a_repeated_question_counts_once() -> None:
     assert done.repeated == 20
     assert done.artifact.certificates[0].n == 50
     assert done.n == len(once(twice))
-    assert any("20 episodes repeat a question" in said for said in _warnings(done))
-    assert not any("repeat a question" in said for said in _warnings(certify(table)))
 
 
 def test_scores_that_depend_on_the_threshold_cannot_be_calibrated() -> None:

@@ -1,4 +1,4 @@
-"""A log on which every figure of a calibration is known, for the tests of `calibrate`, `verify` and `monitor`.
+"""A log on which every figure of a calibration is known, for the tests of `fit`, `verify` and `monitor`.
 
 Two steps of one candidate each. Question k has the doubt (k + 1)/(n + 1) after its first step; its first answer is wrong and
 its second right where k is in `hard`, so its critical value is its doubt; else the first is right.
@@ -6,13 +6,15 @@ its second right where k is in `hard`, so its critical value is its doubt; else 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from typing import Any
 
 from unit.evaluation.plain import row
 
 Row = dict[str, Any]
-POLICY = "{kind: threshold, keep: both, when: p_yes}"
+POLICY = "{kind: threshold, signal: p_yes, sign: -1}"
+"""The policy that reads this doubt, for `fit`."""
 
 
 def hard_rows(n: int, hard: Iterable[int], about: str = "number", **columns: Any) -> list[Row]:
@@ -40,10 +42,18 @@ def hard_rows(n: int, hard: Iterable[int], about: str = "number", **columns: Any
     return rows
 
 
-LADDER_POLICY = "{kind: threshold, keep: both, when: reply_logprob}"
+LADDER_POLICY = "{kind: threshold, signal: reply_mean_logprob, sign: -1}"
 
 
 def ladder_rows(n: int, hard: Iterable[int], **columns: Any) -> list[Row]:
     """Return the same rows with the signal of a ladder, the log-prob of a reply, in the place of a verdict."""
     rows = hard_rows(n, hard, **columns)
     return [one | {"signals": {"reply_mean_logprob": one["signals"]["p_yes"] - 1}} for one in rows]
+
+
+def ladder_log(n: int, every: int = 5, **columns: Any) -> list[Row]:
+    """Return a ladder of two models, undated and in no order; the small one is wrong on some where it is less sure."""
+    rows = ladder_rows(n, range(n - 1, n // 2, -every), **columns)
+    pairs = [rows[at : at + 2] for at in range(0, len(rows), 2)]
+    random.Random(0).shuffle(pairs)
+    return [row | {"source": "answer", "created_at": None} for pair in pairs for row in pair]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer
 from rich.console import RenderableType
 from typer.testing import CliRunner
 
-from cascade.api.calibrating import calibrate
 from cascade.api.evaluating import evaluate
-from cascade.api.fitting import fit
 from cascade.api.monitoring import monitor
 from cascade.api.output import Result
 from cascade.api.verifying import verify
@@ -33,25 +31,12 @@ class Echo(Result):
         return {name: str(value) for name, value in self.given.items()}
 
 
-class Oven(NamedTuple):
-    """An oven.
-
-    Attributes:
-        offered: use it.
-        heat: how hot it is, in °C.
-    """
-
-    offered: bool = False
-    heat: int | None = None
-
-
 def bake(
     cake: str | Path,
     output: str,
     *,
     layers: Sequence[float] | None = None,
     sugar: float = 0.5,
-    ovens: Oven = Oven(),  # noqa: B008 - frozen
     tell: Callable[[str], None] = print,
 ) -> Echo:
     """Bake a cake
@@ -65,11 +50,10 @@ def bake(
         output: where it goes.
         layers: how high each is.
         sugar: the share of sugar.
-        ovens: what it is baked in.
         tell: is told.
     """
     tell("baked")
-    return Echo({"cake": cake, "output": output, "layers": layers, "sugar": sugar, "ovens": ovens})
+    return Echo({"cake": cake, "output": output, "layers": layers, "sugar": sugar})
 
 
 def run(*words: str, **how: Any) -> tuple[int, str]:
@@ -80,12 +64,12 @@ def run(*words: str, **how: Any) -> tuple[int, str]:
 
 
 def test_every_argument_reaches_the_function_as_its_own_type() -> None:
-    code, said = run("apple", "-o", "tin", "--layers", "1.5", "--layers", "2", "--ovens", "--heat", "200")
+    code, said = run("apple", "-o", "tin", "--layers", "1.5", "--layers", "2")
     assert code == 0
     assert "('cake', PosixPath('apple')), ('layers', [1.5, 2.0]), ('output', 'tin')" in said.replace(
         "WindowsPath", "PosixPath"
     )
-    assert "('ovens', Oven(offered=True, heat=200)), ('sugar', 0.5)" in said
+    assert "('sugar', 0.5)" in said
 
 
 def test_the_help_is_the_docstring() -> None:
@@ -94,7 +78,6 @@ def test_the_help_is_the_docstring() -> None:
     for words in (
         "Bake a cake in one line. It rises. Example: bake apple",
         "The share of sugar.",
-        "How hot it is, in °C.",
     ):
         assert words in said
     assert "--tell" not in said
@@ -116,10 +99,10 @@ def test_a_result_with_an_error_is_printed_and_then_ends_the_command() -> None:
     assert (str(result.exception), '"sugar": "0.5"' in result.output) == ("burnt", True)
 
 
-@pytest.mark.parametrize("act", [calibrate, evaluate, fit, monitor, verify], ids=lambda act: act.__name__)
+@pytest.mark.parametrize("act", [evaluate, monitor, verify], ids=lambda act: act.__name__)
 def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any]) -> None:
     made = inspect.signature(command(act, "cascade")).parameters
-    told = {"tell", "show", "working", "networks"}
+    told = {"tell", "show", "working"}
     parameters = {name: one for name, one in inspect.signature(act).parameters.items() if name not in told}
     assert set(parameters) <= set(made)
     for name, one in parameters.items():

@@ -11,25 +11,26 @@ from typing import Any
 import pytest
 
 from cascade.episodes.files import write_rows
-from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
-from unit.cli.certified import POLICY, hard_rows
+from cascade.house.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
+from unit.cli.certified import ladder_log
 
 Cli = Callable[..., Any]
+PROMISED = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
 REPAIR = "restore the file as it was, and readable, or make the policy again"
 READERS = (
     ("verify", "policy", "log.jsonl"),
     ("monitor", "policy", "log.jsonl"),
     ("evaluate", "log.jsonl", "--policy", "policy"),
-    ("calibrate", "log.jsonl", "--policy", "policy"),
+    ("fit", "log.jsonl", *PROMISED, "--policy", "policy"),
 )
 
 
 @pytest.fixture
 def policy(cli: Cli, tmp_path: Path, kept: Path) -> Path:
     """Return a policy in the test's folder, beside its log: fitted once, and copied."""
-    write_rows(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
+    write_rows(tmp_path / "log.jsonl", ladder_log(240))
     if not kept.exists():
-        assert cli("fit", "log.jsonl", "--alpha", "0.2", "-o", str(kept)).code == 0
+        assert cli("fit", "log.jsonl", *PROMISED, "--policy", "learned", "-o", str(kept)).code == 0
     shutil.copytree(kept, tmp_path / "policy")
     return tmp_path / "policy"
 
@@ -60,7 +61,6 @@ def test_a_directory_that_may_not_be_looked_into_is_2(cli: Cli, policy: Path, ca
 @pytest.mark.parametrize("output", ["file/policy", "x" * 300, "/proc/none"])
 def test_an_unwritable_place_is_reported_before_any_work(cli: Cli, tmp_path: Path, output: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    for called in (("fit", "nolog.jsonl"), ("calibrate", "nolog.jsonl", "--policy", POLICY)):
-        ran = cli(*called, "-o", output)
-        assert ran.code == 2
-        assert "cannot be written" in ran.err
+    ran = cli("fit", "nolog.jsonl", *PROMISED, "-o", output)
+    assert ran.code == 2
+    assert "cannot be written" in ran.err

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from cascade.api.fitting import FitResult
 from cascade.cli import demo
-from cascade.demo import requests as demonstration
-from cascade.demo.requests import PAIR, demo_config, demo_requests, fit_requests
+from cascade.cli.demo import fit_requests
+from cascade.demo.requests import PAIR, demo_config, demo_requests
 from cascade.providers.fake import FakeProvider, reply
-from cascade.training.fitting import Fitted
 from cascade.types import Request
 
 Cli = Callable[..., Any]
@@ -28,15 +28,15 @@ def script(request: Request) -> Any:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Fitted:
+def fitted() -> FitResult:
     """What the demo fits: the same each time, so it is fitted once."""
     return fit_requests(demo_config(*PAIR))
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch, fitted: Fitted) -> FakeProvider:
+def scripted(monkeypatch: pytest.MonkeyPatch, fitted: FitResult) -> FakeProvider:
     provider = FakeProvider(script)
-    monkeypatch.setattr(demonstration, "fit_requests", lambda _config: fitted)
+    monkeypatch.setattr("cascade.cli.demo.fit_requests", lambda _config: fitted)
     monkeypatch.setattr(demo, "Local", lambda: provider)
     monkeypatch.setattr(demo, "load_xllamacpp", lambda: None)
     monkeypatch.setattr(demo, "fetch", lambda _wanted: None)
@@ -57,7 +57,7 @@ def test_the_demo_as_json_is_one_document(cli: Cli, scripted: FakeProvider) -> N
     document = json.loads(ran.out)
     assert (ran.code, document["seed"], document["wiring_only"], document["same_as_guide"]) == (0, 7, False, 1.0)
     assert all(one["certified"] and one["cost_usd"] > 0 and one["same"] for one in document["messages"])
-    assert document["fitted"]["calibrated"]["segments"][0]["certificate"]["kind"] == "agreement"
+    assert document["fitted"]["certificates"][""]["promise"]["kind"] == "agreement"
     assert (document["right"], document["guide_right"]) == (1.0, 1.0)
 
 

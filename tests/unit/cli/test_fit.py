@@ -1,4 +1,4 @@
-"""`cascade fit`: what it writes, prints and ends with."""
+"""`cascade fit`, and the same in Python: what it certifies, writes and says; every verb reads the directory."""
 
 from __future__ import annotations
 
@@ -9,247 +9,133 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.files import write_rows
-from cascade.evaluation.logs import open_log
-from cascade.factory import read_policy
-from cascade.guarantees.base import Guarantee
-from cascade.policies.reading import read
-from cascade.training.fitting import fit_policy
-from unit.cli.certified import POLICY, hard_rows, ladder_rows
-from unit.cli.documents import document, words
+import cascade
+from cascade import FitSettings, Policy, Promise
+from cascade.house.attempts import place_of
+from cascade.house.directory import PolicyDirectory
+from unit.cli.certified import LADDER_POLICY, ladder_log
+from unit.cli.conftest import Ran
 
-Cli = Callable[..., Any]
-Write = Callable[..., str]
-FILES = {"README.md", "certificate.json", "model.safetensors", "policy.json"}
-QUICK = ("--policy", "threshold")
-"""For tests of what becomes of the files: a comparison of all candidates takes most of the time of a fit."""
-CONFIG = """\
-models:
-  base: {model: small, price: {input: 1, output: 1}}
-  guide: {model: large, price: {input: 1, output: 1}}
-provider: fake
-strategy: {kind: ladder, models: [base, guide]}
-"""
+Cli = Callable[..., Ran]
+REGRET = ("--promise", "regret", "--risk", "0.1", "--confidence", "0.9")
 
 
-@pytest.fixture
-def log(written: Write) -> str:
-    """Return a log of 200 questions, 40 of them answered rightly by the second step alone, all of low doubt."""
-    return written(hard_rows(200, range(0, 80, 2)))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {one.name: one.read_bytes() for one in folder.iterdir()}
-
-
-# --- what is written and printed ---
-
-
-def test_a_directory_is_written_that_serves(cli: Cli, log: str, tmp_path: Path) -> None:
-    found = document(cli("fit", log, "-o", "policy", "--json"))
-    assert {one.name for one in (tmp_path / "policy").iterdir()} == FILES
-    assert found["sizes"] == {"questions": 200, "training": 140, "calibration": 60}
-    (chosen,) = [one for one in found["candidates"] if one["chosen"]]
-    assert chosen["name"] == found["chosen"]
-    assert found["method"] == chosen["method"] == read(tmp_path / "policy").policy["method"]
-    assert found["segments"][0]["certificate"]["n"] == 60
-    assert found["realised"]["coverage"] >= 0.9
-    assert cli("verify", "policy", log).code == 0
-    assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["datasets"][0]["n"] == 200
-
-
-def test_the_readme_of_a_project_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("mine")
-    ran = cli("fit", log, "-o", ".", "--policy", "depth")
-    assert ran.code == 2
-    assert "holds a README.md" in words(ran.err)
-    assert (tmp_path / "README.md").read_text() == "mine"
-    assert not (tmp_path / "policy.json").exists()
-
-
-def test_a_card_stays_where_its_policy_is_calibrated_anew_and_does_not_go_elsewhere(
-    cli: Cli, log: str, tmp_path: Path
-) -> None:
-    assert cli("fit", log, "-o", "policy", "--policy", "threshold").code == 0
-    before = contents(tmp_path / "policy")
-    new = ("calibrate", "fresh.jsonl", "--policy", "policy", "--alpha", "0.2")
-    write_rows(tmp_path / "fresh.jsonl", hard_rows(100, range(0, 40, 2), about="fresh"))
-    for output in ("policy", "other"):
-        ran = cli(*new, "-o", output)
-        assert ran.code == 0, ran.err
-    after = contents(tmp_path / "policy")
-    assert after["certificate.json"] != before["certificate.json"]
-    assert after["README.md"] == before["README.md"]
-    assert set(contents(tmp_path / "other")) == {"policy.json", "model.safetensors", "certificate.json"}
-    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force").code == 0
-    assert set(contents(tmp_path / "policy")) == {"policy.json", "certificate.json"}
-
-
-def test_what_is_printed_is_what_the_library_found(cli: Cli, log: str) -> None:
-    found = document(cli("fit", log, "-o", "policy", "--seed", "4", "--json"))
-    fitted = fit_policy(open_log(log).tables, Guarantee("coverage", 0.1), seed=4)
-    assert read("policy") == fitted.artifact
-    assert [one["name"] for one in found["candidates"]] == [one.name for one in fitted.choice.judged]
-    for shown, one in zip(found["candidates"], fitted.choice.judged, strict=True):
-        assert shown["matched"] == (None if one.matched is None else pytest.approx(one.matched / 1e9))
-        assert shown["why"] == one.why
-
-
-@pytest.mark.parametrize("width", [80, 130])
-def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    for more in ([], ["--guarantee", "regret", "--alpha", "0.3"]):
-        ran = cli("fit", log, "-o", "policy", "--force", *more)
-        assert ran.code == 0, ran.err
-        assert max(map(len, ran.out.splitlines())) <= width
-
-
-def test_the_same_log_and_seed_give_the_same_bytes(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
-    options = ("--alpha", "0.1", "--seed", "3")
-    backwards = written(hard_rows(200, range(0, 80, 2))[::-1], "backwards.jsonl")
-    for name, rows in (("one", log), ("two", backwards)):
-        assert cli("fit", rows, "-o", name, *options).code == 0
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert cli("fit", log, "-o", "three", *options[:-1], "4").code == 0
-    assert contents(tmp_path / "three")["policy.json"] != contents(tmp_path / "one")["policy.json"]
-
-
-# --- the card ---
-
-
-def test_hostile_names_reach_neither_terminal_nor_card(cli: Cli, written: Write, tmp_path: Path) -> None:
-    name = "[red]x[/red]\x1b[31m\n<script>|a|[b](http://c)"
-    ran = cli("fit", written(hard_rows(120, range(0, 40, 2), dataset=name)), "-o", "policy")
+def document(ran: Ran) -> dict[str, Any]:
     assert ran.code == 0, ran.err
-    assert "\x1b" not in ran.out
-    text = (tmp_path / "policy" / "README.md").read_text()
-    assert "<script>" not in text.replace("\\<", "")
-    assert "\x1b" not in text
-
-
-# --- every kind of promise ---
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "alpha", "delta"),
+    "options",
     [
-        ([], "coverage", 0.1, None),
-        (["--delta", "0.1"], "coverage", 0.1, 0.1),
-        (["--guarantee", "error", "--alpha", "0.3"], "error", 0.3, 0.1),
-        (["--guarantee", "error", "--alpha", "0.3", "--delta", "0.2", "--abstain"], "error", 0.3, 0.2),
-        (["--guarantee", "regret", "--alpha", "0.3"], "regret", 0.3, 0.1),
+        REGRET,
+        (*REGRET, "--policy", "threshold"),
+        (*REGRET, "--policy", "rungs"),
+        (*REGRET, "--policy", "learned"),
+        (*REGRET, "--policy", "depth"),
+        (*REGRET, "--policy", LADDER_POLICY),
+        (*REGRET, "--abstain", "--policy", "learned"),
+        (*REGRET, "--newest", "0.5"),
+        (*REGRET, "--levels", "low=0.2,high=0.1"),
+        (*REGRET, "--expires-days", "30"),
+        ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9"),
+        ("--promise", "coverage", "--risk", "0.1"),
+        ("--promise", "coverage", "--risk", "0.1", "--confidence", "0.9"),
+        ("--promise", "error", "--risk", "0.3", "--confidence", "0.9"),
     ],
+    ids=" ".join,
 )
-def test_every_kind_is_fitted_and_certified(
-    cli: Cli, log: str, options: list[str], kind: str, alpha: float | None, delta: float | None
+def test_what_is_fitted_is_written_verified_evaluated_and_monitored(
+    cli: Cli, written: Callable[..., str], options: tuple[str, ...]
 ) -> None:
-    found = document(cli("fit", log, "-o", "policy", "--json", *options))
-    certificate = found["segments"][0]["certificate"]
-    assert (certificate["kind"], certificate["alpha"], certificate["delta"]) == (kind, alpha, delta)
+    log = written(ladder_log(400))
+    fitted = document(cli("fit", log, *options, "-o", "policy", "--json"))
+    read = PolicyDirectory.read("policy")
+    assert {name: each.document for name, each in read.certificates.items()} == fitted["certificates"]
+    assert read.policy.kind == fitted["policy"]
+    for each in read.certificates.values():
+        assert each.losses <= each.promise.risk * each.n
+        assert (each.expires is None) == ("--expires-days" not in options)
+    assert cli("verify", "policy", log).code == 0
+    (row,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["datasets"][0]["rows"]
+    assert row["promise"]["risk"] <= read.promise.risk if read.promise else False
+    assert document(cli("monitor", "policy", log, "--json"))["alarmed"] is False
+
+
+def test_the_cost_that_fit_states_is_what_evaluate_finds(cli: Cli, written: Callable[..., str]) -> None:
+    log = written(ladder_log(400))
+    fitted = document(cli("fit", log, *REGRET, "--policy", "threshold", "-o", "policy", "--json"))
+    (row,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["datasets"][0]["rows"]
+    assert fitted["saves"]
+    assert fitted["requests"] == 400
+    assert row["times_reference"] == pytest.approx(fitted["cost_share"])
+
+
+def test_each_segment_has_a_certificate_and_both_losses_are_said(cli: Cli, written: Callable[..., str]) -> None:
+    rows = [{**row, "segment": "ab"[int(row["episode_id"][1:]) % 2]} for row in ladder_log(800, every=3)]
+    log = written(rows)
+    ran = cli("fit", log, *REGRET, "--by-segment", "--policy", LADDER_POLICY, "-o", "policy", "--details")
+    assert ran.code == 0, ran.err
+    assert {each.segment for each in PolicyDirectory.read("policy").certificates.values()} == {"a", "b"}
+    assert "in a mean segment" in ran.out
+    assert "of all requests" in ran.out
     assert cli("verify", "policy", log).code == 0
 
 
-def test_each_segment_has_a_promise(cli: Cli, written: Write) -> None:
-    rows = hard_rows(200, range(0, 80, 2))
-    for one in rows:
-        one["segment"] = "even" if int(one["episode_id"][1:]) % 2 == 0 else "odd"
-    found = document(cli("fit", written(rows), "-o", "policy", "--by-segment", "--json"))
-    assert [one["segment"] for one in found["segments"]] == ["even", "odd"]
+def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli: Cli, written: Callable[..., str]) -> None:
+    log = written(ladder_log(400))
+    levels = []
+    for seed in ("0", "0", "1"):
+        fitted = document(cli("fit", log, *REGRET, "--seed", seed, "--json"))
+        levels.append((fitted["attempt"], fitted["level"]))
+    assert levels[0] == levels[1] == (1, pytest.approx(0.095))
+    assert levels[2] == (2, pytest.approx(0.0025))
+    assert place_of(log).exists()
+    assert document(cli("fit", "demo-ladder", *REGRET, "--json"))["attempt"] is None
 
 
-def test_a_method_alone(cli: Cli, log: str) -> None:
-    found = document(cli("fit", log, "-o", "policy", "--policy", "depth", "--json"))
-    assert (found["method"], [one["name"] for one in found["candidates"]]) == ("depth", ["fixed depth"])
-    ran = cli("fit", log, "-o", "policy", "--policy", "tree")
-    assert (ran.code, ran.out) == (2, "")
+def test_a_policy_is_certified_again_without_what_it_learned_from(cli: Cli, written: Callable[..., str]) -> None:
+    log = written(ladder_log(400))
+    first = document(cli("fit", log, *REGRET, "--policy", "learned", "-o", "policy", "--json"))
+    asked = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
+    again = document(cli("fit", log, *asked, "--policy", "policy", "-o", "again", "--json"))
+    assert (again["policy"], again["attempt"], again["learned_from"]) == ("learned", 2, 0)
+    assert first["requests"] == again["requests"]
+    before, after = PolicyDirectory.read("policy"), PolicyDirectory.read("again")
+    assert before.policy_sha256 == after.policy_sha256
+    assert before.requests.fitted == after.requests.fitted
+    assert cli("fit", "demo", *asked, "--policy", "policy").code == 2  # a log of another plan
 
 
-# --- 3: not certified ---
+def test_nothing_to_save_asks_the_reference_alone(cli: Cli, written: Callable[..., str]) -> None:
+    log = written([{**row, "correct": row["step"] == 2} for row in ladder_log(200)])
+    fitted = document(cli("fit", log, *REGRET, "-o", "policy", "--json"))
+    assert (fitted["policy"], fitted["saves"]) == ("reference", False)
+    assert cli("verify", "policy", log).code == 0
+    assert cli("fit", log, "--promise", "error", "--risk", "0.01", "--confidence", "0.99").code in {0, 3}
 
 
-def test_too_few_questions_end_with_3_and_write_nothing(cli: Cli, written: Write, tmp_path: Path) -> None:
-    few = written(hard_rows(8, [0]), "few.jsonl")
-    ran = cli("fit", few, "-o", "policy")
-    assert (ran.code, ran.out) == (3, "")
-    assert "calibration questions are too few" in words(ran.err)
-    assert words(ran.err).endswith(" Or keep every answer of every step: --allow-everything.")
-    assert not (tmp_path / "policy").exists()
-    kept = cli("fit", few, "-o", "policy", "--allow-everything")
-    assert kept.code == 0, kept.err
-    assert read(tmp_path / "policy").certificates[0].keeps_everything
+def test_five_lines_come_first_and_the_tables_on_request(cli: Cli, written: Callable[..., str]) -> None:
+    log = written(ladder_log(400))
+    few, more = cli("fit", log, *REGRET).out, cli("fit", log, *REGRET, "--details").out
+    assert len(few.splitlines()) <= 5
+    assert more.startswith(few)
+    assert "level" in more
 
 
-def test_a_directory_stays_as_it_was_where_nothing_is_certified(
-    cli: Cli, log: str, written: Write, tmp_path: Path
-) -> None:
-    cli("fit", log, "-o", "policy", *QUICK)
-    before = contents(tmp_path / "policy")
-    hopeless = written([one | {"correct": False} for one in hard_rows(120, [])], "hopeless.jsonl")
-    ran = cli("fit", hopeless, "-o", "policy", "--force", "--guarantee", "error", "--alpha", "0.1")
-    assert (ran.code, ran.out) == (3, "")
-    assert contents(tmp_path / "policy") == before
+def test_another_policy_is_not_overwritten_without_force(cli: Cli, written: Callable[..., str]) -> None:
+    log = written(ladder_log(200))
+    assert cli("fit", log, *REGRET, "-o", "policy").code == 0
+    assert cli("fit", log, *REGRET, "-o", "policy").code == 2
+    assert cli("fit", log, *REGRET, "-o", "policy", "--force").code == 0
 
 
-# --- 2: cannot be asked so ---
-
-
-def test_of_two_fits_into_one_folder_the_later_is_refused(
-    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The place was free when both began; what the quicker one wrote stays."""
-    from cascade.api import fitting
-
-    fit_policy, contents_then = fitting.fit_policy, []
-
-    def meanwhile(*args: Any, **named: Any) -> Any:
-        monkeypatch.setattr(fitting, "fit_policy", fit_policy)
-        assert cli("fit", log, "-o", "policy", "--alpha", "0.2", *QUICK).code == 0
-        contents_then.append(contents(tmp_path / "policy"))
-        return fit_policy(*args, **named)
-
-    monkeypatch.setattr(fitting, "fit_policy", meanwhile)
-    ran = cli("fit", log, "-o", "policy", *QUICK)
-    assert (ran.code, ran.err.count("holds a policy already")) == (2, 1)
-    assert contents(tmp_path / "policy") == contents_then[0]
-
-
-def test_another_policy_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
-    cli("fit", log, "-o", "policy", *QUICK)
-    before = contents(tmp_path / "policy")
-    ran = cli("fit", log, "-o", "policy", "--alpha", "0.2")
-    assert (ran.code, ran.err.count("holds a policy already")) == (2, 1)
-    assert contents(tmp_path / "policy") == before
-    assert cli("fit", log, "-o", "policy", "--alpha", "0.2", "--force", *QUICK).code == 0
-    assert contents(tmp_path / "policy") != before
-
-
-def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:
-    (tmp_path / "cascade.yaml").write_text(CONFIG)
-    tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}
-    log = written(ladder_rows(99, range(0, 40, 2), **tokens))
-    assert cli("fit", log, "-o", "policy", "--config", "cascade.yaml").code == 0
-    made_for = read(tmp_path / "policy").certificates[0].made_for
-    assert made_for["prices"]
-    dear = written(ladder_rows(99, range(0, 40, 2), **(tokens | {"cost_nano_usd": 2_000_000})), "dear.jsonl")
-    ran = cli("fit", dear, "-o", "other", "--config", "cascade.yaml")
-    assert (ran.code, ran.out) == (2, "")
-    assert "the log was costed at other prices than the configuration" in words(ran.err)
-    newer = [one | {"model": "newer"} for one in ladder_rows(99, range(0, 40, 2), **tokens)]
-    other = written(newer, "newer.jsonl")
-    assert cli("fit", other, "-o", "other", "--config", "cascade.yaml").code == 2
-    assert not (tmp_path / "other").exists()
-
-
-# --- again ---
-
-
-def test_a_fitted_directory_is_calibrated_again(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
-    cli("fit", log, "-o", "policy", *QUICK)
-    before = contents(tmp_path / "policy")
-    newer = written(hard_rows(60, range(0, 30, 2), about="newer"), "newer.jsonl")
-    ran = cli("calibrate", newer, "--policy", "policy")
-    assert ran.code == 0, ran.err
-    after = contents(tmp_path / "policy")
-    assert {name for name in FILES if after[name] != before[name]} == {"certificate.json"}
-    assert read_policy(tmp_path / "policy").artifact.certificates[0].n == 60
-    assert cli("calibrate", log, "--policy", "policy").code == 2  # it was fitted on these
+def test_python_and_the_command_write_the_same(cli: Cli, written: Callable[..., str], tmp_path: Path) -> None:
+    log = written(ladder_log(300))
+    done = cascade.fit(log, Promise("regret", 0.1, 0.9), FitSettings(seed=3), output=tmp_path / "ours")
+    assert cli("fit", log, *REGRET, "--seed", "3", "-o", "theirs").code == 0
+    ours, theirs = Policy.load(tmp_path / "ours"), Policy.load("theirs")
+    assert ours.certificates == theirs.certificates == done.certificates
+    for name in ("policy.json", "certificate.json"):
+        assert (tmp_path / "ours" / name).read_bytes() == Path("theirs", name).read_bytes()

@@ -120,7 +120,7 @@ def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli: Cli,
     fit = [log if word == log else word for word in FIT] + ["--config", "named.yaml"]
     refused = cli(*fit)
     assert refused.code == 2
-    (command,) = re.findall(r"other names: cascade (import LOG -o NEW .*)\.", " ".join(refused.err.split()))
+    (command,) = re.findall(r"other names: cascade (import LOG -o NEW .*?)\.?$", " ".join(refused.err.split()))
     renamed = cli(*shlex.split(command.replace("LOG", log).replace("NEW", "named.parquet")), "--rename", "tiny=other")
     assert (renamed.code, "an unused --rename: the log has no such model" in renamed.out) == (0, True), renamed.err
     fitted = cli(*["named.parquet" if word == log else word for word in fit])

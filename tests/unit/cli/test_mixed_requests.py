@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cascade import Policy
 from cascade.calibration.fingerprint import made_for
 from cascade.chat import ChatRequest, output_text
 from cascade.config import load
@@ -22,6 +23,7 @@ from unit.certified import certificate, directory
 from unit.cli.conftest import Ran
 from unit.review.booking import TOOL, call, write
 
+AGREED = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
 Cli = Callable[..., Ran]
 TOOLS, SCHEMA, ENUM, FREE = "tools", "schema", "enum", "free"
 FORMS: dict[str, dict[str, Any]] = {
@@ -95,11 +97,11 @@ def test_each_request_is_compared_by_its_own_form() -> None:
 
 
 def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli: Cli, tmp_path: Path) -> None:
-    ran = cli("fit", log(tmp_path / "log.jsonl", 300, 1), "--policy", "threshold", "--alpha", "0.1", "-o", "policy")
+    ran = cli("fit", log(tmp_path / "log.jsonl", 300, 1), *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "comparator request" in " ".join(ran.err.split())
-    (one,) = json.loads((tmp_path / "policy" / "certificate.json").read_text())["certificates"]
-    assert (one["kind"], one["comparator"]) == ("agreement", "request")
+    (one,) = Policy.load(tmp_path / "policy").certificates
+    assert (one.promise.kind, one.comparator) == ("agreement", "request")
     assert cli("verify", "policy", log(tmp_path / "fresh.jsonl", 200, 2)).code == 0
 
 

@@ -15,6 +15,7 @@ from cascade.episodes.files import write_rows
 from unit.cli.certified import POLICY, Row, hard_rows
 
 Cli = Callable[..., Any]
+PROMISED = ("--promise", "coverage", "--risk", "0.1")
 
 
 def write(path: Path, rows: Sequence[Row]) -> str:
@@ -26,7 +27,7 @@ def write(path: Path, rows: Sequence[Row]) -> str:
 def policy(cli: Cli, tmp_path: Path) -> str:
     """Return a policy directory certified at kappa 0.19 with α = 0.1: what has a lower doubt stops after step one."""
     log = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
-    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy").code == 0
+    assert cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
     return "policy"
 
 
@@ -112,7 +113,23 @@ def test_an_incomplete_audit_counts_as_missed_unless_a_right_answer_was_kept(
 
 def test_questions_that_made_the_policy_are_reported(cli: Cli, tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", hard_rows(200, range(0, 60, 2)))
-    assert cli("fit", log, "--alpha", "0.2", "-o", "policy").code == 0
+    assert (
+        cli(
+            "fit",
+            log,
+            "--promise",
+            "regret",
+            "--confidence",
+            "0.9",
+            "--risk",
+            "0.2",
+            "--policy",
+            "learned",
+            "-o",
+            "policy",
+        ).code
+        == 0
+    )
     ran = cli("monitor", "policy", log, "--json")
     found = document(ran)
     assert found["training_questions"] > 0
@@ -131,17 +148,16 @@ def test_audits_without_any_right_step_are_reported_as_outside_the_promise(
     ran = cli("monitor", policy, path)
     assert ran.code == 0
     assert "no alarm: 0 of 80 audits missed" in ran.out
-    assert "no step is right on 80 of 80 audits (100.0%); at calibration 0 of 99 (0.0%)" in ran.out
-    assert "significantly more questions than at calibration have no right answer in any step" in ran.err
+    assert "no step is right on 80 of 80 audits (100.0%)" in ran.out
     found = document(cli("monitor", policy, path, "--json"))
-    assert (found["unanswered"], found["unanswered_at_calibration"]) == (80, 0.0)
+    assert (found["unanswered"], found["unanswered_at_calibration"]) == (80, None)
     fine = cli("monitor", policy, write(tmp_path / "fine.jsonl", audits([False] * 80)))
     assert (fine.err, "no step is right" in fine.out) == ("", False)
 
 
 def test_segments_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_path: Path) -> None:
     rows = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
-    cli("calibrate", write(tmp_path / "log.jsonl", rows), "--policy", POLICY, "-o", "policy", "--by-segment")
+    cli("fit", write(tmp_path / "log.jsonl", rows), *PROMISED, "--policy", POLICY, "-o", "policy", "--by-segment")
     found = audits([k % 2 == 1 and k // 2 % 3 == 0 for k in range(300)])
     found = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in found]
     ran = cli("monitor", "policy", write(tmp_path / "audits.jsonl", found), "--json")
@@ -155,18 +171,10 @@ def test_segments_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_pa
 
 def test_an_error_certificate_counts_wrong_answers(cli: Cli, policy: str, tmp_path: Path) -> None:
     log = str(tmp_path / "log.jsonl")
-    cli("calibrate", log, "--policy", POLICY, "-o", "error", "--guarantee", "error", "--alpha", "0.4")
+    asked = ("--promise", "error", "--risk", "0.4", "--confidence", "0.9", "--policy", POLICY, "-o", "error")
+    assert cli("fit", log, *asked).code == 0
     ran = cli("monitor", "error", write(tmp_path / "audits.jsonl", audits([True] * 3 + [False] * 7)), "--json")
     assert document(ran)["certificates"][0]["misses"] == 3
-
-
-@pytest.mark.parametrize("options", [])
-def test_a_promise_that_is_none_on_misses_is_2(cli: Cli, policy: str, tmp_path: Path, options: list[str]) -> None:
-    log = str(tmp_path / "log.jsonl")
-    cli("calibrate", log, "--policy", POLICY, "-o", "other", *options)
-    ran = cli("monitor", "other", log)
-    assert (ran.code, ran.out) == (2, "")
-    assert "not a promise about misses" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -181,13 +189,6 @@ def test_bad_input_is_2(cli: Cli, policy: str, arguments: tuple[str, ...], said:
     ran = cli("monitor", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
-
-
-def test_without_a_certificate_it_is_2(cli: Cli, policy: str, tmp_path: Path) -> None:
-    (tmp_path / "policy" / "certificate.json").unlink()
-    ran = cli("monitor", policy, str(tmp_path / "log.jsonl"))
-    assert ran.code == 2
-    assert "cascade calibrate EPISODES --policy policy" in ran.err
 
 
 def test_codes_in_a_log_do_not_reach_the_terminal(cli: Cli, policy: str, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_only_the_new_model_is_asked_and_once(cli: Cli, tmp_path: Path, asked: F
     assert more.code == 0, more.err
     assert len(asked.requests) == 80
     assert "new before large" in more.out
-    assert "cascade fit probes.jsonl --guarantee regret --alpha 0.2 --delta 0.1 -o policy" in more.out
+    assert "cascade fit probes.jsonl --promise regret --risk 0.2 --confidence 0.9 -o policy" in more.out
 
 
 def test_a_model_that_is_not_configured_is_2(cli: Cli, tmp_path: Path) -> None:

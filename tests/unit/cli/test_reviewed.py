@@ -94,9 +94,11 @@ def test_compare_and_evaluate_read_what_was_drawn(cli: Cli, tmp_path: Path) -> N
 
 def test_a_policy_is_held_to_its_promise_by_what_people_found(cli: Cli, tmp_path: Path) -> None:
     log, reviews = logged(tmp_path, 0.5)
-    fit = ("fit", log, "--guarantee", "regret", "--alpha", "0.2", "--policy", "threshold", "-o", "policy")
+    promised = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
+    fit = ("fit", log, *promised, "--policy", "{kind: threshold, signal: doubt, sign: 1}", "-o", "policy")
     assert cli(*fit, "--reviews", reviews).code == 0
     ran = cli("evaluate", log, "--reviews", reviews, "--policy", "policy", "--json")
     (row,) = json.loads(ran.out)["datasets"][0]["rows"]
     assert row["promise"]["kind"] == "regret"
     assert 0 < row["promise"]["risk"] <= 0.2
+    assert 0 < row["cost_usd"] < row["cost_usd"] / row["times_reference"]

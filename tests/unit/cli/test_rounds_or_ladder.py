@@ -88,9 +88,7 @@ def test_a_log_of_rounds_is_proved_as_a_ladder_beside_them(
 
 def test_the_command_that_is_recommended_reads_the_log_as_that_ladder(cli: Cli, written: Callable[..., str]) -> None:
     log = written(**LADDER_PAYS)
-    ran = cli(
-        "fit", f"ladder:{log}", "--guarantee", "regret", "--alpha", "0.1", "--policy", "threshold", "-o", "policy"
-    )
+    ran = cli("fit", f"ladder:{log}", "--promise", "regret", "--risk", "0.1", "--confidence", "0.9", "-o", "policy")
     assert ran.code == 0, ran.err
     (table,) = open_log(ladder_of(log)).tables
     assert (table.n, table.arrays.horizon, table.step_models) == (240, 2, ("small", "large"))
@@ -107,19 +105,3 @@ def test_a_ladder_of_no_file_is_2(cli: Cli) -> None:
     ran = cli("prove", "ladder:nowhere")
     assert ran.code == 2
     assert "There is no file nowhere" in ran.err
-
-
-def test_fit_on_rounds_that_save_nothing_names_the_ways_without_a_verdict(
-    cli: Cli, written: Callable[..., str]
-) -> None:
-    log = written(**LADDER_PAYS)
-    asked = ("--guarantee", "regret", "--alpha", "0.1", "--force", "-o", "policy")
-    other = "fit the same log call by call, offers:LOG, or as a ladder, ladder:LOG."
-    for read, method, named in ((log, "threshold", True), (f"ladder:{log}", "threshold", False)):
-        ran = cli("fit", read, "--policy", method, *asked)
-        assert (ran.code, other in " ".join(ran.out.split())) == (0, named), ran.err
-    refused = cli("fit", log, "--policy", "purchases", *asked)
-    assert refused.code == 2
-    assert "has rounds of two calls: read it call by call, offers:LOG, or as ladder:LOG." in " ".join(
-        refused.err.split()
-    )

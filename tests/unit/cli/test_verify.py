@@ -14,6 +14,7 @@ from cascade.episodes.files import write_rows
 from unit.cli.certified import POLICY, Row, hard_rows
 
 Cli = Callable[..., Any]
+PROMISED = ("--promise", "coverage", "--risk", "0.1")
 
 
 def write(path: Path, rows: Sequence[Row]) -> str:
@@ -25,7 +26,7 @@ def write(path: Path, rows: Sequence[Row]) -> str:
 def log(cli: Cli, tmp_path: Path) -> str:
     """Return a log of 99 questions with a policy directory made of it."""
     path = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
-    assert cli("calibrate", path, "--policy", POLICY, "-o", "policy").code == 0
+    assert cli("fit", path, *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
     return path
 
 
@@ -67,22 +68,22 @@ def test_other_data_under_the_same_questions_are_3(cli: Cli, log: str, tmp_path:
 def test_fresh_questions_refute_or_do_not(cli: Cli, log: str, tmp_path: Path) -> None:
     kept = cli("verify", "policy", fresh(tmp_path / "kept.jsonl", 200, range(0, 80, 4)), "--json")
     assert kept.code == 0
-    assert checks(kept)["fresh"]["said"].startswith("10 of 200 fresh questions lost")
+    assert checks(kept)["fresh"]["text"].startswith("10 of 200 fresh requests lost")
     broken = cli("verify", "policy", fresh(tmp_path / "broken.jsonl", 400, range(400)), "--json")
     assert broken.code == 3
-    assert checks(broken)["fresh"]["said"].startswith("76 of 400 fresh questions lost")
-    assert "refuted" in checks(broken)["fresh"]["said"]
+    assert checks(broken)["fresh"]["text"].startswith("74 of 400 fresh requests lost")
+    assert "refuted" in checks(broken)["fresh"]["text"]
 
 
 def test_an_expired_one_and_another_model_are_3(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = hard_rows(99, range(0, 40, 2))
     log = write(tmp_path / "log.jsonl", rows)
-    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--expires-days", "0").code == 0
+    assert cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "policy", "--expires-days", "0").code == 0
     assert cli("verify", "policy", log).code == 0  # until the end of the day
     other = write(tmp_path / "other.jsonl", [one | {"model": "new" + one["model"]} for one in rows])
     ran = cli("verify", "policy", other, "--json")
     assert ran.code == 3
-    assert "newsmall" in checks(ran)["cascade"]["said"]
+    assert "newsmall" in checks(ran)["cascade"]["text"]
 
 
 def test_a_configuration_is_compared(cli: Cli, log: str, tmp_path: Path) -> None:
@@ -93,14 +94,14 @@ def test_a_configuration_is_compared(cli: Cli, log: str, tmp_path: Path) -> None
     assert ran.code == 3
     assert (
         "the models are small, then huge; the certificate was made for small, then large"
-        in checks(ran)["cascade"]["said"]
+        in checks(ran)["cascade"]["text"]
     )
 
 
 def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) -> None:
     tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}
     log = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2), **tokens))
-    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy").code == 0
+    assert cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
     priced = "models:\n  base: {{model: small, price: {{input: {0}, output: {0}}}}}\n  guide: {{model: large}}\n"
     rest = "strategy: {kind: ladder, models: [base, guide]}\nprovider: fake\npolicy: ./policy\n"
     for price, ok in ((1, True), (3, False)):
@@ -108,15 +109,23 @@ def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) ->
         ran = cli("verify", "policy", log, "--config", "cascade.yaml", "--json")
         assert checks(ran)["prices"]["ok"] is ok
         assert ran.code == (0 if ok else 3)
-    assert "costs 0.003 USD at the configured price" in checks(ran)["prices"]["said"]
+    assert "costs 0.003 USD at the configured price" in checks(ran)["prices"]["text"]
     assert "prices" not in checks(cli("verify", "policy", log, "--json"))
 
 
-@pytest.mark.parametrize("kind", ["error"])
-def test_kinds_that_need_more_than_right_or_wrong(cli: Cli, log: str, kind: str) -> None:
-    assert cli("calibrate", log, "--policy", POLICY, "-o", kind, "--guarantee", kind, "--alpha", "0.4").code == 0
-    ran = cli("verify", kind, log)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("error", "--risk", "0.4", "--confidence", "0.9"),
+        ("coverage", "--risk", "0.2", "--levels", "low=0.3,high=0.1"),
+        ("coverage", "--risk", "0.3", "--confidence", "0.8", "--policy", "auto"),
+    ],
+)
+def test_every_promise_is_computed_again(cli: Cli, log: str, asked: tuple[str, ...]) -> None:
+    assert cli("fit", log, "--policy", POLICY, "-o", "other", "--promise", *asked).code == 0
+    ran = cli("verify", "other", log, "--json")
     assert ran.code == 0, ran.out
+    assert checks(ran)["threshold"]["ok"]
 
 
 def test_what_is_no_policy_directory_is_2(cli: Cli, log: str, tmp_path: Path) -> None:
@@ -140,23 +149,6 @@ def test_the_directory_is_read_once(cli: Cli, log: str, monkeypatch: pytest.Monk
         "certificate.json",
         "policy.json",
     ]
-
-
-def test_a_directory_that_names_another_is_3(cli: Cli, log: str, tmp_path: Path) -> None:
-    (tmp_path / "outer").mkdir()
-    held = json.loads((tmp_path / "policy" / "policy.json").read_text())
-    held["policy"] = {"kind": "directory", "path": "policy"}
-    (tmp_path / "outer" / "policy.json").write_text(json.dumps(held))
-    ran = cli("verify", "outer", log)
-    assert ran.code == 3
-    assert "not the path of another" in " ".join(ran.out.split())
-
-
-def test_a_directory_without_a_certificate_is_3(cli: Cli, log: str, tmp_path: Path) -> None:
-    (tmp_path / "policy" / "certificate.json").unlink()
-    ran = cli("verify", "policy", log)
-    assert ran.code == 3
-    assert "there is no certificate" in ran.out
 
 
 @pytest.mark.parametrize("width", [80, 130])

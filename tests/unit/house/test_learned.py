@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from cascade.conformal.path import walks
-from cascade.conformal.promise import KINDS
+from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.house.directory import PolicyDirectory
 from cascade.house.learned import Learned, further, learn
 from cascade.table import Floats, Log, Node, Reference
 from unit.house.random_logs import random_log
 
-REGRET = KINDS["regret"]
+REGRET = Promise("regret", confidence=0.9).rules
 NODES = tuple([Node(name, at, reads=()) for at, name in enumerate("abcd")])
 
 

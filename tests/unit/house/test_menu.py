@@ -68,7 +68,7 @@ def test_fit_serves_what_learned_if_it_is_asked_for() -> None:
     done = fit(log, Promise("regret", 0.2, 0.9), FitSettings(policy="learned"))
     assert isinstance(done.tested[0].policy, Learned)
     assert done.learned_from == 150
-    assert fit(log, Promise("regret", 0.2, 0.9)).learned_from == 150
+    assert fit(log, Promise("regret", 0.2, 0.9)).learned_from == 0  # a simple test was cheaper
     assert fit(log, Promise("regret", 0.2, 0.9), FitSettings(policy="threshold")).learned_from == 0
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cascade.conformal.path import UNITS, Scores, walks
-from cascade.conformal.promise import KINDS
+from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.table import Floats, Ints, Log, Node
 from unit.house.random_logs import random_log
@@ -60,7 +60,7 @@ def test_losses_and_costs_are_those_of_walks_taken_call_by_call(kind: str) -> No
         scores = scores_for(log, seed)
         assert scores.order is not None
         walked = walks(log, scores)
-        jumps = KINDS[kind].jumps(walked)
+        jumps = Promise(kind, confidence=0.9).rules.jumps(walked)
         cut = np.count_nonzero(walked.log.bought, axis=1) < np.count_nonzero(log.bought, axis=1)
         for kappa in (-np.inf, -0.25, 0.25, 0.8, np.inf):
             costs, losses, stops = walked.cost.at(kappa), jumps.at(kappa) / UNITS, walked.stop(kappa)
@@ -76,7 +76,7 @@ def test_a_right_answer_that_is_cut_off_or_never_bought_counts_as_missed() -> No
     log = random_log(1, whole=True)
     doubt = np.full(log.answer.shape, -np.inf)
     walked = walks(log, Scores(doubt, order=np.broadcast_to([3, 0, 1, 2], log.answer.shape)))
-    missed = KINDS["coverage"].jumps(walked).at(-np.inf)
+    missed = Promise("coverage").rules.jumps(walked).at(-np.inf)
     may = ((log.right == 1) | (np.isnan(log.right) & log.answers)).any(axis=1) | ~log.complete
     assert missed.tolist() == (np.where(may & (log.right[:, 3] != 1), UNITS, 0)).tolist()
 

@@ -316,9 +316,9 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(tmp_path: Path, mon
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such policy directory; cascade calibrate EPISODES"):
+    with pytest.raises(ConfigError, match="there is no such policy directory; cascade fit LOG"):
         read(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"there is no policy\.json in this directory; cascade calibrate"):
+    with pytest.raises(ConfigError, match=r"there is no policy\.json in this directory; cascade fit LOG"):
         read(tmp_path)
     (tmp_path / "policy.json").write_text("{}")
     with pytest.raises(ConfigError, match="it is a file, not a policy directory"):

@@ -16,7 +16,6 @@ from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
 from cascade.errors import ConfigError, UsageError
-from cascade.evaluation import card
 from cascade.factory import read_policy
 from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, write
 from cascade.policies.design import Design
@@ -336,8 +335,7 @@ def test_settings_that_were_edited_are_refused(tmp_path: Path, change: Callable[
 
 
 def test_the_methods_are_the_same_wherever_they_are_listed() -> None:
-    """They stand where they are served, in the settings, on the command line and in the model card."""
+    """They stand where they are served, in the settings, and on the command line."""
     assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
     uncertified = {"cpo", "cpo_online"}  # `compare` measures them, no fit certifies them
     assert {"auto", *METHODS} - uncertified == set(portfolio.METHODS)
-    assert set(card.METHODS_IN_WORDS) == set(METHODS)

@@ -13,9 +13,7 @@ import pytest
 from cases import each
 from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
-from typer.testing import CliRunner
 
-from cascade.cli.main import app
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.design import Design, Memo
 from cascade.policies.estimators import Constant
@@ -395,17 +393,3 @@ def test_it_says_what_it_reads_and_cannot_do_without() -> None:
     assert small().needs == ("p_yes",)
     foreseen = Network(replace(DESIGN, indicators=np.array([0, 1])), *chain(4, 2, 2).values(), "relu", np.ones(2))
     assert LearnedPolicy("cpo", (rule(Action(foreseen, 1)), rule())).needs == ()
-
-
-@pytest.mark.parametrize(("spelled", "said"), [("cpo_batchh", "cpo-batchh"), ("net-benefits", "net_benefits")])
-def test_the_command_line_takes_dashes_for_underscores(spelled: str, said: str) -> None:
-    done = CliRunner().invoke(app, ["fit", "nowhere-at-all.jsonl", "-o", "nowhere", "--policy", spelled])
-    assert done.exit_code != 0
-    assert f"There is no policy '{said}' to fit" in str(done.exception)
-
-
-@pytest.mark.parametrize("spelled", ["net-benefit", "net_benefit"])
-def test_a_method_is_checked_as_it_is_called_inside(spelled: str) -> None:
-    done = CliRunner().invoke(app, ["fit", "nowhere-at-all.jsonl", "-o", "nowhere", "--policy", spelled])
-    assert done.exit_code != 0
-    assert "There is no policy" not in str(done.exception)

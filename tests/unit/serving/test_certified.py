@@ -262,7 +262,7 @@ def test_a_policy_that_is_not_calibrated_is_served_without_a_certificate(tmp_pat
     with made(folder) as orchestrator:
         answer = orchestrator.ask(EASY)
     assert answer.certificate is None
-    assert answer.warnings[0].startswith("no certificate: the policy has none; make one with: cascade calibrate")
+    assert answer.warnings[0].startswith("no certificate: the policy has none; make one with: cascade fit LOG")
     assert answer.steps[0].decision is not None
     assert answer.steps[0].decision.kappa == 0.4
     for policy in (folder, {"kind": "fixed"}):

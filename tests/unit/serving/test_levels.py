@@ -149,7 +149,7 @@ def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
             assert orchestrator.ask(QUESTION).level is None
             assert "level" not in orchestrator.ask(QUESTION).explain()
             with pytest.raises(
-                UsageError, match=r"no levels, and the level 'low' was asked for; .* cascade fit EPISODES --levels"
+                UsageError, match=r"no levels, and the level 'low' was asked for; .* cascade fit LOG .* --levels"
             ):
                 orchestrator.ask(QUESTION, level="low")
             with pytest.raises(UsageError, match=r"no levels, and alpha 0\.1 was asked for"):

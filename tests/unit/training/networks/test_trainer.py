@@ -15,7 +15,6 @@ pytest.importorskip("torch")
 from cascade.calibration.scores import sample_of
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
-from cascade.evaluation.card import card, facts_of
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import MODEL_FILE
 from cascade.policies.learned import BARE, CERTIFIABLE, NETWORKS
@@ -167,15 +166,6 @@ def test_one_network_serves_all_levels_and_each_is_certified_by_itself() -> None
 # --- how it was trained
 
 
-def test_the_card_says_how_a_network_was_trained() -> None:
-    found = fit(log(300))
-    written = card(facts_of(found, {})).decode()
-    assert "## How it was trained" in written
-    assert f"On {found.sizes.training} training questions: 20 steps of 20 questions each, on cpu." in written
-    assert "| `layers` | \\[6\\] |" in written
-    assert "How it was trained" not in card(facts_of(fit(log(300), method="depth"), {})).decode()
-
-
 def test_training_that_was_ended_early_is_said_and_certified_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_WINDOW", 8)
     monkeypatch.setattr(training, "_LOST", -2.0)
@@ -186,9 +176,6 @@ def test_training_that_was_ended_early_is_said_and_certified_all_the_same(monkey
     assert said in found.notes
     assert said.startswith("the training of the network was ended early, at step 8: over the last 8 steps")
     assert found.artifact.certificates[0].alpha == 0.1
-    written = card(facts_of(found, {})).decode()
-    assert "8 of 20 steps" in written
-    assert "**Training was ended early: step 8: over the last" in written
 
 
 def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
