@@ -1,9 +1,12 @@
 """How often the requests of a log have been used to certify: fitting again until one fit is cheap must cost something.
 
 Beside a log lies a small file with the requests, as hashes, of every attempt that read their outcomes, failed ones
-too. The k-th attempt on any of them is tested at a smaller level, so that the probability that any attempt ever breaks
-its promise is at most δ: the first has .95 δ, the k-th .05 δ / (k (k − 1)), which sum to δ. Only the same fit of the
-same log is free. A file that is lost or cannot be written is said to be unknown, never taken for a first attempt.
+too. The k-th attempt that shares a request with those before is tested at a smaller level: the first has .95 δ, the
+k-th .05 δ / (k (k − 1)), so that of attempts on the same requests any breaks its promise with probability δ at most.
+Only the same fit of the same log is free. Where no file can be, or it cannot be written, the number is unknown.
+
+What this cannot see: a file that was deleted, a log that was copied elsewhere, and a choice among fits of different
+requests, each of which is a first attempt.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +28,8 @@ from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify
 from cascade.conformal.order import order
+from cascade.conformal.path import UNITS, Point, Walks, along, strict_to_lenient
 from cascade.conformal.path import Path as TestedPath
-from cascade.conformal.path import Point, Walks, along, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.house.attempts import Attempts, count, level_of
@@ -48,6 +49,8 @@ LEARNERS = (Learned.kind, RUNGS, *CERTIFIABLE)
 """The kinds that learn from requests."""
 CHOICES = (AUTO, *POLICIES, *LEARNERS)
 """The kinds that `FitSettings.policy` may name."""
+_FAR = 5.0
+"""In standard errors: chance draws no share so far from its rate."""
 REPLICATES = 400
 """Bootstrap replicates of the saving's interval."""
 
@@ -161,6 +164,8 @@ class Fit:
         saving: what the served policy costs, with levels at the default one.
         log: the requests that certify, one of each group.
         fitted, chose: the ids of the requests that the policy learned from, and of those that put points in order.
+        requests: how many requests the groups that certify have, of which `log` has one each.
+        lost: the share of them that is lost as they are served, 0..1; None without a certificate.
         repeated, unknown: rows left out: repeated requests, and those without the reference's answer.
         attempt: the number of this attempt on these requests.
         level: the level that it could spend; None for a promise on average.
@@ -178,6 +183,8 @@ class Fit:
     log: Log = field(repr=False)
     fitted: tuple[str, ...] = field(repr=False)
     chose: tuple[str, ...] = field(repr=False)
+    requests: int
+    lost: float | None
     repeated: int
     unknown: int
     attempt: Attempts
@@ -228,9 +235,22 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
         ready = ready._replace(log=ready.log.take(np.arange(round((1 - how.newest) * ready.log.n), ready.log.n)))
     if not ready.log.n:
         raise UsageError(f"{log.name} has no request that {promise.kind} could be about.")
+    _check_drawn(ready.log, promise)
     if promise.rules.safe_last(ready.log) and not how.abstain and not how.by_segment:
         return _from_menu(ready, promise, how, attempts)
     return _from_policy(ready, promise, how, attempts)
+
+
+def _check_drawn(log: Log, promise: Promise) -> None:
+    """Raise UsageError if people judged another share of the requests than the promise says."""
+    if log.drawn is None:
+        return
+    share, spread = float(log.drawn.mean()), math.sqrt(promise.rate * (1 - promise.rate) / log.n)
+    if abs(share - promise.rate) > _FAR * spread:
+        raise UsageError(
+            f"People were to judge {share:.3g} of the requests of {log.name}, and the promise counts with a rate of "
+            f"{promise.rate:g}: name the rate at which they were drawn."
+        )
 
 
 def promises(promise: Promise, how: FitSettings) -> Mapping[str, Promise]:
@@ -241,7 +261,7 @@ def promises(promise: Promise, how: FitSettings) -> Mapping[str, Promise]:
 def _from_menu(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
     """Certify the members of a menu, and take the cheapest."""
     certifies = drawn(ready.log, how.seed)
-    attempt, level = _level(certifies, promise, how, attempts)
+    attempt, level = _level(certifies, ready.log, promise, how, attempts)
     assert level is not None  # noqa: S101 - these promises have a confidence
     learns = _learns(ready.log, how)
     members = [member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, how, level)]
@@ -284,7 +304,7 @@ def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Pa
     parts = divided(ready.log, how.learns, how.seed) if orders or _learner(how) else Parts(none, ready.log)
     policy = _policy(ready.log, parts.learns, promise, how, promise.tested_risk)
     certifies = drawn(parts.certifies, how.seed, by_segment=how.by_segment)
-    attempt, level = _level(certifies, promise, how, attempts)
+    attempt, level = _level(certifies, ready.log, promise, how, attempts)
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in promises(promise, how).items():
         points = points_of(policy.walks(parts.learns), at, how.abstain) if orders else None
@@ -377,9 +397,14 @@ def _segments(log: Log, how: FitSettings) -> dict[str, Ints]:
     return {name: np.flatnonzero(segments == name) for name in names}
 
 
-def _level(log: Log, promise: Promise, how: FitSettings, file: Path | None) -> tuple[Attempts, float | None]:
-    """Count this attempt, and return the level that it may spend."""
-    attempt = count(file, log.ids, _fingerprint(log, promise, how))
+def _level(
+    log: Log, whole: Log, promise: Promise, how: FitSettings, file: Path | None
+) -> tuple[Attempts, float | None]:
+    """Count this attempt on the requests that certify, and return the level that it may spend.
+
+    Only the same fit of the same `whole` log is the same attempt.
+    """
+    attempt = count(file, log.ids, _fingerprint(whole, promise, how))
     delta = promise.delta
     return attempt, None if delta is None else level_of(attempt.number, delta)
 
@@ -392,10 +417,16 @@ def _fingerprint(log: Log, promise: Promise, how: FitSettings) -> str:
         policy = [how.policy.kind, how.policy.settings(), how.policy.nodes, numbers]
     head = [promise.kind, promise.risk, promise.confidence, promise.rate, policy]
     head += [how.learns, how.newest, how.by_segment, how.abstain, dict(how.risks), how.seed, list(log.nodes), log.ids]
+    head += [log.groups, log.segments]
     found = hashlib.sha256(json.dumps(head, default=str).encode())
-    for name, column in sorted({"answer": log.answer, "right": log.right, **log.signals}.items()):
+    columns: dict[str, Any] = {**log.signals, **{f"feature {name}": column for name, column in log.features.items()}}
+    for each in fields(log):
+        value = getattr(log, each.name)
+        columns |= {each.name: value} if isinstance(value, np.ndarray) else {}
+    if log.reference is not None:
+        columns |= {"reference right": log.reference.right, "reference cost": log.reference.cost_nano_usd}
+    for name, column in sorted(columns.items()):
         found.update(name.encode() + np.ascontiguousarray(column).tobytes())
-    found.update(log.cost_nano_usd.tobytes() + log.bought.tobytes() + log.complete.tobytes())
     return found.hexdigest()
 
 
@@ -404,11 +435,13 @@ def _finished(
     tested: Sequence[Tested], log: Log, attempt: Attempts, level: float | None,
 ) -> Fit:  # fmt: skip
     """Return the fit, with what it saves on the requests that certify, and their trends."""
-    walked, default = policy.walks(log), how.default(promise)
-    saving = _saving(walked, _thresholds(log, proven, how, default), log, how.seed)
+    default, every = how.default(promise), ready.log.take(np.isin(np.array(ready.log.groups), np.array(log.groups)))
+    walked = policy.walks(every)
+    kappa = _thresholds(every, proven, how, default)
+    lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven and not how.abstain else None
     return Fit(
-        promise, how, policy, proven, tuple(tested), saving, log, (), (), ready.repeated, ready.unknown, attempt, level,
-        default, {}, *_trends(walked, promise),
+        promise, how, policy, proven, tuple(tested), _saving(walked, kappa, every, how.seed), log, (), (), every.n,
+        lost, ready.repeated, ready.unknown, attempt, level, default, {}, *_trends(policy.walks(log), promise),
     )  # fmt: skip
 
 
@@ -437,8 +470,10 @@ def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
     ours, alone = spent[priced].astype(np.float64), log.reference.cost_nano_usd[priced].astype(np.float64)
     if not alone.sum():
         return Saving(None, None, None, 0)
-    weights = np.random.default_rng([seed, 7]).multinomial(ours.size, np.full(ours.size, 1 / ours.size), REPLICATES)
-    shares = (weights @ ours) / (weights @ alone)
+    _, group = np.unique(np.array(log.groups)[priced], return_inverse=True)
+    many = int(group.max()) + 1
+    weights = np.random.default_rng([seed, 7]).multinomial(many, np.full(many, 1 / many), REPLICATES)
+    shares = (weights @ np.bincount(group, ours)) / (weights @ np.bincount(group, alone))
     low, high = np.quantile(shares, [0.05, 0.95]).tolist()
     return Saving(float(ours.sum() / alone.sum()), low, high, int(ours.size))
 

@@ -100,10 +100,12 @@ def _saving_line(done: Fit) -> str:
 
 
 def _requests_line(done: Fit) -> str:
-    unit = "groups, one request of each" if len(set(done.log.groups)) < done.log.n else "requests"
+    unit = "requests" if done.requests == done.log.n else f"groups, one request of each of {done.requests:,}"
     said = f"Proven on {done.log.n:,} {unit}"
-    if done.learned_from:
-        said += f"; {counted(done.learned_from, 'other request')} ordered the thresholds"
+    if done.fitted:
+        said += f"; {counted(len(done.fitted), 'other request')} taught the policy"
+    if done.chose:
+        said += f"; {counted(len(done.chose), 'other request')} ordered the thresholds"
     if done.attempt.number is None:
         return f"{said}; how often they were used before is unknown: {done.attempt.why}."
     return f"{said}: fit {done.attempt.number} on these."
@@ -121,6 +123,21 @@ def _doubts(done: Fit) -> Iterator[str]:
     if done.default:
         listed = ", ".join(f"{name} {percent(risk)}" for name, risk in done.settings.risks.items())
         yield f"Levels by risk: {listed}; a request that names none is served at {done.default}."
+    if done.requests > done.log.n:
+        share = "" if done.lost is None else f" Of all {done.requests:,} requests here {_percent(done.lost)} are lost."
+        yield f"Note: the promise speaks of a random request of a random group, not of a random request.{share}"
+    if done.repeated:
+        many = counted(done.repeated, "repeated request")
+        yield f"Note: {many} counted once: the promise speaks of distinct requests."
+    if done.unknown:
+        yield (
+            f"Note: {counted(done.unknown, 'request')} without the reference's answer are left out: the promise does "
+            "not speak of such requests."
+        )
+    if (done.attempt.number or 1) > 1 and done.promise.confidence is None:
+        yield "Note: a promise on average is not corrected for the choice among several fits; promise a confidence."
+    if done.settings.by_segment and len(done.certified) > 1:
+        yield "Note: each certificate holds by itself with that confidence; that any of them is broken is likelier."
     trends = {"losses": done.losses_drift, "doubt": done.doubt_drift}
     named = [name for name, trend in trends.items() if trend is not None and trend.notable]
     if named:

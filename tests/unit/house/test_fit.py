@@ -275,3 +275,24 @@ def test_an_answer_that_nobody_judged_may_be_the_right_one() -> None:
     right = np.where(np.arange(2) == 1, np.nan, 0.0) * np.ones((100, 1))
     walked = Threshold("self_check", -1.0).walks(replace(log, right=right))
     assert (Promise("coverage", 0.1).rules.jumps(walked).at(np.inf) > 0).all()
+
+
+def test_a_fit_that_reads_another_number_is_another_attempt(tmp_path: Path) -> None:
+    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
+    other = replace(log, features={"noise": np.random.default_rng(1).random(300)})
+    assert [fit(each, REGRET, attempts=file).attempt.number for each in (log, other, log)] == [1, 2, 1]
+
+
+def test_of_groups_one_request_each_certifies_and_all_of_them_are_counted() -> None:
+    log = drawn_log(600)
+    log = replace(log, groups=tuple([f"g{row // 12 if row < 240 else row}" for row in range(600)]))
+    done = fit(log, Promise("regret", 0.1, 0.9), FitSettings(policy="threshold"))
+    assert (done.log.n, done.requests, done.saving.requests) == (380, 600, 600)
+    assert done.lost is not None
+    assert 0 < done.lost < 0.2
+
+
+def test_another_rate_of_judging_than_promised_is_refused() -> None:
+    log = replace(drawn_log(300), drawn=np.arange(300) % 5 == 0)
+    with pytest.raises(UsageError):
+        fit(log, Promise("preference", 0.1, 0.9))
