@@ -143,8 +143,12 @@ for number in range(3):
         cascade.close()
         os._exit(0)
     children.append(child)
+asked = 0
 while children:
     cascade.ask("parent")
+    asked += 1
+    if asked % 1000 == 0:  # its queue takes 10,000, and the disk may be slower than it asks
+        cascade.flush_traces()
     children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
 cascade.close()
 """
