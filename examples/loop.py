@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +62,8 @@ class Pair:
         self.answers = {(row["model"], self._key(self._body(row)["messages"])): row for row in rows}
         self.bodies = [self._body(row) for row in rows if row["step"] == 2]
         self.requests = [body for body in self.bodies if (self.base, self._key(body["messages"])) in self.answers]
+        heads = zip(*(one["messages"] for one in self.requests), strict=False)
+        self.examples = sum(1 for _ in takewhile(lambda each: all(one == each[0] for one in each), heads))
         mixed = random.Random(1).sample(self.requests, len(self.requests))
         self.other = {self._key(one["messages"]): two for one, two in zip(self.requests, mixed, strict=True)}
         self.live, self.until_s, self.worse = live, math.inf, False
@@ -152,7 +155,7 @@ def configuration(pair: Pair, folder: Path, address: str, promote: str) -> Path:
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "timeouts": {"per_call_s": TIMEOUT_S},
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"share": 1.0, "alpha": ALPHA, "audit": AUDIT, "promote": promote},
+        "modes": {"share": 1.0, "alpha": ALPHA, "audit": AUDIT, "promote": promote, "examples": pair.examples},
     }
     path = folder / "cascade.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")

@@ -234,7 +234,7 @@ class Kind(ABC):
         if truth.asked is not None:
             raise UsageError(f"In {where} people judged the outputs for {truth.asked}, not for {self.name}.")
         advice = (
-            "ask for --guarantee agreement, or read a log with labels without --reference, or name the matcher that "
+            "ask for --promise agreement, or read a log with labels without --reference, or name the matcher that "
             "judges by the accepted answers where the log has them (column gold): --matcher exact"
         )
         advice += (

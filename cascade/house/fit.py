@@ -304,6 +304,7 @@ def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Pa
     parts = divided(ready.log, how.learns, how.seed) if orders or _learner(how) else Parts(none, ready.log)
     policy = _policy(ready.log, parts.learns, promise, how, promise.tested_risk)
     certifies = drawn(parts.certifies, how.seed, by_segment=how.by_segment)
+    _segments(certifies, how)  # refused before the attempt counts
     attempt, level = _level(certifies, ready.log, promise, how, attempts)
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in promises(promise, how).items():

@@ -155,7 +155,11 @@ def _next(done: Fit, output: str | None) -> str:
         return "Next: nothing to gain here; log a signal of doubt (log-probs, a judge), or allow a higher risk."
     if not done.certified:
         return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."
-    return f"Next: policy: {output}" if output else "Next: write it with -o DIRECTORY, and serve that."
+    return (
+        f"Next: put policy: {output} into cascade.yaml."
+        if output
+        else "Next: write it with -o DIRECTORY, and serve that."
+    )
 
 
 def _fit_tables(done: Fit) -> Iterator[Table]:

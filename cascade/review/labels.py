@@ -124,7 +124,7 @@ def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
     if get(kind).labelled and any(one.terms.ask == "preference" for one in reviews):
         problems.append(f"{kind} needs right or wrong for both outputs, and the reviews asked only which is better")
     if not get(kind).reviewed:
-        problems.append(f"reviews do not determine {kind}; ask for --guarantee regret or preference")
+        problems.append(f"reviews do not determine {kind}; ask for --promise regret or preference")
     if problems:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")
     return terms

@@ -129,7 +129,7 @@ def test_fresh_questions_refute_a_promise_that_is_broken_and_no_other() -> None:
 
 def test_other_promises_are_refused_where_right_means_equal_and_this_one_where_it_does_not() -> None:
     found = table(np.zeros(20), np.zeros(20, dtype=np.bool_))
-    with pytest.raises(UsageError, match="--guarantee agreement"):
+    with pytest.raises(UsageError, match="--promise agreement"):
         get("regret").check_truth(found)
     labelled = table(np.zeros(20), np.zeros(20, dtype=np.bool_))
     object.__setattr__(labelled, "truth", None)
