@@ -55,7 +55,7 @@ def test_what_needs_labels_is_refused_and_says_what_does_not(cli: Cli, tmp_path:
     ran = cli("fit", log(tmp_path / "log.jsonl", 100), "-o", "policy", *REGRET)
     assert ran.code == 2
     assert "regret needs labels" in plain(ran)
-    assert "--guarantee agreement" in plain(ran)
+    assert "--promise agreement" in plain(ran)
 
 
 def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(cli: Cli, tmp_path: Path) -> None:
