@@ -84,8 +84,9 @@ confidence 90 %.'
 
 def of_fit(done: Fit, output: str | None = None) -> Report:
     """Return the report of a fit; `output` is the policy directory that was written, if any."""
-    lines = [promise_line(done.promise), _saving_line(done), _requests_line(done), *_doubts(done), _next(done, output)]
-    return Report(tuple(lines), tuple(_fit_tables(done)), fit_document(done))
+    head = promise_line(done.promise), _saving_line(done), _requests_line(done)
+    lines = *head, *_levels(done), *_doubts(done), _next(done, output)
+    return Report(lines, tuple(_fit_tables(done)), fit_document(done))
 
 
 def _saving_line(done: Fit) -> str:
@@ -94,21 +95,31 @@ def _saving_line(done: Fit) -> str:
         return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
     if cost is None or low is None or high is None:
         return "Saves: unknown, because the log does not say what the reference costs."
-    word = "saves" if cost < 1 else "costs"
-    amount = f"{_percent(1 - cost)} of the reference's cost" if cost < 1 else f"{cost:.2f} × the reference"
-    return f"Saves: it {word} {amount} (90 % interval: {_percent(1 - high)} to {_percent(1 - low)})."
+    amount = (
+        f"Saves: {_percent(1 - cost)} of the reference's cost" if cost < 1 else f"Costs: {cost:.2f} × the reference"
+    )
+    return f"{amount} (90 % interval of what is saved: {_percent(1 - high)} to {_percent(1 - low)})."
 
 
 def _requests_line(done: Fit) -> str:
     unit = "requests" if done.requests == done.log.n else f"groups, one request of each of {done.requests:,}"
-    said = f"Proven on {done.log.n:,} {unit}"
-    if done.fitted:
-        said += f"; {counted(len(done.fitted), 'other request')} taught the policy"
-    if done.chose:
-        said += f"; {counted(len(done.chose), 'other request')} ordered the thresholds"
+    proven = [certified.n for certified in done.certified.values()] if done.settings.by_segment else []
+    said = f"{'Proven' if done.certified else 'Tried'} on {sum(proven) or done.log.n:,} {unit}"
+    for others, what in ((done.fitted, "taught the policy"), (done.chose, "ordered the thresholds")):
+        said += f"; {counted(len(others), 'other request')} {what}" if others else ""
     if done.attempt.number is None:
         return f"{said}; how often they were used before is unknown: {done.attempt.why}."
     return f"{said}: fit {done.attempt.number} on these."
+
+
+def _levels(done: Fit) -> Iterator[str]:
+    """Yield what each level promises, and at which nothing is proven."""
+    risks = done.settings.risks
+    if risks:
+        listed = ", ".join(f"{name} {percent(risk)}" for name, risk in risks.items())
+        yield f"Levels by risk: {listed}; a request that names none is served at {done.default}."
+    if unproven := ", ".join(name for name in risks if name not in done.certified):
+        yield f"Note: nothing is proven at {unproven}; one policy serves all levels, and is chosen for {done.default}."
 
 
 def _doubts(done: Fit) -> Iterator[str]:
@@ -120,9 +131,6 @@ def _doubts(done: Fit) -> Iterator[str]:
             f"Lost on the requests that prove it: {_percent(sum(each) / len(each))} in a mean segment, "
             f"{_percent(max(each))} in the worst, {_percent(of_all)} of all requests."
         )
-    if done.default:
-        listed = ", ".join(f"{name} {percent(risk)}" for name, risk in done.settings.risks.items())
-        yield f"Levels by risk: {listed}; a request that names none is served at {done.default}."
     if done.requests > done.log.n:
         share = "" if done.lost is None else f" Of all {done.requests:,} requests here {_percent(done.lost)} are lost."
         yield f"Note: the promise speaks of a random request of a random group, not of a random request.{share}"
@@ -151,15 +159,9 @@ def _doubts(done: Fit) -> Iterator[str]:
 
 
 def _next(done: Fit, output: str | None) -> str:
-    if not done.saves and done.certified:
-        return "Next: nothing to gain here; log a signal of doubt (log-probs, a judge), or allow a higher risk."
-    if not done.certified:
-        return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."
-    return (
-        f"Next: put policy: {output} into cascade.yaml."
-        if output
-        else "Next: write it with -o DIRECTORY, and serve that."
-    )
+    if done.certified and (done.saves or done.saving.cost_share is None):
+        return f"Next: put policy: {output} into cascade.yaml." if output else "Next: write it with -o DIRECTORY."
+    return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."
 
 
 def _fit_tables(done: Fit) -> Iterator[Table]:
@@ -167,25 +169,22 @@ def _fit_tables(done: Fit) -> Iterator[Table]:
     yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), rows)
     if done.settings.by_segment or done.default:
         cost = cost_by_segment(done) if done.settings.by_segment else dict[str, float | None]()
-        listed = tuple(
-            [
-                (
-                    name,
-                    f"{proven.n:,}",
-                    f"{float(proven.losses):g}",
-                    f"{proven.point.kappa:.4g}",
-                    _share(cost.get(name)),
-                )
-                for name, proven in done.certified.items()
-            ]
-        )
-        yield Table("Certificates", ("name", "requests", "lost", "threshold", "cost / reference"), listed)
+        listed = [
+            (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.point.kappa:.4g}", _share(cost.get(name)))
+            for name, proven in done.certified.items()
+        ]
+        yield Table("Certificates", ("name", "requests", "lost", "threshold", "cost / reference"), tuple(listed))
 
 
 def _tested_row(tested: Tested, done: Fit) -> tuple[str, ...]:
-    lost = "–" if tested.certified is None else f"{float(tested.certified.losses):g}"
-    served = "yes" if tested.policy == done.policy and done.certified else ""
-    return tested.name, f"{tested.level:.3g}", f"{tested.n:,}", lost, _share(tested.cost), served
+    return (
+        tested.name,
+        f"{tested.level:.3g}",
+        f"{tested.n:,}",
+        "–" if tested.certified is None else f"{float(tested.certified.losses):g}",
+        _share(tested.cost),
+        "yes" if tested.policy == done.policy and done.certified else "",
+    )
 
 
 def fit_document(done: Fit) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from cascade.house.drift import drift
 from cascade.house.fit import FitSettings, fit
 from cascade.house.menu import simple_members
 from cascade.house.policy import ranked
+from cascade.house.report import of_fit
 from cascade.house.simple import COST, Alone, Threshold
 from cascade.house.study import clairvoyant, study
 from cascade.house.ways import Fitted
@@ -139,6 +140,7 @@ def test_segments_with_too_few_requests_get_no_certificate() -> None:
     done = fit(log, REGRET, FitSettings(by_segment=True))
     assert (set(done.certified), dict(done.too_small)) == ({"many"}, {"few": 40})
     assert done.point_of("few").kappa == -np.inf
+    assert "860" in of_fit(done).lines[2]
 
 
 def test_without_a_signal_nothing_is_proven_and_the_reference_alone_is_asked() -> None:
@@ -228,9 +230,6 @@ def test_a_study_prepares_on_one_side_and_counts_on_the_other() -> None:
     assert found.bound < row.cost_share.mean < 1
     assert found == study(drawn_log(600), REGRET, splits=6)
     assert study(drawn_log(600), REGRET, [Fitted()], splits=2).rows[1].refused == 0
-
-
-# --- the certifier ---
 
 
 @pytest.mark.parametrize(("confidence", "losses"), [(0.9, [0, 3, 14, 15, 2]), (None, [0, 3, 19, 20, 2])])
