@@ -12,10 +12,11 @@ Its kind says what a loss is. A new kind is a class with a name, two sentences a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,38 @@ from cascade.conformal.path import Jumps, Walks, hopeless, loss_jumps, missed_ju
 from cascade.errors import UsageError
 from cascade.registry import Registry, subclass_of
 from cascade.table import Floats, Log
+
+Judge: TypeAlias = Callable[[str], bool | None]
+"""Says whether a text is right; None: unknown. It may cost money."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A served answer whose truth is looked up.
+
+    Attributes:
+        right: judges a text.
+        reference: says whether the reference alone is right; None: unknown.
+        served: the answer served; None: none.
+        withheld: whether none was served on purpose.
+        kept: the answers kept, and `answers` those of all calls.
+        complete: whether every call of the plan was made.
+    """
+
+    right: Judge
+    reference: Callable[[], bool | None] = lambda: None
+    served: str | None = None
+    withheld: bool = False
+    kept: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    complete: bool = False
+
+    @property
+    def wrong(self) -> float:
+        """1 if the answer served is wrong or not judged, or if there is none and none was withheld; else 0."""
+        if self.served is None:
+            return float(not self.withheld)
+        return float(self.right(self.served) is not True)
 
 
 class Kind(ABC):
@@ -46,6 +79,15 @@ class Kind(ABC):
     covers_all: ClassVar[bool] = True
     reference_keeps_it: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("labels",)
+
+    @property
+    def compares(self) -> bool:
+        """Whether "right" means equal to the reference's output, so that no label is needed."""
+        return self.needs == ("reference",)
+
+    def audited(self, audit: Audit) -> float | None:  # noqa: ARG002 - for kinds that one answer can break
+        """Return the loss of an audited answer, in 0..1; 1 where that is unknown. None: one answer does not show it."""
+        return None
 
     @abstractmethod
     def loss(self, log: Log) -> Floats:
@@ -86,6 +128,12 @@ class Coverage(Kind):
         """Return 1 above the highest threshold at which a right answer is kept."""
         return missed_jumps(walks)
 
+    def audited(self, audit: Audit) -> float:
+        """Return 1 if no right answer was kept, unless every call was made and every answer is wrong."""
+        verdicts = {text: audit.right(text) for text in dict.fromkeys([*audit.answers, *audit.kept])}
+        hopeless = audit.complete and all(verdict is False for verdict in verdicts.values())
+        return float(not hopeless and True not in [verdicts[text] for text in audit.kept])
+
 
 class Error(Kind):
     """A request is lost if the answer served is wrong."""
@@ -97,6 +145,10 @@ class Error(Kind):
     def loss(self, log: Log) -> Floats:
         """Return 1 − right."""
         return _wrong(log)
+
+    def audited(self, audit: Audit) -> float:
+        """Return 1 if the answer served is wrong."""
+        return audit.wrong
 
 
 class Regret(Kind):
@@ -116,6 +168,10 @@ class Regret(Kind):
         might = np.where(np.isnan(log.reference.right), 1.0, log.reference.right)
         return _wrong(log) * might[:, None]
 
+    def audited(self, audit: Audit) -> float:
+        """Return 1 if the answer served is wrong and the reference is right, or may be."""
+        return 0.0 if audit.wrong == 0 else float(audit.reference() is not False)
+
 
 class Agreement(Kind):
     """A request is lost if the answer served differs from the reference's own; no labels are needed."""
@@ -129,6 +185,10 @@ class Agreement(Kind):
     def loss(self, log: Log) -> Floats:
         """Return 1 − right, where right means equal to the reference's."""
         return _wrong(log)
+
+    def audited(self, audit: Audit) -> float:
+        """Return 1 if the answer served is not the reference's."""
+        return audit.wrong
 
 
 class Preference(Kind):
@@ -146,6 +206,10 @@ class Preference(Kind):
     def loss(self, log: Log) -> Floats:
         """Return 1 for an answer that is worse, or not judged, of a request that was drawn."""
         return _wrong(log) if log.drawn is None else _wrong(log) * log.drawn[:, None]
+
+    def audited(self, audit: Audit) -> float:
+        """Return 1 if the answer served is worse than the reference's."""
+        return audit.wrong
 
 
 def _wrong(log: Log) -> Floats:
