@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.conformal.monitor import Monitor
-from cascade.conformal.served import Outcome
-from cascade.modes.certify import Proof, Turns, grid, most_lenient
+from cascade.modes.certify import Outcome, Proof, Turns, grid, most_lenient
 from cascade.modes.draws import look_level
 from cascade.modes.state import CascadeState, Draw, InForce
 from cascade.modes.store import missed
@@ -156,12 +155,11 @@ def look(world: World, rng: np.random.Generator, number: int) -> InForce | None:
         loses, days = world.labels.drawn(rng, u.size)
         differs &= loses | (days > rng.uniform(0, ROW_DAYS, u.size))
     turns = Turns(np.arange(u.size), np.repeat(np.arange(len(seen)), [len(one) for one in seen]))
-    no = np.zeros(u.size, dtype=np.bool_)
 
     def served(kappa: float) -> Outcome:
         asks = u >= kappa
         cost = np.where(asks, world.base + world.guide, world.base).astype(np.int64)
-        return Outcome(differs & ~asks, no, cost, no, asks)
+        return Outcome(differs & ~asks, cost, asks)
 
     level = look_level(DELTA, number)
     proof = Proof.best(world.alpha, level, len(seen), lengths)

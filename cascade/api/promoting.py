@@ -24,9 +24,9 @@ from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.draws import look_level
 from cascade.modes.look import Asked, Found, Rows, look_at, too_few, unseen
-from cascade.modes.people import KIND, check_terms
+from cascade.modes.people import check_terms
 from cascade.modes.plan import Plan, plan_of
-from cascade.modes.state import CascadeState, Draw, Opened
+from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Opened
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 
 LEASE_S = 300.0
@@ -147,7 +147,7 @@ class _Looking:
     def asked(self) -> Asked:
         """The request for a look."""
         modes = self.modes
-        reviews = None if modes.guarantee != KIND else reviews_of(self.settings)
+        reviews = None if modes.guarantee != BY_PEOPLE else reviews_of(self.settings)
         check_terms(reviews, modes.comparator)
         return Asked(modes.alpha, modes.delta, modes.audit, modes.comparator, self.settings, modes.guarantee, reviews)
 
@@ -209,7 +209,7 @@ class _Looking:
         """Return the plan of the next look; where people judge, the fitting rows tell how many answers are unjudged."""
         state = self.store.state(self.name)
         unjudged = None
-        if self.modes.guarantee == KIND:
+        if self.modes.guarantee == BY_PEOPLE:
             settled = [one for one in self.store.draws(self.name) if one.era == state.era and one.outcome != "pending"]
             unjudged = self._rows([one for one in settled if one.role == "fit" or one.look is not None]).unjudged()
         return PromotionPlan(self.name, plan_of(state, self.store.counts(self.name), self.modes, unjudged))
@@ -241,7 +241,7 @@ def _said(found: Promotion) -> Iterator[str]:
     )
     if "losses" in page:
         about, lose = "differ from the guide", "differ"
-        if page["guarantee"] == KIND:
+        if page["guarantee"] == BY_PEOPLE:
             about, lose = "are answered wrongly where the guide is right", "lose, or differ and were not judged"
         yield (
             f"certificate: at most {page['alpha']:.1%} of the requests {about} (comparator {page['comparator']}), if "

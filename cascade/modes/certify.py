@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.binomial import most_losses
-from cascade.conformal.served import Outcome
+from cascade.table import Bools, Floats, Ints
 
 _THRESHOLDS = 50
 _STAKES = np.linspace(0.02, 0.98, 49)
@@ -36,6 +35,20 @@ def grid(levels: Floats) -> list[float]:
     midways = (known[:-1] + known[1:]) / 2
     at = np.unique(np.linspace(0, midways.size - 1, min(_THRESHOLDS, midways.size)).round().astype(np.int64))
     return [*midways[at].tolist(), math.inf]
+
+
+class Outcome(NamedTuple):
+    """What a policy does on each request of a table at a threshold.
+
+    Attributes:
+        lost: bool (n,), whether the answer served is lost.
+        cost: int64 (n,), nano-USD.
+        asks_last: bool (n,), whether the guide was asked, so that its answer is served.
+    """
+
+    lost: Bools
+    cost: Ints
+    asks_last: Bools
 
 
 class Turns(NamedTuple):
@@ -60,7 +73,7 @@ class Turns(NamedTuple):
         A turn without a record is kept and lost: the server would have had to decide on it.
         """
         recorded = self.row >= 0
-        lost = ~recorded | at.loss[self.row]
+        lost = ~recorded | at.lost[self.row]
         stops = np.flatnonzero(lost | ~at.asks_last[self.row])
         conversations, first = np.unique(self.of[stops], return_index=True)
         stop = np.full(self.lengths.size, self.row.size)

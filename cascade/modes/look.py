@@ -1,4 +1,4 @@
-"""A look: fits a policy on the fitting rows, certifies it on whole conversations, and computes the saving.
+"""A look: chooses a policy on the fitting rows, certifies it on whole conversations, and computes the saving.
 
 It is a pure function of rows and drawn requests. A turn without an outcome counts as kept and lost at every threshold.
 No mean of costs includes such a turn, or one of unknown cost.
@@ -12,38 +12,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.calibrating import Chosen, certified
-from cascade.calibration.fingerprint import holds_for
-from cascade.calibration.scores import sample_of, taken
+from cascade.calibration.fingerprint import made_for, seen
 from cascade.config import CascadeConfig
-from cascade.conformal.arrays import Ints
-from cascade.conformal.served import Outcome, PathPoint
-from cascade.conformal.split import needed_n
-from cascade.episodes.schema import ECHOED, FINGERPRINT, Dropped, replay_of
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
-from cascade.episodes.truth import labelled_by_reference
+from cascade.conformal.binomial import needed_without_loss
+from cascade.conformal.promise import Promise
+from cascade.episodes.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee, get
-from cascade.guarantees.questions import Found as Threshold
-from cascade.guarantees.questions import everywhere
-from cascade.modes.certify import Proof, Replay, Turns, grid, most_lenient
-from cascade.modes.people import judged, losses_of
+from cascade.house.certificate import Certificate
+from cascade.house.directory import PolicyDirectory, Requests, hashed
+from cascade.house.divide import divided
+from cascade.house.menu import menu
+from cascade.house.policy import Policy
+from cascade.house.proof import ASSUMPTIONS, sha256_of
+from cascade.house.reading import Judgements, Relabelled, labelled_by_reference, reviewed
+from cascade.house.rows import Facts, joined, reads_of
+from cascade.modes.certify import Lenient, Outcome, Proof, Turns, grid, most_lenient
+from cascade.modes.people import Verdicts, verdicts_of
 from cascade.modes.plan import LEAST_FIT
-from cascade.modes.state import Draw, InForce, Opened, pair_name
-from cascade.policies import model_file
-from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen, write
-from cascade.policies.learned import LearnedPolicy
-from cascade.review.pairs import compare
+from cascade.modes.state import BY_PEOPLE, Draw, InForce, Opened
+from cascade.review.pairs import digest_of
 from cascade.review.reviews import Reviews
-from cascade.training.dividing import Divided
-from cascade.training.fitting import check_parts, choice_on, objective_of
+from cascade.table import Bools, Floats, Ints, Log
 
 Row = Mapping[str, Any]
+CHOOSES, LEARNS = 0.5, 0.3
+"""The level at which a policy must keep the promise where it is chosen, which proves nothing; and the share of these
+conversations from which a rule is learned that is tried on the others."""
 _HOW = (
     "The policy and its thresholds were chosen without these conversations.",
     "Whole conversations were drawn, and replayed as they are served: after a kept turn the guide answers the rest.",
@@ -71,10 +69,6 @@ class Asked:
     guarantee: str = "agreement"
     reviews: Reviews | None = None
 
-    def promise(self, level: float) -> Guarantee:
-        """Return the promise that a look may certify with its part of delta."""
-        return Guarantee(self.guarantee, self.alpha, level)
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -96,73 +90,119 @@ class Found:
         return self.in_force is not None
 
 
+class Observed(NamedTuple):
+    """Drawn requests with an outcome, in which the guide's output counts as right.
+
+    Attributes:
+        log: one row for each; their groups are the conversations.
+        traces: the trace of each row.
+        drawn_s: float64 (n,), when each was drawn, in seconds since 1970.
+        uncached: float64 (n,), what the guide's call would have cost without a prompt cache, nano-USD; NaN: unknown.
+        comparator: when two answers are the same.
+        facts: about the calls; None in a simulation.
+    """
+
+    log: Log
+    traces: tuple[str, ...]
+    drawn_s: Floats
+    uncached: Floats
+    comparator: str
+    facts: Facts | None = None
+
+
 class Rows:
-    """Drawn requests as tables, in which the guide's output counts as right.
+    """The rows of drawn requests.
 
     Args:
         rows: rows of the traces, with the other models' answers.
-        drawn: the requests; those without an outcome, or without rows, are missing in the table.
+        drawn: the requests; those without an outcome, or without rows, are left out.
         models: of the ladder, the guide last.
         asked: the promise to make.
     """
 
     def __init__(self, rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str], asked: Asked) -> None:
-        whole = {one.trace_id: one for one in drawn if one.outcome == "complete"}
-        held: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        whole = {draw.trace_id: draw for draw in drawn if draw.outcome == "complete"}
+        episodes: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in rows:
-            one = whole.get(row["episode_id"])
-            if one is not None and row["walk"] is None:
-                placed = {"dataset": one.cascade, "group": one.conversation, "split": None, "segment": None}
-                held[row["episode_id"]].append({**row, **placed})
-        self._rows = [row for some in held.values() if len(some) >= len(models) for row in some]
+            draw = whole.get(row["episode_id"])
+            if draw is not None and row["walk"] is None:
+                placed = {"dataset": draw.cascade, "group": draw.trace_id, "split": None, "segment": None}
+                episodes[draw.trace_id].append({**row, **placed})
+        self._rows = [row for each in episodes.values() if len(each) >= len(models) for row in each]
         self._asked, self._drawn = asked, drawn
         self.models, self.builds = self._signs(ECHOED), self._signs(FINGERPRINT)
 
     def _signs(self, name: str) -> dict[str, tuple[str, ...]]:
-        found: dict[str, set[str]] = defaultdict(set)
+        signs: dict[str, set[str]] = defaultdict(set)
         for row in self._rows:
-            said = replay_of(row).get(name)
-            if isinstance(said, str):
-                found[row["model"]].add(said)
-        return {model: tuple(sorted(said)) for model, said in sorted(found.items())}
+            sign = replay_of(row).get(name)
+            if isinstance(sign, str):
+                signs[row["model"]].add(sign)
+        return {model: tuple(sorted(each)) for model, each in sorted(signs.items())}
 
     def unjudged(self) -> float:
         """Return the share of the rows whose answers differ and that nobody has judged."""
-        known, told = losses_of(self._asked.reviews), {one.trace_id for one in self._drawn if one.lost is not None}
-        episodes = compare(lambda: iter(self._rows), self._asked.comparator).episodes
-        waiting = [
-            trace_id not in told and any(pair_name(*pair.id) not in known for pair in episode.pairs())
-            for (_, trace_id), episode in episodes.items()
-        ]
-        return sum(waiting) / len(waiting) if waiting else 0.0
+        labelled = labelled_by_reference(lambda: iter(self._rows), self._asked.comparator)
+        settled = {draw.trace_id for draw in self._drawn if draw.lost is not None}
+        verdicts = self._verdicts(labelled)
+        waiting = {trace for (trace, _), lost in verdicts.items() if lost is None and trace not in settled}
+        return len(waiting) / max(len({row["episode_id"] for row in self._rows}), 1)
 
-    def table(self) -> tuple[EpisodeTable, str]:
-        """Return all rows as a table, and the comparator. Raises UsageError if there are none."""
+    def _verdicts(self, labelled: Relabelled) -> Verdicts:
+        comparators = [truth.comparator for truth in labelled.truths.values()]
+        return verdicts_of(labelled, comparators[0], self._drawn, self._asked.reviews) if comparators else {}
+
+    def observed(self) -> Observed:
+        """Return all rows as a log. Raises UsageError if there are none."""
         if not self._rows:
             raise UsageError("no drawn request has an outcome.")
-        if get(self._asked.guarantee).reviewed:
-            compared = compare(lambda: iter(self._rows), self._asked.comparator)
-            return judged(compared, self._drawn, self._asked.reviews), compared.comparator
-        found = labelled_by_reference(lambda: iter(self._rows), self._asked.comparator)
-        dropped = Dropped()
-        table = tables_from_rows(found.rows(dropped), dropped)[0]
-        truth = found.truths[table.dataset]
-        return replace(table, truth=truth), truth.comparator
+        labelled, dropped = labelled_by_reference(lambda: iter(self._rows), self._asked.comparator), Dropped()
+        if self._asked.guarantee == BY_PEOPLE:
+            verdicts = self._verdicts(labelled)
+
+            def loses(row: Row) -> bool | None:
+                return verdicts.get((row["episode_id"], digest_of(row["answer"])))
+
+            reads = reviewed(labelled, Judgements(BY_PEOPLE, 1.0, lambda _: True, loses), dropped)
+        else:
+            reads = reads_of(labelled.rows(dropped), dropped, labelled.truths)
+        log, facts, _ = joined(reads)
+        assert facts.truth is not None  # noqa: S101 - the guide's output is the truth
+        draws = {draw.trace_id: draw for draw in self._drawn}
+        last = {row["episode_id"]: uncached_nano_usd(row) for row in self._rows if row["step"] == row["horizon"]}
+        uncached = np.array([last.get(trace) for trace in log.groups], dtype=np.float64)
+        grouped = replace(log, groups=tuple([draws[trace].conversation for trace in log.groups]))
+        drawn_s = np.array([draws[trace].drawn_s for trace in log.groups])
+        return Observed(grouped, log.groups, drawn_s, uncached, facts.truth.comparator, facts)
 
 
-def too_few(asked: Asked, look: int, level: float, fit: int, conversations: int) -> str | None:
+def too_few(asked: Asked, look: int, level: float, fit_rows: int, conversations: int) -> str | None:
     """Return why a look cannot succeed, judged by the counts; None if it may succeed."""
-    needed = needed_n(asked.alpha, level)
+    needed = needed_without_loss(asked.alpha, level)
     if conversations < needed:
         return (
             f"look {look} needs at least {needed} certifying conversations, none of them different from the guide's; "
             f"there are {conversations}"
         )
-    return f"a fit needs at least {LEAST_FIT} rows, and there are {fit}" if fit < LEAST_FIT else None
+    return f"a fit needs at least {LEAST_FIT} rows, and there are {fit_rows}" if fit_rows < LEAST_FIT else None
+
+
+class Part(NamedTuple):
+    """Whole conversations.
+
+    Attributes:
+        log: their recorded turns.
+        uncached: as in `Observed`.
+        turns: all of their turns.
+    """
+
+    log: Log
+    uncached: Floats
+    turns: Turns
 
 
 def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int, level: float) -> Found:
-    """Look: fit on the other rows, certify on whole conversations, and see whether the policy saves money.
+    """Look: choose on the other rows, certify on whole conversations, and see whether the policy saves money.
 
     Args:
         rows: the rows to fit and those that certify.
@@ -171,76 +211,136 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int, lev
         look: its number.
         level: the part of delta that it may spend.
     """
-    promise = asked.promise(level)
-    ordered = sorted(certifying, key=lambda one: (one.conversation, one.drawn_s))
-    names, of = np.unique([one.conversation for one in ordered], return_inverse=True)
     page: dict[str, Any] = {
         **_asked_for(asked, look, level),
-        "certifying_conversations": names.size,
-        "requests": len(ordered),
+        "certifying_conversations": len({draw.conversation for draw in certifying}),
+        "requests": len(certifying),
     }
     try:
-        table, comparator = rows.table()
-        parts, turns = _divided(table, ordered, of)
-        page |= {
-            "comparator": comparator,
-            "fit_rows": parts.training.n,
-            "missing": int(np.count_nonzero(turns.row < 0)),
-        }
-        check_parts(parts, promise, asked.config)
-        promise.rules.check_truth(table)
-        choice = choice_on(parts.training, objective_of(parts, promise))
+        observed = rows.observed()
+        chooses, certifies = _divided(observed, certifying)
+        missing = int(np.count_nonzero(certifies.turns.row < 0))
+        page |= {"comparator": observed.comparator, "fit_rows": chooses.log.n, "missing": missing}
+        policy = _chosen(chooses, asked)
     except UsageError as error:
         return Found({**page, "why": f"no certificate: {error}"})
-    policy = choice.chosen.whole(parts.training)
-    page |= {"policy": choice.chosen.name}
-    if policy.method == "reference":
+    page |= {"policy": "reference" if policy is None else policy.kind}
+    if policy is None:
         return Found({**page, "why": "no certificate: no policy is cheaper than the guide"})
-    if not parts.calibration.priced.any():
+    if not certifies.log.priced.any():
         return Found({**page, "why": "no saving: no cost of a certifying row is known"})
-    lengths = np.unique(parts.training.groups, return_counts=True)[1]
-    proof = Proof.best(asked.alpha, level, turns.lengths.size, lengths)
-    page |= {"losses_allowed": max(0, proof.allowed(turns.lengths))}
-    served = promise.rules.served(sample_of(parts.calibration, policy))  # type: ignore[attr-defined]
-    thresholds = grid(sample_of(parts.training, policy).levels.reach)
-    found = most_lenient(proof, turns, thresholds, lambda kappa: served.at(PathPoint(kappa)))
-    if found is None:
+    proof = Proof.best(asked.alpha, level, certifies.turns.lengths.size, chooses.turns.lengths)
+    page |= {"losses_allowed": max(0, proof.allowed(certifies.turns.lengths))}
+    lenient = _lenient(policy, chooses, certifies, proof, asked)
+    if lenient is None:
         return Found({**page, "why": "no certificate: too many requests are lost at the strictest threshold"})
-    kappa, outcome, replay = found
+    kappa, _, replay = lenient
     page |= {"losses": int(np.count_nonzero(replay.lost))} | ({"threshold": kappa} if np.isfinite(kappa) else {})
-    page |= _saving(parts.calibration, turns, outcome, replay, asked)
+    page |= _saving(certifies, lenient, asked.audit)
     if page["saving_usd"] <= 0:
         return Found({**page, "why": "no saving: with the cost of audits the policy is no cheaper than the guide"})
-    threshold = Threshold(None, everywhere(parts.calibration.n), turns.lengths.size, kappa, misses=page["losses"])
-    artifact = _artifact(
-        policy, choice.figures(parts.training.n, parts.calibration.n), parts, threshold, promise, asked
-    )
-    certificate = artifact.certificates[0].calibration_id
+    tested = Tested(kappa, page["losses"], certifies.turns.lengths.size, level, look)
+    directory = _directory(policy, observed, (chooses.log, certifies.log), asked, tested)
+    (certificate,) = directory.certificates.values()
     held = InForce(
-        *(certificate, look, asked.alpha, level, turns.lengths.size, comparator, rows.models, rows.builds),
+        *(certificate.id, look, asked.alpha, level, tested.n, observed.comparator, rows.models, rows.builds),
         asked.guarantee,
-        longest=int(max(*lengths, *turns.lengths)),
+        longest=int(max(*chooses.turns.lengths, *certifies.turns.lengths)),
     )
-    return Found({**page, "certificate": certificate}, held, _files(artifact))
+    return Found({**page, "certificate": certificate.id}, held, _files(directory))
 
 
-def _divided(table: EpisodeTable, ordered: Sequence[Draw], of: Ints) -> tuple[Divided, Turns]:
-    """Return the rows to fit and those that certify, and the turns that the latter record. Raises UsageError."""
-    place = {name: row for row, name in enumerate(table.ids)}
-    recorded = np.array([place[one.trace_id] for one in ordered if one.trace_id in place], dtype=np.int64)
-    fits = np.setdiff1d(np.arange(table.n), recorded)
-    if not recorded.size or not fits.size:
+def _divided(observed: Observed, certifying: Sequence[Draw]) -> tuple[Part, Part]:
+    """Return the conversations that choose, and those that certify. Raises UsageError if there are none."""
+    place = {name: row for row, name in enumerate(observed.traces)}
+    ordered = sorted(certifying, key=lambda draw: (draw.conversation, draw.drawn_s))
+    recorded = np.array([place[draw.trace_id] for draw in ordered if draw.trace_id in place], dtype=np.int64)
+    groups = np.array(observed.log.groups)
+    others = np.setdiff1d(np.lexsort((observed.drawn_s, groups)), recorded, assume_unique=True)
+    if not recorded.size or not others.size:
         raise UsageError("none of the requests that fit, or of those that certify, has an outcome.")
-    known = np.array([one.trace_id in place for one in ordered])
+    known = np.array([draw.trace_id in place for draw in ordered])
     row = np.where(known, np.cumsum(known) - 1, -1)
-    return Divided(table.take(fits).costed(), table.take(recorded), 0), Turns(row, of)
+    of = np.unique([draw.conversation for draw in ordered], return_inverse=True)[1]
+    return _part(observed, others), _part(observed, recorded)._replace(turns=Turns(row, of))
+
+
+def _part(observed: Observed, rows: Ints) -> Part:
+    """Return whole conversations whose turns are all on record, by their rows in order."""
+    log = observed.log.take(rows)
+    of = np.unique(log.groups, return_inverse=True)[1]
+    return Part(log, observed.uncached[rows], Turns(np.arange(log.n), of))
+
+
+def _chosen(part: Part, asked: Asked) -> Policy | None:
+    """Return the policy that saves most where it keeps the promise on these conversations; None if none saves."""
+    groups = np.array(part.log.groups)
+    learns = part.log.take(np.zeros(0, dtype=np.int64))
+    if part.turns.lengths.size > 1:
+        learns = divided(part.log, LEARNS, 0).learns
+    best, most = None, 0.0
+    for member in menu(part.log, learns, _promise(asked), CHOOSES):
+        tries = part
+        if member.rows is not None:
+            rows = member.rows
+            of = np.unique(groups[rows], return_inverse=True)[1]
+            tries = Part(part.log.take(rows), part.uncached[rows], Turns(np.arange(rows.size), of))
+        policy, lengths = member.make(), tries.turns.lengths
+        lenient = _lenient(policy, tries, tries, Proof.best(asked.alpha, CHOOSES, lengths.size, lengths), asked)
+        if lenient is not None and tries.log.priced.any():
+            saving = _saving(tries, lenient, asked.audit)["saving_usd"]
+            best, most = (policy, saving) if saving > most else (best, most)
+    return best
+
+
+def _lenient(policy: Policy, others: Part, part: Part, proof: Proof, asked: Asked) -> Lenient | None:
+    """Return the most lenient threshold of other conversations that passes on a part."""
+    served = Served.of(policy, part.log, _promise(asked))
+    return most_lenient(proof, part.turns, grid(policy.walks(others.log).reach), served.at)
+
+
+def _promise(asked: Asked) -> Promise:
+    return Promise(asked.guarantee, asked.alpha, round(1 - asked.delta, 12))
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a policy loses and spends on each request at any threshold.
+
+    Attributes:
+        reach: float64 (n, k), the highest threshold at which each node is bought.
+        cost: int64 (n, k), of the nodes in the order of purchase, nano-USD.
+        lost: bool (n, k), whether a walk that ends there is lost.
+        guide: int64 (n,), the place of the guide in the order of purchase.
+    """
+
+    reach: Floats
+    cost: Ints
+    lost: Bools
+    guide: Ints
+
+    @classmethod
+    def of(cls, policy: Policy, log: Log, promise: Promise) -> Served:
+        """Return what a policy does on requests whose last node is the guide."""
+        walked = policy.walks(log)
+        last, order = walked.log.width - 1, None
+        if policy.nodes is None:
+            order = policy.scores(log).order
+        guide = np.full(log.n, last) if order is None else np.argmax(order == last, axis=1)
+        spent = np.maximum(walked.log.cost_nano_usd, 0).cumsum(axis=1)
+        return cls(walked.reach, spent, promise.rules.at_stop(walked) > 0, guide)
+
+    def at(self, kappa: float) -> Outcome:
+        """Return the outcome of each request at a threshold."""
+        rows, stop = np.arange(self.guide.size), np.count_nonzero(self.reach >= kappa, axis=1) - 1
+        return Outcome(self.lost[rows, stop], self.cost[rows, stop], self.guide <= stop)
 
 
 def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
     """Return the page of a look that ends without reading a row."""
     return {
         **_asked_for(asked, opened.look, opened.level),
-        "certifying_conversations": len({one.conversation for one in opened.certifying}),
+        "certifying_conversations": len({draw.conversation for draw in opened.certifying}),
         "why": why,
     }
 
@@ -255,38 +355,80 @@ def _asked_for(asked: Asked, look: int, level: float) -> dict[str, Any]:
     }
 
 
-def _saving(table: EpisodeTable, turns: Turns, at: Outcome, replay: Replay, asked: Asked) -> dict[str, float]:
+def _saving(part: Part, lenient: Lenient, audit: float) -> dict[str, float]:
     """Return what the replay costs and saves a request, after the cost of audits.
 
     The first turn that the guide answers after a kept one pays the prompt in full: its cache lacks that turn.
     """
-    known = (turns.row >= 0) & table.priced[turns.row]
+    log, turns, (_, at, replay) = part.log, part.turns, lenient
+    known = (turns.row >= 0) & log.priced[turns.row]
     row, since = turns.row[known], replay.since[known]
-    guide, every = table.arrays.cost[row, -1].astype(np.float64), table.arrays.cost[row].sum(axis=1)
-    uncached = guide if table.uncached is None else np.fmax(guide, table.uncached[row, -1])
-    decided = at.cost[row] + asked.audit * (every - at.cost[row])
+    guide, every = log.cost_nano_usd[row, -1].astype(np.float64), log.cost_nano_usd[row].sum(axis=1)
+    decided = at.cost[row] + audit * (every - at.cost[row])
+    uncached = np.fmax(guide, part.uncached[row])
     paid = np.where(since <= 0, decided, np.where(since == 1, uncached, guide))
     return {
         "served_by_cheaper": float(np.mean((since == 0) & ~at.asks_last[row])),
         "guide_usd": float(guide.mean()) / 1e9,
         "saving_usd": float((guide - paid).mean()) / 1e9,
-        "audit": asked.audit,
+        "audit": audit,
     }
 
 
-def _artifact(
-    policy: LearnedPolicy, told: Mapping[str, Any], parts: Divided, found: Threshold, promise: Guarantee, asked: Asked
-) -> PolicyArtifact:
-    """Return the policy with its certificate."""
-    numbers, table = model_file.dumps(policy), parts.calibration
-    settings = model_file.settings(policy, numbers, told)
-    seen, files = Seen(tuple(sorted(set(parts.training.questions)))), {MODEL_FILE: numbers}
-    made = holds_for(table, asked.config, PolicyArtifact(settings, seen, files=files), walked=taken(policy, table))
-    dates = datetime.now(UTC).date().isoformat(), None
-    return replace(certified([found], Chosen(table, seen), settings, promise, made, dates, _HOW), files=files)
+class Tested(NamedTuple):
+    """A threshold that passed: with how many lost conversations of how many, at which level, in which look."""
+
+    kappa: float
+    losses: int
+    n: int
+    level: float
+    look: int
 
 
-def _files(artifact: PolicyArtifact) -> dict[str, bytes]:
+def _directory(
+    policy: Policy, observed: Observed, logs: tuple[Log, Log], asked: Asked, tested: Tested
+) -> PolicyDirectory:
+    """Return the policy with its certificate; `logs` has the rows that chose it and those that certify."""
+    promise, (chose, certify) = _promise(asked), logs
+    made = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
+    bare = PolicyDirectory(observed.log.nodes, policy, promise, {}, made)
+    truth = None if observed.facts is None else observed.facts.truth
+    certificate = Certificate(
+        *(promise, tested.kappa, tested.n, float(tested.losses), sha256_of(certify), bare.policy_sha256),
+        datetime.now(UTC).date().isoformat(),
+        level=tested.level,
+        attempts=tested.look,
+        unit="group",
+        reference=None if truth is None else truth.reference,
+        comparator=observed.comparator,
+        made_for=_made_for(observed, certify, asked.config, policy),
+        assumptions=(*ASSUMPTIONS, *_HOW),
+    )
+    return bare.certified(certificate)
+
+
+def _made_for(observed: Observed, log: Log, config: CascadeConfig | None, policy: Policy) -> dict[str, Any]:
+    """Return what the certificate holds for: the configuration, and what the certifying rows have in each step."""
+    if config is None or observed.facts is None:
+        return {}
+    part, facts = log.only(range(log.width) if policy.nodes is None else policy.nodes), observed.facts
+    shown: list[dict[str, Any]] = []
+    for node in range(part.width):
+        counts = dict[str, Any]()
+        for many in (0, 1):
+            rows = part.bought[:, node] & (part.answers[:, node] == bool(many))
+            known = {
+                name: int(np.count_nonzero(~np.isnan(column[rows, node]))) for name, column in part.signals.items()
+            }
+            if rows.any():
+                signals = {name: count for name, count in sorted(known.items()) if count}
+                counts[str(many)] = {"of": int(np.count_nonzero(rows)), "signals": signals}
+        shown.append(counts)
+    kinds = seen([facts.kinds[name] for name in log.ids])
+    return {**made_for(config), "shown": shown, "requests": kinds, "echoes": dict(facts.echoes) or None}
+
+
+def _files(directory: PolicyDirectory) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
-        write(folder, artifact)
+        directory.write(folder)
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}

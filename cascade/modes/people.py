@@ -6,17 +6,20 @@ the guide's counts as a loss until somebody judges it, so it does not matter whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from cascade.episodes.table import EpisodeTable
+from cascade.episodes.schema import Dropped, chat_of, identity
 from cascade.errors import UsageError
-from cascade.modes.state import Draw, pair_name
-from cascade.review.labels import labelled_by_reviews
-from cascade.review.pairs import Compared
-from cascade.review.reviews import Judgement, Reviews, Terms
+from cascade.house.reading import Relabelled, same
+from cascade.matching import get_comparator
+from cascade.modes.state import BY_PEOPLE, Draw, pair_name
+from cascade.review.pairs import digest_of
+from cascade.review.reviews import Reviews
 
-KIND: Final = "regret"
+Verdicts: TypeAlias = Mapping[tuple[str, str], bool | None]
+"""Whether an answer that differs loses, by the trace and the answer's digest; None: nobody has judged it."""
 
 
 def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool | None:
@@ -38,8 +41,8 @@ def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool 
 
 def losses_of(reviews: Reviews | None) -> dict[str, bool]:
     """Return the reviewers' judgements, by the names of the pairs (`pair_name`)."""
-    found = {} if reviews is None else reviews.losses(KIND)
-    return {pair_name(*pair): lost for pair, lost in found.items()}
+    judged = {} if reviews is None else reviews.losses(BY_PEOPLE)
+    return {pair_name(*pair): lost for pair, lost in judged.items()}
 
 
 def check_terms(reviews: Reviews | None, comparator: str | None) -> None:
@@ -47,7 +50,7 @@ def check_terms(reviews: Reviews | None, comparator: str | None) -> None:
     if reviews is None:
         return
     terms, problems = reviews.terms, list[str]()
-    if terms.ask != KIND:
+    if terms.ask != BY_PEOPLE:
         problems.append("they ask only which answer is better, and regret needs right or wrong for both")
     if terms.rate != 1:
         problems.append(f"they were begun with a drawn share of {terms.rate:g}, and here every drawn request is judged")
@@ -57,20 +60,31 @@ def check_terms(reviews: Reviews | None, comparator: str | None) -> None:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}. Begin a new file: server.review.file.")
 
 
-def judged(compared: Compared, drawn: Sequence[Draw], reviews: Reviews | None) -> EpisodeTable:
-    """Return drawn requests as a table in which an answer is right if it loses nothing.
+def verdicts_of(labelled: Relabelled, comparator: str, drawn: Sequence[Draw], reviews: Reviews | None) -> Verdicts:
+    """Return people's verdict on each answer of drawn requests that differs from the guide's.
 
-    Args:
-        compared: their answers.
-        drawn: the requests, with their feedback.
-        reviews: the reviews; None if there are none.
+    Answers of a request that are the same by the comparator have one verdict; if several differ, it is unknown which
+    one feedback means. Whoever calls an answer a loss is believed.
     """
-    told = Terms(KIND, compared.comparator, 1.0, "") if reviews is None else reviews.terms
-    feedback = []
-    for one in drawn:
-        episode = compared.episodes.get((one.cascade, one.trace_id))
-        pairs = [] if episode is None or one.lost is not False else episode.pairs()
-        if len(pairs) == 1:  # if several differ, it is unknown which one is meant
-            feedback.append(Judgement(*pairs[0].id, "output", "both_bad", False, False, "feedback", ""))
-    said = [Reviews(told, tuple(feedback))]
-    return labelled_by_reviews(compared, said if reviews is None else [*said, reviews], KIND)[0]
+    known, comparing = losses_of(reviews), get_comparator(comparator)
+    feedback = {row.trace_id for row in drawn if row.lost is False}
+    differing: dict[str, list[list[Mapping[str, Any]]]] = defaultdict(list)
+    for row in labelled.rows(Dropped()):
+        if row["answer"] is not None and row["correct"] is False:
+            kinds, request = differing[row["episode_id"]], chat_of(row)
+            alike = (kind for kind in kinds if same(comparing, row["answer"], kind[0]["answer"], request))
+            home = next(alike, None)
+            kinds.append([row]) if home is None else home.append(row)
+    verdicts: dict[tuple[str, str], bool | None] = {}
+    for trace_id, kinds in differing.items():
+        for kind in kinds:
+            losses = [known[name] for row in kind if (name := _pair(row)) in known]
+            losses += [False] if trace_id in feedback and len(kinds) == 1 else []
+            verdicts |= {(trace_id, digest_of(row["answer"])): any(losses) if losses else None for row in kind}
+    return verdicts
+
+
+def _pair(row: Mapping[str, Any]) -> str:
+    """Return the name under which a row's answer and the guide's are judged."""
+    guide = row["gold"][0] if row["gold"] else ""
+    return pair_name(identity(row["question"], row["context"]), digest_of(row["answer"]), digest_of(guide))

@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cascade.config.schema import ModesConfig
-from cascade.conformal.binomial import most_losses
-from cascade.conformal.split import needed_n
-from cascade.guarantees.base import get
-from cascade.modes.state import CascadeState, Counts
+from cascade.conformal.binomial import most_losses, needed_without_loss
+from cascade.modes.state import BY_PEOPLE, CascadeState, Counts
 
 LEAST_FIT = 50
 """The fewest rows that a policy is fitted on."""
@@ -71,7 +69,7 @@ def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: f
     """
     needed = conversations_for(modes.alpha, state.next_level(modes.delta))
     if unjudged is None:
-        unjudged = float(get(modes.guarantee).reviewed)
+        unjudged = float(modes.guarantee == BY_PEOPLE)
     rate = modes.share if state.rate is None or modes.per_day is None else state.rate
     certify = rate * modes.certify * (counts.conversations / counts.certify if counts.certify else 1.0)
     waits = [(needed - counts.conversations, certify), (LEAST_FIT - counts.fit, rate * (1 - modes.certify))]
@@ -92,7 +90,7 @@ def conversations_for(alpha: float, level: float) -> int:
     >>> conversations_for(0.1, 0.05)
     116
     """
-    count = needed_n(alpha, level)
+    count = needed_without_loss(alpha, level)
     while (most_losses(count, alpha, level) or 0) < alpha * count / 2:
         count += max(1, count // 20)
     return count

@@ -9,17 +9,18 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
-from cascade.guarantees.base import get
 from cascade.modes.draws import Role, look_level
 
 Mode = Literal["observe", "enforce", "fallback"]
 Source = Literal["observe", "audit"]
 Outcome = Literal["pending", "complete", "missing"]
 Verdict = Literal["open", "promoted", "refused"]
+BY_PEOPLE: Final = "regret"
+"""The promise that people's judgements decide."""
 _CHANGES = 100
 """The maximum number of changes kept, the latest ones."""
 _SIGNS = 50
@@ -113,7 +114,7 @@ class InForce:
     @property
     def by_people(self) -> bool:
         """Whether people's later judgements decide what counts against it."""
-        return not get(self.guarantee).compares
+        return self.guarantee == BY_PEOPLE
 
     @property
     def broken(self) -> str:

@@ -26,12 +26,12 @@ from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
 from cascade.episodes.schema import identity
 from cascade.episodes.store import StoreError
-from cascade.episodes.truth import same
 from cascade.errors import CascadeError, ConfigError
+from cascade.house.reading import same
 from cascade.matching import default_for, get_comparator
 from cascade.modes import draws
-from cascade.modes.people import KIND, harmless, losses_of
-from cascade.modes.state import CascadeState, Draw, pair_name
+from cascade.modes.people import harmless, losses_of
+from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, pair_name
 from cascade.modes.store import ModeStore, now_iso
 from cascade.money import nano_usd
 from cascade.orchestrator import Orchestrator
@@ -344,7 +344,7 @@ class Modes:
 
         It counts if the request was drawn and the feedback shows that nothing was lost.
         """
-        if self.settings.guarantee != KIND:
+        if self.settings.guarantee != BY_PEOPLE:
             return "the promise is that answers equal the guide's, which needs no feedback"
         lost = harmless(right, better, by_guide=served_by == self._catalog.guide)
         if lost is None:

@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cascade.conformal.arrays import StepArrays
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Promise
-from cascade.episodes.schema import LAST_ONLY
-from cascade.episodes.table import EpisodeTable, Walk
-from cascade.evaluation.evaluate import play_policy
-from cascade.factory import read_policy
-from cascade.guarantees.questions import Truth
 from cascade.house.attempts import FIRST
-from cascade.house.bridge import log_of
+from cascade.house.directory import PolicyDirectory
 from cascade.house.fit import Fit, FitSettings, fit
 from cascade.house.study import clairvoyant
 from cascade.house.ways import play_fit
 from cascade.modes.draws import look_level
-from cascade.modes.look import Asked, Rows, look_at
+from cascade.modes.look import Asked, Observed, Rows, look_at
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
-from cascade.policies.base import Policy
+from cascade.table import Log, Node, Reference
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -53,25 +46,28 @@ def broken(reason: str) -> pytest.MarkDecorator:
 def log(
     name: str, surety: Floats, base: Bools, guide: Bools, *, groups: Sequence[str] = (), lengths: Floats | None = None,
     costs: tuple[int, int] = (CHEAP, DEAR),
-) -> EpisodeTable:  # fmt: skip
+) -> Log:  # fmt: skip
     """Return a log of a base and a guide: how sure the base was, and whether each answer is right."""
     n, names = surety.size, tuple([f"{name}-{number}" for number in range(surety.size)])
-    correct, whole, ones = np.stack([base, guide], 1), np.ones(n, dtype=np.bool_), np.ones(n, dtype=np.int64)
+    right, cost = np.stack([base, guide], 1).astype(np.float64), np.tile(np.array(costs, dtype=np.int64), (n, 1))
     answer = np.stack([np.zeros(n, dtype=np.int64), (base != guide).astype(np.int64)], 1)
-    cost = np.tile(np.array(costs, dtype=np.int64), (n, 1))
-    arrays = StepArrays(answer[:, :, None], correct[:, :, None], cost, 2 * ones, whole)
-    last = Walk(whole, guide, guide, cost[:, 1], ones, ones, ones)
-    signals = {"self_check": np.stack([surety, np.full(n, np.nan)], 1)}
-    asked = {"characters": np.zeros(n) if lengths is None else lengths}
-    told, truth = np.full(arrays.answer.shape, np.nan), Truth("guide", "exact") if groups else None
-    named = names, tuple(groups) or names, ("answer",)
-    return EpisodeTable("world", *named, arrays, told, signals, {LAST_ONLY: last}, truth=truth, asked=asked)
+    return Log(
+        "world",
+        (Node("base", 0, reads=()), Node("guide", 1, reads=())),
+        *(names, tuple(groups) or names, answer, right, cost),
+        bought=np.ones((n, 2), dtype=np.bool_),
+        complete=np.ones(n, dtype=np.bool_),
+        confidence=np.full((n, 2), np.nan),
+        signals={"self_check": np.stack([surety, np.full(n, np.nan)], 1)},
+        features={"characters": np.zeros(n) if lengths is None else lengths},
+        reference=Reference(right[:, 1], cost[:, 1], is_last=True),
+    )
 
 
 def fitted(
-    table: EpisodeTable, kind: str = "regret", *, policy: Any = "auto", seed: int = 0, attempts: Path | None = None
+    logged: Log, kind: str = "regret", *, policy: Any = "auto", seed: int = 0, attempts: Path | None = None
 ) -> Fit:
-    return fit(log_of(table), Promise(kind, ALPHA, 1 - DELTA), FitSettings(policy, seed=seed), attempts=attempts)
+    return fit(logged, Promise(kind, ALPHA, 1 - DELTA), FitSettings(policy, seed=seed), attempts=attempts)
 
 
 def level(done: Fit) -> float:
@@ -83,14 +79,15 @@ def level(done: Fit) -> float:
 class _Observed(Rows):
     """Drawn requests whose answers are known without a trace."""
 
-    def __init__(self, table: EpisodeTable) -> None:
-        self._known, self.models, self.builds = table, {}, {}
+    def __init__(self, known: Log) -> None:
+        self._known, self.models, self.builds = known, {}, {}
 
-    def table(self) -> tuple[EpisodeTable, str]:
-        return self._known, "exact"
+    def observed(self) -> Observed:
+        n = self._known.n
+        return Observed(self._known, self._known.ids, np.arange(n) + 0.0, np.full(n, np.nan), "exact")
 
 
-def promoted(observed: EpisodeTable, certifying: Callable[[str], bool], folder: Path) -> Policy | None:
+def promoted(observed: Log, certifying: Callable[[str], bool], folder: Path) -> PolicyDirectory | None:
     """Look as `cascade promote` does; return the policy that serves from then on, None if nothing is promoted."""
     draws = [
         Draw(name, "cascade", group, name, "certify", "observe", 1.0, float(turn))
@@ -103,7 +100,7 @@ def promoted(observed: EpisodeTable, certifying: Callable[[str], bool], folder: 
     folder.mkdir()
     for name, data in found.files.items():
         (folder / name).write_bytes(data)
-    return read_policy(folder).deciding
+    return PolicyDirectory.read(folder)
 
 
 class Service:
@@ -143,7 +140,7 @@ class Service:
 # --- promises ---
 
 
-def noisy(name: str, n: int, wrong: float, seed: int) -> EpisodeTable:
+def noisy(name: str, n: int, wrong: float, seed: int) -> Log:
     """Return a log whose score says nothing: the base is wrong by chance alone, and the guide is right."""
     rng = np.random.default_rng(seed)
     return log(
@@ -151,14 +148,14 @@ def noisy(name: str, n: int, wrong: float, seed: int) -> EpisodeTable:
     )
 
 
-def told_by_length(name: str, n: int, seed: int, costs: tuple[int, int] = (CHEAP, DEAR)) -> EpisodeTable:
+def told_by_length(name: str, n: int, seed: int, costs: tuple[int, int] = (CHEAP, DEAR)) -> Log:
     """Return a log in which the base is right on the short half of the questions, and its score says nothing."""
     rng = np.random.default_rng(seed)
     long = rng.random(n) < 0.5
     return log(name, rng.random(n), ~long, np.ones(n, dtype=np.bool_), lengths=np.where(long, 400, 40), costs=costs)
 
 
-def conversations(count: int, seed: int) -> tuple[EpisodeTable, Bools, Ints]:
+def conversations(count: int, seed: int) -> tuple[Log, Bools, Ints]:
     """Return all turns as a log, which of them are a first one, and the number of each one's conversation.
 
     A quarter of the conversations has twelve turns. Their first one is where the base fails; it is sure of it.
@@ -176,11 +173,12 @@ def conversations(count: int, seed: int) -> tuple[EpisodeTable, Bools, Ints]:
 def test_what_promote_promises_of_requests_holds_of_requests(tmp_path: Path) -> None:
     """Served as the server does: after a turn that the base has answered, the guide answers the rest."""
     traffic, _, number = conversations(20_000, 0)
-    wrong, rates = ~traffic.arrays.correct[:, 0, 0], []
+    wrong, rates = traffic.right[:, 0] == 0, []
     for seed in range(1, 7):
-        policy = promoted(conversations(1_200, seed)[0], lambda name: int(name[1:]) >= 200, tmp_path / str(seed))
-        if policy is not None:
-            kept = np.flatnonzero(play_policy(traffic, policy).cost < DEAR)
+        read = promoted(conversations(1_200, seed)[0], lambda name: int(name[1:]) >= 200, tmp_path / str(seed))
+        if read is not None:
+            kappa = next(iter(read.certificates.values())).kappa
+            kept = np.flatnonzero(read.policy.walks(traffic).cost.at(kappa) < DEAR)
             _, served = np.unique(number[kept], return_index=True)
             rates.append(float(wrong[kept[served]].sum() / number.size))
     assert sum(rate > ALPHA for rate in rates) <= 2  # of 6, at a level of 0.05 each
@@ -207,7 +205,7 @@ def test_audits_end_a_service_whose_promise_is_broken_and_no_other(
     assert ended == 4 if ends else ended <= 1  # of 4, at a level of 0.025 each
 
 
-def with_atoms(name: str, n: int, seed: int, stored: type[np.floating[Any]]) -> EpisodeTable:
+def with_atoms(name: str, n: int, seed: int, stored: type[np.floating[Any]]) -> Log:
     """Return a log whose score takes five values, written down with some precision."""
     rng = np.random.default_rng([5, seed])
     atoms, loss = np.array([0.99, 0.95, 0.9, 0.8, 0.7]), np.array([0.005, 0.03, 0.25, 0.4, 0.5])
@@ -218,7 +216,7 @@ def with_atoms(name: str, n: int, seed: int, stored: type[np.floating[Any]]) -> 
 
 
 def test_a_promise_holds_of_scores_that_the_log_has_rounded() -> None:
-    traffic = log_of(with_atoms("live", 40_000, 10**6, np.float64))
+    traffic = with_atoms("live", 40_000, 10**6, np.float64)
     exceeded = served = 0
     for seed in range(6):
         done = fitted(with_atoms(str(seed), 500, seed, np.float32), policy="threshold")
@@ -256,7 +254,7 @@ def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_o
 ) -> None:
     """As after a review: policies are tested for agreement, one is kept, and regret is certified for it."""
     logged, file = told_by_length("w", 900, 1), tmp_path / "attempts"
-    done = fitted(replace(logged, truth=Truth("guide", "exact")), "agreement", attempts=file)
+    done = fitted(logged, "agreement", attempts=file)
     assert done.saves
     assert len(done.tested) > 1  # a score named beforehand was tested too
     fresh = fitted(told_by_length("fresh", 900, 2), policy=done.policy, attempts=file)
@@ -267,9 +265,9 @@ def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_o
 
 
 def test_no_policy_costs_less_than_knowing_every_answer_beforehand() -> None:
-    log = log_of(told_by_length("w", 1_200, 1, costs=(1_000_000, 2_000_000)))
+    logged = told_by_length("w", 1_200, 1, costs=(1_000_000, 2_000_000))
     promise = Promise("regret", ALPHA, 1 - DELTA)
-    done, least = fit(log, promise), clairvoyant(log, promise)
+    done, least = fit(logged, promise), clairvoyant(logged, promise)
     assert least is not None
     assert done.saves
-    assert least <= play_fit(done, log).cost.mean()
+    assert least <= play_fit(done, logged).cost.mean()

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from cascade.conformal.served import Outcome
-from cascade.modes.certify import Proof, Turns, grid
+from cascade.modes.certify import Outcome, Proof, Turns, grid
 
 
 def outcome(rng: np.random.Generator, n: int) -> Outcome:
     """Return what a policy does on n requests: it loses only where it stops before the guide."""
     asks = rng.random(n) < 0.6
-    no = np.zeros(n, dtype=np.bool_)
-    return Outcome(~asks & (rng.random(n) < 0.5), no, np.ones(n, dtype=np.int64), no, asks)
+    return Outcome(~asks & (rng.random(n) < 0.5), np.ones(n, dtype=np.int64), asks)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -31,7 +29,7 @@ def test_a_replay_stops_each_conversation_at_its_first_kept_or_unrecorded_turn(s
     for _, places in groupby(range(20), key=of.__getitem__):
         turns = list(places)
         stop = next((place for place in turns if row[place] < 0 or not at.asks_last[row[place]]), None)
-        lost.append(stop is not None and (row[stop] < 0 or bool(at.loss[row[stop]])))
+        lost.append(stop is not None and (row[stop] < 0 or bool(at.lost[row[stop]])))
         since += [place - (20 if stop is None else stop) for place in turns]
     assert replay.lost.tolist() == lost
     assert replay.since.tolist() == since
