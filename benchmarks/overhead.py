@@ -32,11 +32,11 @@ from typing import Any
 from chat_overhead import chat, http
 
 from cascade import MissingExtraError, Orchestrator
-from cascade.calibration.fingerprint import made_for
 from cascade.config import load
 from cascade.guarantees.certificate import make
 from cascade.policies.artifact import PolicyArtifact, write
 from cascade.providers.fake import FakeProvider, reply
+from cascade.serving.made_for import made_for
 from cascade.types import Certificate, Request
 
 ROUNDS = 4

@@ -40,7 +40,7 @@ from cascade.types import (
 )
 
 if TYPE_CHECKING:  # only questions with a certificate need it
-    from cascade.policies.scope import Scope
+    from cascade.conformal.scope import Scope
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})

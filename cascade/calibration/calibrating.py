@@ -480,7 +480,7 @@ def _form_unsaid(requests: Mapping[str, Any] | None) -> bool:
     """Return whether the log does not say in which form the models saw its requests."""
     if requests is None or not requests["kinds"]:
         return False
-    from cascade.policies.scope import form_unsaid  # a log of plain questions needs none of it
+    from cascade.conformal.scope import form_unsaid  # a log of plain questions needs none of it
 
     return form_unsaid(requests)
 

@@ -29,7 +29,7 @@ from cascade.types import Certificate
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.config.schema import GuaranteeConfig, ModelConfig
-    from cascade.policies.scope import Kind, Scope
+    from cascade.conformal.scope import Kind, Scope
     from cascade.strategies.prompts import Prompts
 
 # --- Counts of the answers and signals of a log's questions at each step, for `policies.scope` ---
@@ -60,7 +60,7 @@ def _by_answers(table: EpisodeTable) -> Iterator[tuple[int, str, Bools]]:
 
 def odd(table: EpisodeTable, scope: Scope) -> Bools:
     """Return which questions of a log have an odd step, bool (n,): `Scope.odd`."""
-    from cascade.policies.scope import usual  # of audits and fresh questions
+    from cascade.conformal.scope import usual  # of audits and fresh questions
 
     found = np.zeros(table.n, dtype=np.bool_)
     for t, many, rows in _by_answers(table):
@@ -109,7 +109,7 @@ def describe_uncovered(table: EpisodeTable, certificates: Sequence[Certificate])
     orchestrator decides the same before it answers (`serving.certified`).
     """
     from cascade.calibration.scores import reference_cost
-    from cascade.policies.scope import unlike  # of audits and fresh questions
+    from cascade.conformal.scope import unlike  # of audits and fresh questions
 
     if not certificates:
         return None

@@ -20,6 +20,7 @@ from cascade.calibration.scores import taken as walked_by
 from cascade.conformal.arrays import Bools, Ints, hopeless
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.monitor import Monitor
+from cascade.conformal.scope import Scope
 from cascade.conformal.split import one_of_each
 from cascade.episodes.rowcheck import instant
 from cascade.episodes.schema import has_failed
@@ -28,7 +29,6 @@ from cascade.errors import UsageError
 from cascade.guarantees.base import get
 from cascade.policies.artifact import UNCERTIFIED, PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.scope import Scope
 from cascade.types import Certificate
 
 AUDIT = "audit"
@@ -157,7 +157,11 @@ def watch(
     table = audits.table
     check_fits(policy, table)
     sample = sample_of(table, policy)
-    scope = Scope.of(artifact.certificates[0], policy)
+    scope = Scope.of(
+        artifact.certificates[0].made_for,
+        policy.reads,
+        withholds=artifact.certificates[0].abstain_below is not None,
+    )
     walked = walked_by(policy, table)
     beyond = outside(walked, scope)
     counted = get(artifact.certificates[0].kind).counted(table) & ~beyond

@@ -201,9 +201,9 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
 
 
 def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
-    from cascade.calibration.fingerprint import unknown
+    from cascade.conformal.fingerprint import unknown
+    from cascade.conformal.scope import form_unsaid
     from cascade.guarantees.certificate import statement
-    from cascade.policies.scope import form_unsaid
 
     until = "" if certificate.expires is None else f" Until {certificate.expires}."
     yield Finding(name, "ok", f"{statement(certificate)}{until}")

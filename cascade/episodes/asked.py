@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats
+from cascade.conformal.scope import PLAIN, UNSAID, Kind, kind_of
 from cascade.episodes.schema import CHAT, chat_of, is_hashed, replay_of
-from cascade.policies.scope import PLAIN, UNSAID, Kind, kind_of
 from cascade.policies.views import asked_numbers
 from cascade.types import ACT
 

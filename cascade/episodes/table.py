@@ -13,8 +13,8 @@ from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
 from cascade.guarantees.questions import Labels, Truth
 
 if TYPE_CHECKING:  # of logs that are read from rows
+    from cascade.conformal.scope import Kind
     from cascade.episodes.asked import Asker
-    from cascade.policies.scope import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class EpisodeTable:
             log has no tokens read from a cache.
         bought: bool (n, T), the steps that were bought, in the log or in a policy's walk (`as_bought`), if some before
             the last were left out; None: all.
-        kinds: the kind of each request (`policies.scope`); None if unknown.
+        kinds: the kind of each request (`conformal.scope`); None if unknown.
         unjudged: the number of episodes of the whole log that are left out because an answer has no judgement.
     """
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
+from cascade.conformal.scope import Kind
 from cascade.episodes import asked
 from cascade.episodes.asked import Asker, by_role, by_step, is_ladder
 from cascade.episodes.schema import (
@@ -41,7 +42,6 @@ from cascade.episodes.schema import (
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.matching.same import answer_key
-from cascade.policies.scope import Kind
 
 
 class _Made(NamedTuple):

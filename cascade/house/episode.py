@@ -8,10 +8,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from cascade.conformal.scope import PLAIN, UNSAID, Kind, kind_of
 from cascade.episodes import schema
 from cascade.episodes.schema import chat_of, replay_of
 from cascade.matching.same import answer_key
-from cascade.policies.scope import PLAIN, UNSAID, Kind, kind_of
 from cascade.policies.views import asked_numbers
 from cascade.types import ACT
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cascade import table
+from cascade.conformal.scope import Kind
 from cascade.episodes import schema
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
@@ -31,7 +32,6 @@ from cascade.house.episode import (
     total_of,
 )
 from cascade.house.simple import TIE
-from cascade.policies.scope import Kind
 from cascade.table import Baseline, Bools, Log, Node, Reference
 from cascade.types import ACT
 
@@ -66,7 +66,7 @@ class Facts:
         callers: who alone was asked in each step, an agent's own calls apart; None where several were.
         parents: the steps, from 1, that each step reads; None if the log does not say.
         echoes: by model, the names in its replies, sorted; models without such names are left out.
-        kinds: the kind of each request (`policies.scope`) by its id; None if unknown.
+        kinds: the kind of each request (`conformal.scope`) by its id; None if unknown.
         spelled: by the id of each request whose text is known, the hashes of its spellings.
         reference: the recorded walk that is the reference; None if the log has none.
         truth: what "right" means; None if labels say it.

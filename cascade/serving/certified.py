@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig
 from cascade.config.schema import GuaranteeConfig
+from cascade.conformal.scope import Scope, failures, kind_of, unlike
 from cascade.engine import Run
 from cascade.episodes.schema import identity
 from cascade.errors import ConfigError, NotCertifiedError
@@ -23,7 +24,6 @@ from cascade.guarantees.base import Audit, Judge, get
 from cascade.guarantees.certificate import of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.scope import Scope, failures, kind_of, unlike
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk
 from cascade.strategies.base import Strategy
@@ -96,7 +96,7 @@ class CertifiedPolicy:
         """Return, by certificate id, the reasons why certificates do not hold here."""
         if not certificates:
             return {}
-        from cascade.calibration.fingerprint import void_reasons, watch_problems
+        from cascade.serving.made_for import void_reasons, watch_problems
 
         problems = list(watch_problems(self._wanted, certificates))
         if problems:
@@ -106,7 +106,12 @@ class CertifiedPolicy:
 
     def _scope(self, certificate: Certificate) -> Scope:
         """Return the subject of a certificate."""
-        return Scope.of(certificate, self.policy, insists=self._wanted.required or self._to_guide)
+        return Scope.of(
+            certificate.made_for,
+            self.policy.reads,
+            withholds=certificate.abstain_below is not None,
+            insists=self._wanted.required or self._to_guide,
+        )
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:

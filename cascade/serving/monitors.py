@@ -55,7 +55,7 @@ class CertificateMonitor:
     Attributes:
         monitor: the monitor after the audits so far.
         alarm: the reason why audits withdrew the certificate, in words.
-        odd: the evidence that odd steps (`policies.scope`) have become more frequent than the calibration allows.
+        odd: the evidence that odd steps (`conformal.scope`) have become more frequent than the calibration allows.
     """
 
     monitor: Monitor | None = None

@@ -15,7 +15,7 @@ from cascade.strategies.base import Strategy
 from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate, Completion, Request, TextDelta
 
 if TYPE_CHECKING:
-    from cascade.policies.scope import Scope
+    from cascade.conformal.scope import Scope
     from cascade.providers.guard import Guard
     from cascade.serving.spending import SpendingGuard
     from cascade.telemetry import TracedGuard

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.fingerprint import made_for
 from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
@@ -15,6 +14,7 @@ from cascade.episodes.questions import AskedQuestion
 from cascade.errors import UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
+from cascade.serving.made_for import made_for
 from cascade.types import Question
 from unit.made import TWO_MODELS, two_models
 

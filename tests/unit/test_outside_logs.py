@@ -14,13 +14,13 @@ from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.fingerprint import outside, shown
 from cascade.calibration.monitoring import logged, watch
 from cascade.config import policy_section
+from cascade.conformal.scope import Scope
 from cascade.episodes.schema import Dropped, rows
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ProviderUnavailableError, UsageError
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
-from cascade.policies.scope import Scope
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request
 from unit.calibration.logs import log

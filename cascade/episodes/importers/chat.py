@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from cascade.chat import ChatRequest, output_text
 from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
+from cascade.conformal.scope import DRAWN
 from cascade.episodes.importers.values import loaded, number, text, whole
 from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import CHAT, COLUMNS, SCHEMA_VERSION, Dropped, token_row
 from cascade.errors import UsageError
-from cascade.policies.scope import DRAWN
 from cascade.policies.signals import logprob_signals, message_signals
 from cascade.types import Completion, Question, Token, Usage
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.fingerprint import made_for
 from cascade.config import load
+from cascade.serving.made_for import made_for
 from cascade.types import Certificate
 from unit.certified import certificate, directory
 

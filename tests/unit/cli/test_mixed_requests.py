@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from cascade import Policy
-from cascade.calibration.fingerprint import made_for
 from cascade.chat import ChatRequest, output_text
 from cascade.config import load
 from cascade.episodes.schema import CHAT, COLUMNS, Dropped, question_id
 from cascade.episodes.truth import labelled_by_reference
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
+from cascade.serving.made_for import made_for
 from cascade.types import Question
 from unit.certified import certificate, directory
 from unit.cli.conftest import Ran

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.fingerprint import made_for
 from cascade.config import load
 from cascade.episodes.store import Store
 from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
 from cascade.server.refusals import Refused
+from cascade.serving.made_for import made_for
 from cascade.types import Answer, Certificate, Question
 from unit.certified import certificate, directory
 

@@ -12,17 +12,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cascade.calibration.fingerprint import made_for, seen
 from cascade.chat import ChatRequest
 from cascade.config import load
+from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.errors import RateLimitedError, StreamInterruptedError
 from cascade.guarantees.certificate import make
 from cascade.policies import levels
 from cascade.policies.artifact import PolicyArtifact, write
-from cascade.policies.scope import PLAIN, kind_of
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.access import new_key
+from cascade.serving.made_for import made_for
 from cascade.types import Answer
 from unit.certified import certificate
 
@@ -377,7 +377,7 @@ async def test_a_certificate_made_from_questions_covers_no_chat_request(
     async with served, asgi(served) as client:
         body = {"model": "cascade", "messages": ASK}
         response = await client.post("/v1/chat/completions", json=body, headers={"x-cascade-explain": "1"})
-    said = "no certificate: the request is a chat request, and the calibration asked questions in cascade's own prompt"
+    said = "no certificate: the request is a chat request, and the log has questions in cascade's own prompt"
     assert ("x-cascade-certificate" in response.headers) is covers
     assert (said in response.json()["cascade"]["warnings"]) is not covers
     assert ("x-cascade-uncovered" in response.headers) is not covers

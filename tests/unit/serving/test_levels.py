@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.fingerprint import made_for
 from cascade.config import load
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_strategy
@@ -21,6 +20,7 @@ from cascade.policies import artifact, levels
 from cascade.policies.artifact import PolicyArtifact
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.levels import in_service
+from cascade.serving.made_for import made_for
 from cascade.types import Answer, Question, Request
 from unit.certified import INNER, certificate
 from unit.made import TWO_MODELS, roundtrip

@@ -13,6 +13,7 @@ import pytest
 from cascade.calibration.fingerprint import outside, shown
 from cascade.calibration.scores import play, sample_of
 from cascade.conformal.arrays import Parents
+from cascade.conformal.scope import Scope
 from cascade.engine import drive, run
 from cascade.episodes.schema import rows
 from cascade.episodes.table import EpisodeTable
@@ -26,7 +27,6 @@ from cascade.policies.artifact import CalibratedPolicy, Threshold
 from cascade.policies.base import Policy, Takes
 from cascade.policies.estimators import Best, Constant
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.scope import Scope
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers

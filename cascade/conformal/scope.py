@@ -1,0 +1,391 @@
+"""The scope of a certificate: it covers a request only if its kind and its steps are of those that prove it.
+
+A log may hold steps without an answer, or without a signal. The test has counted them, so the certificate covers a
+fresh request with such a step, as long as such steps are no more frequent than in the log (`odd`, which
+`serving.monitors` counts). It does not cover a step of a kind that the log never had, nor a step in which a call
+failed: an outage today says nothing about the distribution of the requests of the log. `design/serving.md` says why.
+
+`shown` and `seen` describe the requests of a log, as a certificate keeps them: plain JSON values. One rule decides on
+the steps of a log and on a step that was just served.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from cascade.text import same_model
+from cascade.types import Step
+
+if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
+    from cascade.table import Bools, Log
+
+Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The counts of a log's requests at one step, by its number of answers.
+
+`of` is how many requests had that number of answers, `signals` how many of these had each signal."""
+_CONFIDENCE = ("p_yes", "verdict_mass")
+"""The source of the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
+_SURE = "reply_mean_logprob"
+"""The signal by which answers are withheld."""
+
+
+class _Rule(NamedTuple):
+    """The signals without which a step with some number of answers is outside the scope, and those of odd steps.
+
+    `rare`: it is odd by its number of answers.
+    """
+
+    needed: frozenset[str]
+    common: frozenset[str]
+    rare: bool
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The scope of a certificate, as far as it depends on steps.
+
+    Attributes:
+        reads: the signals that the policy decides and ranks by.
+        shown: what the requests of the log showed at each step.
+        echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
+        insists: whether a walk goes on to the last step instead of ending at or after a step that is not covered, where
+            the policy's decision proves nothing.
+        strict: whether odd steps are not covered either, because they have become more frequent than the certificate
+            allows.
+    """
+
+    reads: frozenset[str] = frozenset()
+    shown: tuple[Shown, ...] = ()
+    echoes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    insists: bool = False
+    strict: bool = False
+
+    @classmethod
+    def of(
+        cls, made_for: Mapping[str, Any], reads: Iterable[str], *, withholds: bool = False, insists: bool = False
+    ) -> Scope:
+        """Return the scope of a certificate.
+
+        Args:
+            made_for: what it is made for.
+            reads: the signals that the policy reads.
+            withholds: whether unsure answers are not served.
+            insists: see above.
+        """
+        signals = frozenset([*reads, *_CONFIDENCE, *([_SURE] if withholds else [])])
+        return cls(signals, tuple(made_for.get("shown") or ()), made_for.get("echoes") or {}, insists)
+
+    # --- a step that was served
+
+    def outside(self, step: Step) -> tuple[str, ...]:
+        """Return why the certificate does not cover a step, one sentence for each reason; empty where it does.
+
+        >>> Scope().outside(Step(1, (), {}))
+        ('step 1 brought 0 answers, which no request of the log did',)
+        """
+        if failed := failures(step):
+            return tuple(dict.fromkeys(failed))
+        many, rule = len(step.candidates), self._rule(step.number, len(step.candidates))
+        reasons = [*dict.fromkeys(self._renamed(step))]
+        if rule is None:
+            reasons.append(f"step {step.number} brought {_answers(many)}, which no request of the log did")
+        else:
+            lacking = sorted(rule.needed & self._lacking(step))
+            reasons += [f"step {step.number} lacks the signal {name}, which all in the log had" for name in lacking]
+        if not reasons and self.strict and self.odd(step):
+            return (f"step {step.number} {ODD}, which happens more often now than in the log",)
+        return tuple(reasons)
+
+    def odd(self, step: Step) -> bool:
+        """Return whether a step lacks an answer or a signal that most, but not all, requests of the log had there."""
+        rule = self._rule(step.number, len(step.candidates))
+        return rule is not None and (rule.rare or bool(rule.common & self._lacking(step)))
+
+    def _lacking(self, step: Step) -> set[str]:
+        return {name for name in self.reads if step.signals.get(name) is None}
+
+    def _renamed(self, step: Step) -> Iterator[str]:
+        for call in step.calls:
+            model, name = call.request.model, None if call.completion is None else call.completion.model
+            known = self.echoes.get(model, ())
+            if name is not None and (name not in known if known else not same_model(model, name)):
+                yield f"{model} answered as {name}; in the log it answered as {' or '.join(known) or 'itself'}"
+
+    # --- the steps of a log
+
+    def of_log(self, log: Log) -> tuple[Bools, Bools]:
+        """Return which requests of a log have a step outside the scope, and which an odd one: bool (n,) each.
+
+        Args:
+            log: the requests, with the nodes that the policy buys.
+        """
+        import numpy as np  # what is served without a log does not need it
+
+        outside, odd = np.zeros(log.n, dtype=np.bool_), np.zeros(log.n, dtype=np.bool_)
+        for step, many, rows, known in _by_answers(log):
+            rule = self._rule(step, many)
+            if rule is None:
+                outside |= rows
+                continue
+            lacking = {name: rows & ~known[name] if name in known else rows for name in self.reads}
+            for name in rule.needed:
+                outside |= lacking[name]
+            for name in rule.common:
+                odd |= lacking[name]
+            odd |= rows & rule.rare
+        return outside, odd
+
+    def _rule(self, step: int, many: int) -> _Rule | None:
+        """Return what a step with so many answers needs; None where no request of the log had it."""
+        at = self.shown[step - 1] if step <= len(self.shown) else {}
+        counts = at.get(str(many))
+        if counts is None:
+            return None
+        of, rare = counts["of"], many < usual(at)
+        known = {name: counts["signals"].get(name, 0) for name in self.reads}
+        needed = frozenset([name for name, count in known.items() if count == of])
+        common = frozenset([name for name, count in known.items() if of < 2 * count < 2 * of])
+        return _Rule(needed, frozenset() if rare else common, rare)
+
+    @cached_property
+    def calibrated(self) -> tuple[int, int]:
+        """At most how many requests of the log had an odd step, and how many there were; (0, 0) without any.
+
+        A request with several odd steps counts several times. That can only make the allowed share too large, so it
+        raises no false alarm.
+        """
+        if not self.shown:
+            return 0, 0
+        odd, n = 0, sum(counts["of"] for counts in self.shown[0].values())
+        for step, at in enumerate(self.shown, 1):
+            for many, counts in at.items():
+                rule = self._rule(step, int(many))
+                lacking = [counts["of"] - counts["signals"][name] for name in (rule.common if rule else ())]
+                odd += counts["of"] if rule and rule.rare else sum(lacking)
+        return min(odd, n), n
+
+
+ODD = "lacks an answer or a signal"
+"""A phrase that describes an odd step."""
+
+
+def _answers(many: int) -> str:
+    return "1 answer" if many == 1 else f"{many} answers"
+
+
+def usual(at: Shown) -> int:
+    """Return the most frequent number of answers at a step; in a tie the smallest.
+
+    >>> usual({"0": {"of": 3, "signals": {}}, "1": {"of": 97, "signals": {}}})
+    1
+    """
+    return min((-counts["of"], int(many)) for many, counts in at.items())[1]
+
+
+def failures(step: Step) -> list[str]:
+    """Return a sentence for each failed call of a step. Only `Call.error` has the provider's own message."""
+    return [
+        f"the call of {call.request.role} at step {step.number} failed ({call.failed_with})"
+        for call in step.calls
+        if call.error is not None
+    ]
+
+
+def shown(log: Log) -> list[dict[str, Any]]:
+    """Return the counts of each step of a log, as a certificate keeps them: a `Shown` for each step.
+
+    Args:
+        log: the requests that prove the certificate, with the nodes that the policy buys.
+    """
+    steps: list[dict[str, Any]] = [{} for _ in dict.fromkeys(node.step for node in log.nodes)]
+    for step, many, rows, known in _by_answers(log):
+        counts = {name: int((have & rows).sum()) for name, have in known.items()}
+        signals = {name: count for name, count in counts.items() if count}
+        steps[step - 1][str(many)] = {"of": int(rows.sum()), "signals": signals}
+    return steps
+
+
+def _by_answers(log: Log) -> Iterator[tuple[int, int, Bools, Mapping[str, Bools]]]:
+    """Yield each step, from 1, with each number of answers there, the requests that have it, and those with a signal.
+
+    A request counts at the steps that the log has of it.
+    """
+    import numpy as np
+
+    for step, last in enumerate(np.flatnonzero(log.decides).tolist(), 1):
+        many = log.answers[:, log.steps == log.steps[last]].sum(axis=1)
+        known = {name: ~np.isnan(values[:, last]) for name, values in sorted(log.signals.items())}
+        for number in np.unique(many[log.bought[:, last]]).tolist():
+            yield step, number, log.bought[:, last] & (many == number), known
+
+
+# --- kinds of requests ---
+# A kind has the properties of a request that change the kind of reply: tools, a required form, the parts of the
+# messages, and the sampling settings. The text itself is left out, since texts differ in every log.
+
+Kind: TypeAlias = Mapping[str, float | str]
+"""The special properties of a request, by name: a number or a text (JSON); "" if the name says everything."""
+Seen: TypeAlias = Mapping[str, Any]
+"""How many requests there were (`of`), and for each name of their kinds (`kinds`): how many had it (`of`), its `least`
+and `most` number, and its `texts` (None if they are too many)."""
+PLAIN: Kind = {}
+"""A question, which cascade puts into its own prompt."""
+_FORM, _CHAT, _UNSAID = "form", "chat", "unknown"
+UNSAID: Kind = {_FORM: _UNSAID}
+"""A request of a log that does not say whether the model saw it in cascade's prompt or as a chat request."""
+DRAWN = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "logit_bias", "stop", "reasoning_effort", "verbosity", "modalities", "tool_choice", "parallel_tool_calls",
+    "web_search_options", "audio", "context_management", "output_config", "function_call",
+)  # fmt: skip
+"""The settings that change how a reply is sampled. Others (user, metadata, store) do not change the reply."""
+_NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
+"""Settings at their defaults, which are left out."""
+_LIMIT = "a limit of the reply"
+MOST_TEXTS = 50
+"""A setting with more different texts than this varies with each request, such as stop words made from the request."""
+
+
+def kind_of(chat: ChatRequest | None) -> Kind:
+    """Return the special properties of a request.
+
+    >>> from cascade.chat import ChatRequest
+    >>> dict(kind_of(ChatRequest([{"role": "user", "content": "Hi"}], {"temperature": 2, "max_tokens": 1})))
+    {'form': 'chat', 'temperature': 2.0, 'a limit of the reply': 1.0}
+    """
+    if chat is None:
+        return PLAIN
+    roles = [message.get("role") for message in chat.messages]
+    properties = {
+        "tools": bool(chat.tools or chat.options.get("functions")),
+        "a JSON schema": chat.json_schema is not None,
+        "a JSON object": chat.wants_json and chat.json_schema is None,
+        "another format": chat.options.get("response_format") is not None and not chat.wants_json,
+        "a system message": any(role in ("system", "developer") for role in roles),
+        "several turns": any(role not in ("system", "developer", "user") for role in roles),
+        **dict.fromkeys(_parts(chat), True),
+    }
+    kind: dict[str, float | str] = {_FORM: _CHAT, **{name: "" for name, there in properties.items() if there}}
+    for name in DRAWN:
+        value = chat.options.get(name)
+        if value is not None and value != _NEUTRAL.get(name):
+            kind[name] = float(value) if type(value) in (int, float) else json.dumps(value, sort_keys=True)
+    if chat.max_tokens is not None:
+        kind[_LIMIT] = float(chat.max_tokens)
+    return kind
+
+
+def _parts(chat: ChatRequest) -> Iterator[str]:
+    """Yield the content of messages other than text: the types of their parts, as "image parts"."""
+    for message in chat.messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list | tuple) else ():
+            kind = str(part.get("type") or next(iter(part), "text")) if isinstance(part, Mapping) else "text"
+            if kind not in ("text", "refusal"):
+                yield f"{kind.removeprefix('input_').removesuffix('_url')} parts"
+
+
+def seen(kinds: Sequence[Kind | None]) -> Seen | None:
+    """Return the kinds of a log's requests, as a certificate keeps them; None if one of the requests is unknown.
+
+    >>> seen([{"tools": ""}, {"tools": "", "temperature": 0.5}])["kinds"]["temperature"]
+    {'of': 1, 'least': 0.5, 'most': 0.5}
+    """
+    known = [kind for kind in kinds if kind is not None]
+    if not known or len(known) < len(kinds):
+        return None
+    names = sorted({name for kind in known for name in kind})
+    return {"of": len(known), "kinds": {name: _range([kind[name] for kind in known if name in kind]) for name in names}}
+
+
+def _range(values: Sequence[float | str]) -> dict[str, Any]:
+    numbers = [value for value in values if isinstance(value, float)]
+    texts = sorted({value for value in values if isinstance(value, str)})
+    return {
+        "of": len(values),
+        **({"least": min(numbers), "most": max(numbers)} if numbers else {}),
+        **({"texts": texts if len(texts) <= MOST_TEXTS else None} if texts else {}),
+    }
+
+
+def unlike(kind: Kind, seen: Seen | None) -> Iterator[str]:
+    """Yield a sentence for each difference between a request and those of a log; none if these are unknown.
+
+    If the form differs, nothing else is compared. A larger limit of the reply cuts off no more than a smaller one.
+
+    >>> list(unlike({"temperature": 2.0}, {"of": 2, "kinds": {"temperature": {"of": 2, "least": 0.2, "most": 1.0}}}))
+    ['the request has temperature 2, and those of the log 0.2 to 1']
+    """
+    if seen is None:
+        return
+    if (other := _other_form(kind, seen)) is not None:
+        yield other
+        return
+    kinds = {name: range_ for name, range_ in seen["kinds"].items() if name != _FORM}
+    for name, value in kind.items():
+        there = kinds.get(name)
+        if there is None:
+            if name != _FORM:
+                yield f"the request has {_said(name, value)}, and none of the log has"
+        elif isinstance(value, float):
+            low, high = there.get("least", value), value if name == _LIMIT else there.get("most", value)
+            if not low <= value <= high:
+                yield f"the request has {_said(name, value)}, and those of the log {_between(there)}"
+        elif (texts := there.get("texts", ())) is not None and value not in texts:
+            yield f"the request has {_said(name, value)}, and none of the log has"
+    missing = [name for name, there in kinds.items() if there["of"] == seen["of"] and name not in kind]
+    yield from (f"the request lacks {name}, which all of the log have" for name in missing if name != _LIMIT)
+
+
+def form_unsaid(seen: Seen | None) -> bool:
+    """Return whether a log does not say in which form the models saw some of its requests."""
+    return seen is not None and _UNSAID in seen["kinds"].get(_FORM, {}).get("texts", ())
+
+
+def _other_form(kind: Kind, seen: Seen) -> str | None:
+    """Return a sentence if a log had only questions, and this is a chat request, or the other way round."""
+    chats = seen["kinds"].get(_FORM, {"of": 0})["of"]
+    if form_unsaid(seen):
+        return None
+    if kind.get(_FORM) == _CHAT and not seen["kinds"]:
+        return "the request is a chat request, and the log has questions in cascade's own prompt"
+    if kind.get(_FORM) != _CHAT and chats and chats == seen["of"]:
+        return "the question is asked in cascade's own prompt, and the log has chat requests"
+    return None
+
+
+def _between(there: Mapping[str, Any]) -> str:
+    least, most = there["least"], there["most"]
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+_LONGEST_SHOWN = 60
+
+
+def _said(name: str, value: float | str) -> str:
+    return f"{name} {value if isinstance(value, str) else format(value, 'g'):.{_LONGEST_SHOWN}}".strip()
+
+
+def uncovered(log: Log, kinds: Mapping[str, Kind | None], seen_by: Mapping[str | None, Seen | None]) -> Bools:
+    """Return which requests of a log no certificate covers before any call: bool (n,).
+
+    Those are the requests of a segment without a certificate, and those of a kind that its log did not have.
+
+    Args:
+        log: the requests.
+        kinds: the kind of each request by its id.
+        seen_by: what the log of each certificate had, by the segment that it covers; None: it covers all segments.
+    """
+    import numpy as np
+
+    def outside(segment: str | None, kind: Kind | None) -> bool:
+        covered = segment if segment in seen_by else None
+        return covered not in seen_by or (kind is not None and any(unlike(kind, seen_by[covered])))
+
+    rows = zip(log.segments, log.ids, strict=True)
+    return np.array([outside(segment, kinds.get(name)) for segment, name in rows], dtype=np.bool_)

@@ -1,0 +1,147 @@
+"""What a configuration makes certificates for, and whether a certificate holds with it (`conformal.fingerprint`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from cascade.conformal.fingerprint import SETTINGS, MadeFor, differences, renaming
+from cascade.errors import UsageError
+from cascade.factory import address
+from cascade.guarantees.base import get
+from cascade.guarantees.certificate import shortfalls
+from cascade.house.certificate import digest
+from cascade.money import Price
+from cascade.safety import read_bounded, redact
+from cascade.strategies.agents import AGENTS
+from cascade.strategies.prompts import load
+from cascade.types import Certificate
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
+    from cascade.config.schema import GuaranteeConfig, ModelConfig
+    from cascade.strategies.prompts import Prompts
+
+_MOST_FILE_BYTES = 16 << 20
+_STANDS_IN = "replay"
+"""The provider that replays logged replies."""
+_RATES = ("input", "output", "cached_input", "reasoning", "request")
+
+
+def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor:
+    """Return the cascade that a configuration describes.
+
+    Args:
+        config: the configuration.
+        templates: the prompts that the strategy was built with; None: those that the configuration names, as they are
+            on the disk now.
+    """
+    strategy, prices = config.strategy, config.prices()
+    roles = [strategy.role(place, config.models[place].model) for place in strategy.places]
+    used = {role: config.models[place] for place, role in zip(strategy.places, roles, strict=True)}
+    texts, limit = asdict(templates or load(strategy.prompts)), config.limits.context_chars
+    files = _own_files(config, list(used.values()))
+    return {
+        "strategy": strategy.described(roles),
+        "horizon": strategy.horizon,
+        "models": {role: _settings(entry) for role, entry in used.items()}
+        | {name: {"name": name} | dict.fromkeys(SETTINGS) for name in strategy.free_calls},
+        "step_models": strategy.step_roles(roles),
+        "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
+        "prompts_sha256": digest(texts if limit is None else {**texts, "context_chars": limit}),
+        **({"own_files": files} if files else {}),
+        "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},
+        "echoes": None,
+    }
+
+
+def _settings(entry: ModelConfig) -> dict[str, Any]:
+    agent = {} if entry.agent is None else {"agent": entry.agent}
+    return {"name": entry.model, **{name: getattr(entry, name) for name in SETTINGS}, **agent}
+
+
+def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> Mapping[str, str | None]:
+    """Return the SHA-256 of each of the user's files that decides an answer, by a description of the file.
+
+    None: it cannot be read, or is too long to be code.
+    """
+    agents = {entry.agent for entry in used if entry.agent is not None}
+    files = {**config.strategy.own_files, **{f"the agent {agent}": AGENTS.file(agent) for agent in agents}}
+    return {what: _file_digest(path) for what, path in sorted(files.items())}
+
+
+def _file_digest(path: Path | None) -> str | None:
+    try:
+        data = None if path is None else read_bounded(path, _MOST_FILE_BYTES)
+    except OSError:
+        return None
+    return None if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _served_by(config: CascadeConfig, entry: ModelConfig) -> Mapping[str, str | None] | None:
+    """Return a model's provider and address; None if a replayed log takes the provider's place.
+
+    The address comes from the configuration or the environment; None if the provider has a fixed one.
+    """
+    kind = entry.provider or config.provider.kind
+    if kind == _STANDS_IN:
+        return None
+    base = address(config, kind, entry)
+    return {"provider": kind, "address": None if base is None else bare_address(base)}
+
+
+def bare_address(address: str) -> str:
+    """Return an address without user, password, query and fragment, and without anything that looks like a key.
+
+    >>> bare_address("https://me:secret@example.org:8443/v1/?key=abc")
+    'https://example.org:8443/v1'
+    """
+    parts = urlsplit(address)
+    return redact(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")).rstrip("/"))
+
+
+def _price(price: Price | None) -> Mapping[str, Any] | None:
+    """Return a price as whole pico-USD, without its place and notes."""
+    if price is None:
+        return None
+    rates = {name: getattr(price, name) for name in _RATES}
+    write = {} if price.cache_write is None else {"cache_write": price.cache_write}
+    return {**rates, **write, "above": [[tokens, _price(higher)] for tokens, higher in price.above]}
+
+
+def refuse_other_cascade(name: str, logged: MadeFor, configured: MadeFor) -> None:
+    """Raise UsageError if the log of this name is of another cascade than is configured."""
+    changed = differences(logged, configured, "the log")
+    if changed:
+        advice = renaming(logged, configured)
+        raise UsageError(". ".join(filter(None, [f"{name} is of another cascade: {'; '.join(changed)}", advice])))
+
+
+def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
+    """Yield why a certificate does not hold with a configuration, or promises less than the configuration wants.
+
+    `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
+    """
+    yield from differences(certificate.made_for, made_for(config, templates))
+    asked = config.guarantee
+    if asked is None:
+        return
+    try:
+        wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta)
+    except UsageError:  # the requested values and the certificate's values do not form a valid guarantee
+        yield f"it promises {certificate.kind}, but {asked.kind} is requested"
+        return
+    yield from shortfalls(certificate, wanted)
+
+
+def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:
+    """Yield why the audits or monitor of a configuration cannot work with these certificates."""
+    for kind in dict.fromkeys(certificate.kind for certificate in certificates):
+        if wanted.audit is not None and not get(kind).monitored:
+            yield f"guarantee.audit: audits cost money and would not count: {kind} is not a promise on single questions"
+        if "monitor" in wanted.model_fields_set and not get(kind).monitored:
+            yield f"guarantee.monitor: audits cannot monitor {kind}, which is not a promise on single questions"

@@ -1,0 +1,187 @@
+"""Which kinds of requests a calibration held, and how a fresh request is unlike all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.chat import ChatRequest
+from cascade.conformal.scope import (
+    MOST_TEXTS,
+    PLAIN,
+    UNSAID,
+    Scope,
+    form_unsaid,
+    kind_of,
+    seen,
+    shown,
+    uncovered,
+    unlike,
+)
+from cascade.episodes.schema import COLUMNS
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.episodes.traces import rows_of
+from cascade.orchestrator import Orchestrator
+from cascade.table import Log, Node
+from cascade.types import Candidate, Question, Step
+
+HI = {"role": "user", "content": "Hi"}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "r", "schema": {"type": "object"}}}
+SYSTEM = {"role": "system", "content": "Be brief."}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+
+
+def chat(*messages: Any, **options: Any) -> ChatRequest:
+    return ChatRequest(list(messages) or [HI], options)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "reasons"),
+    [
+        ([PLAIN, chat()], chat(tools=TOOLS), 1),
+        ([PLAIN, chat()], chat(response_format=SCHEMA), 1),
+        ([PLAIN, chat()], chat(IMAGE), 1),
+        ([PLAIN, chat()], chat(SYSTEM, HI), 1),
+        ([PLAIN, chat()], chat(HI, {"role": "assistant", "content": "Yes?"}, HI), 1),
+        ([PLAIN, chat()], chat(temperature=2), 1),
+        ([PLAIN, chat()], chat(max_tokens=1), 1),
+        ([PLAIN, chat()], chat(logit_bias={"5": 100}), 1),
+        ([PLAIN, chat(tools=TOOLS)], chat(tools=TOOLS), 0),
+        ([PLAIN, chat(temperature=2)], chat(temperature=2), 0),
+        # a question in cascade's prompt and a chat request are two forms: the models see other texts
+        ([PLAIN, PLAIN], chat(SYSTEM, HI, temperature=1), 1),
+        ([chat(), chat()], PLAIN, 1),
+        ([chat(SYSTEM, HI)], PLAIN, 1),
+        ([PLAIN, PLAIN], PLAIN, 0),
+        ([chat(), chat()], chat(), 0),
+        ([chat(), PLAIN], chat(), 0),
+        ([chat(), PLAIN], PLAIN, 0),
+        ([UNSAID, UNSAID], chat(), 0),
+        ([UNSAID, UNSAID], PLAIN, 0),
+        ([UNSAID, PLAIN], chat(), 0),
+        ([UNSAID, chat()], PLAIN, 0),
+        ([UNSAID], chat(temperature=1), 1),
+        # numbers hold between the least and the most, and a limit above the least
+        ([chat(temperature=heat, max_tokens=100) for heat in (0.2, 0.8)], chat(temperature=0.5, max_tokens=5_000), 0),
+        ([chat(temperature=heat, max_tokens=100) for heat in (0.2, 0.8)], chat(temperature=0.9, max_tokens=50), 2),
+        ([chat(SYSTEM, HI, max_tokens=9)] * 2, chat(), 1),
+        # a setting that differs with each request is not compared
+        ([chat(stop=[str(number)]) for number in range(MOST_TEXTS + 1)], chat(stop=["another"]), 0),
+        ([chat(stop=[str(number)]) for number in range(MOST_TEXTS)], chat(stop=["another"]), 1),
+        # an unknown request: nothing is compared
+        ([PLAIN, None], chat(tools=TOOLS), 0),
+    ],
+)
+def test_a_request_is_covered_if_the_log_had_its_kind(held: list[Any], asked: Any, reasons: int) -> None:
+    kinds = [kind_of(each) if isinstance(each, ChatRequest) else each for each in held]
+    kind = kind_of(asked) if isinstance(asked, ChatRequest) else asked
+    assert len(list(unlike(kind, seen(kinds)))) == reasons
+    assert form_unsaid(seen(kinds)) is (UNSAID in kinds)
+
+
+def test_what_is_passed_on_and_what_is_the_default_are_no_kind_of_their_own() -> None:
+    asked = chat(user="ann", metadata={"id": "7"}, store=True, seed=3, tool_choice="auto", parallel_tool_calls=True)
+    assert kind_of(asked) == kind_of(chat()) != PLAIN
+
+
+@pytest.mark.parametrize("content", ["full", "hash"])
+def test_a_log_of_requests_says_of_what_kinds_they_are(content: Any) -> None:
+    ladder = {"models": {"a": "small", "b": "large"}, "strategy": {"kind": "ladder", "models": ["a", "b"]}}
+    with Orchestrator.from_config({**ladder, "provider": "fake", "traces": "off"}) as orchestrator:
+        answers = [orchestrator.chat([SYSTEM, HI], temperature=0.5), orchestrator.ask("Hello?")]
+    columns = [{"dataset": "d", "episode_id": str(number), "gold": ["x"]} for number in range(2)]
+    rows = [row for answer, held in zip(answers, columns, strict=True) for row in rows_of(answer, held, content)]
+    (table,) = tables_from_rows([{**row, "correct": True} for row in rows])
+    first = {"form": "chat", "a system message": "", "temperature": 0.5} if content == "full" else None
+    assert list(table.kinds) == [first, PLAIN]
+    assert table.take(table.drawn_from > 0).kinds == table.kinds
+
+
+def rows_answered(question: Question, *calls: tuple[str, Mapping[str, Any] | None]) -> list[dict[str, Any]]:
+    """Return the rows of calls, each with its role and what cascade would log of it under "replay"."""
+    head = dict.fromkeys(COLUMNS) | {"episode_id": "1", "dataset": "d", "horizon": 1, "step": 1, "schema_version": 5}
+    head |= {"question": question.text, "context": question.context, "candidate": 0, "answer": "x", "correct": True}
+    return [{**head, "source": role, "model": role, "signals": {"replay": replay}} for role, replay in calls]
+
+
+ANSWER = {"purpose": "answer", "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("question", "calls", "kind"),
+    [
+        (Question("Hi"), [("small", ANSWER)], PLAIN),
+        (Question("Hi"), [("small", None)], UNSAID),
+        (Question("Hi"), [("small", {"told": True})], UNSAID),
+        (Question("Hi"), [("small", {**ANSWER, "purpose": "act", "chat": True}), ("small", ANSWER)], PLAIN),
+        (
+            Question.of_chat(chat()),
+            [("small", {**ANSWER, "purpose": "act"}), ("small", {**ANSWER, "chat": True})],
+            {"form": "chat"},
+        ),
+        (Question("sha256:0"), [("small", {**ANSWER, "chat": True}), ("judge", {**ANSWER, "purpose": "verify"})], None),
+    ],
+)
+def test_a_log_says_which_form_the_models_saw(question: Question, calls: list[Any], kind: Any) -> None:
+    """What cascade did not log may have been asked in any form; a call of an agent, or of a judge, has its own."""
+    (table,) = tables_from_rows(rows_answered(question, *calls))
+    assert list(table.kinds) == [kind]
+
+
+def test_a_logged_step_and_a_served_one_are_decided_alike() -> None:
+    rng, names = np.random.default_rng(7), ("p_yes", "gate", "rare")
+    shape = (400, 4)
+    signals = {
+        name: np.where(rng.random(shape) < lost, np.nan, 0.5) for name, lost in zip(names, (0, 0.2, 0.9), strict=True)
+    }
+    answer = np.where(rng.random(shape) < 0.1, -1, 0)
+    bought = np.logical_and.accumulate(rng.random((400, 2)) < 0.9, axis=1).repeat(2, axis=1)
+    unknown, nodes = np.full(shape, np.nan), tuple([Node(f"{at}", at // 2) for at in range(4)])
+    ids = tuple(map(str, range(400)))
+    log = Log("log", nodes, ids, ids, answer, unknown, answer * 0, bought, bought[:, 3], unknown, signals)
+    certified, fresh = log.take(np.arange(300)), log.take(np.arange(300, 400))
+    scope = Scope.of({"shown": shown(certified)}, names)
+    assert not scope.of_log(certified)[0].any()
+    scope = replace(scope, shown=({"2": scope.shown[0]["2"]}, scope.shown[1]))
+    outside, odd = scope.of_log(fresh)
+    for row in range(fresh.n):
+        steps = []
+        for step in range(int(fresh.bought[row].sum()) // 2):
+            candidates = [Candidate("a", "x", None)] * int((fresh.answer[row, 2 * step : 2 * step + 2] >= 0).sum())
+            known = {name: values[row, 2 * step + 1] for name, values in fresh.signals.items()}
+            steps.append(
+                Step(
+                    step + 1,
+                    tuple(candidates),
+                    {name: None if np.isnan(value) else value for name, value in known.items()},
+                )
+            )
+        assert outside[row] == any(scope.outside(step) for step in steps)
+        assert odd[row] == any(scope.odd(step) for step in steps)
+    assert 0 < outside.sum() < fresh.n
+    assert 0 < odd.sum() < fresh.n
+
+
+@pytest.mark.parametrize(
+    ("covers", "outside"),
+    [
+        ({None: None}, []),
+        ({None: {"of": 1, "kinds": {}}}, [2]),
+        ({"law": None}, [1, 2, 3]),
+        ({"law": None, None: {"of": 1, "kinds": {}}}, [2]),
+        ({"law": {"of": 1, "kinds": {"tools": {"of": 1, "texts": [""]}}}}, [0, 1, 2, 3]),
+    ],
+)
+def test_what_no_certificate_covers_before_a_call(covers: Any, outside: list[int]) -> None:
+    shape = (4, 1)
+    zero, unknown, ids = np.zeros(shape, dtype=np.int64), np.full(shape, np.nan), tuple("abcd")
+    there, segments = zero == 0, ("law", "art", "art", None)
+    log = Log("log", (Node("a", 0),), ids, ids, zero, unknown, zero, there, there[:, 0], unknown, segments=segments)
+    kinds = {"a": PLAIN, "b": PLAIN, "c": kind_of(chat()), "d": None}
+    found = np.flatnonzero(uncovered(log, kinds, covers)).tolist()
+    assert found == outside
