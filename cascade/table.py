@@ -20,6 +20,8 @@ from cascade.errors import UsageError
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+AGREEMENT = "agrees_with_earlier"
+"""The signal that compares a node's answer with those bought before it: the share of them that are the same."""
 
 
 class Node(NamedTuple):
@@ -206,7 +208,8 @@ class Log:
     def only(self, nodes: Sequence[int]) -> Log:
         """Return the same requests as if there were no other nodes; numbers from 0, rising.
 
-        Exact where no chosen node reads one that is left out. A record that lacks a chosen node ends before it.
+        Exact where no chosen node reads one that is left out. A record that lacks a chosen node ends before it. What
+        compares an answer with earlier ones is computed again.
         """
         columns = np.array(nodes, dtype=np.int64)
         bought = np.logical_and.accumulate(self.bought[:, columns], axis=1)
@@ -238,17 +241,34 @@ class Log:
         def at(values: NDArray[Any], lacking: float) -> NDArray[Any]:
             return np.where(bought, np.take_along_axis(values, columns, axis=1), lacking)
 
+        answer, signals = at(self.answer, -1), {name: at(values, np.nan) for name, values in self.signals.items()}
+        if AGREEMENT in signals:
+            moved = ~np.logical_and.accumulate(columns == np.arange(columns.shape[1]), axis=1)
+            signals[AGREEMENT] = np.where(moved, self._agreement(answer), signals[AGREEMENT])
         return replace(
             self,
             nodes=nodes,
-            answer=at(self.answer, -1),
+            answer=answer,
             right=at(self.right, np.nan),
             cost_nano_usd=at(self.cost_nano_usd, 0),
             bought=bought,
             complete=complete,
             confidence=at(self.confidence, np.nan),
-            signals={name: at(values, np.nan) for name, values in self.signals.items()},
+            signals=signals,
         )
+
+    def _agreement(self, answer: Ints) -> Floats:
+        """Return the share of earlier answers that equal each, float64 (n, k); NaN: none, or not to be told.
+
+        `answer` has the nodes in the order of purchase. Which nodes a step of several compares is its strategy's own.
+        """
+        there, earlier = answer >= 0, np.tri(answer.shape[1], k=-1)
+        same = (answer[:, :, None] == answer[:, None, :]) & there[:, None, :]
+        many = there.astype(np.float64) @ earlier.T
+        known = there & (many > 0) & self.decides.all()
+        if self.texts_known is not None:
+            known &= self.texts_known[:, None]
+        return np.where(known, (same * earlier).sum(axis=2) / np.maximum(many, 1.0), np.nan)
 
     def alone(self) -> Log:
         """Return the same requests as the reference alone answers them: one node.

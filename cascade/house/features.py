@@ -22,13 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cascade.table import Bools, Floats, Ints, Log
+from cascade.table import AGREEMENT, Bools, Floats, Ints, Log
 
 REQUEST = "request:"
 TOKENS = "reply_tokens"
 """The signal of a node that counts the tokens of its reply."""
-COMPARING = frozenset({"agrees_with_earlier"})
-"""Signals that depend on which nodes were bought before; `same`, `votes` and `different` take their place."""
 FIRST = (
     "p_yes",
     "reply_mean_logprob",
@@ -141,7 +139,7 @@ def offered(log: Log, nodes: Sequence[int], most: int = MOST) -> tuple[str, ...]
 def _candidates(log: Log, nodes: Sequence[int]) -> Iterator[str]:
     """Yield signals of the newest node, comparisons, the first signals of earlier nodes, sums, then the request's."""
     *earlier, newest = nodes or (None,)
-    signals = [name for name in log.signals if name not in COMPARING]
+    signals = [name for name in log.signals if name != AGREEMENT]  # `same`, `votes` and `different` say it
     ranked = [name for name in FIRST if name in signals] + sorted(set(signals) - set(FIRST))
     if newest is not None:
         yield from (f"{name}@{newest}" for name in (*ranked[:1], "confidence", *ranked[1:]))

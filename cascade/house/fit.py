@@ -7,8 +7,9 @@ strictest threshold on; for a single answer along points that other requests hav
 What learns does so on whole groups that certify nothing. How often these requests certified before is counted
 (`attempts`). If nothing cheaper than the reference is proven, the reference alone is asked.
 
-With levels, one policy is certified at the risk of each: it is chosen for the default level, and every level's tests
-have the whole level to share, so each certificate by itself keeps its promise with probability 1 − δ.
+With levels, one policy is certified at the risk of each, and every level's tests have the whole level to share, so each
+certificate by itself keeps its promise with probability 1 − δ. The policy is chosen for the default level, or where
+nothing is proven there, for the strictest level at which something is.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.binomial import most_losses
@@ -33,6 +35,7 @@ from cascade.conformal.path import Path as TestedPath
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.house.attempts import Attempts, count, level_of
+from cascade.house.certificate import problems_of
 from cascade.house.directory import ROOMS
 from cascade.house.divide import Parts, Usable, divided, drawn, usable
 from cascade.house.drift import Drift, drift
@@ -40,7 +43,7 @@ from cascade.house.learned import Learned, learn
 from cascade.house.menu import Member, Tested, cheapest, cost_share, menu, run_tests, simple_members
 from cascade.house.networks import CERTIFIABLE, NetworkSettings, train
 from cascade.house.policy import Policy
-from cascade.house.simple import POLICIES, Alone, Depth, Threshold, named, named_policy
+from cascade.house.simple import COST, KNOWN, POLICIES, Alone, Depth, Threshold, named, named_policy, tie_of
 from cascade.table import Floats, Ints, Log
 
 AUTO, RUNGS = "auto", "rungs"
@@ -267,6 +270,8 @@ def _from_menu(ready: Usable, promise: Promise, how: FitSettings, attempts: Path
     members = [member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, how, level)]
     tested = {name: run_tests(certifies, members, at, level) for name, at in promises(promise, how).items()}
     listed = tested[how.default(promise)]
+    in_turn = [listed, *(tested[name] for name in sorted(how.risks, key=how.risks.__getitem__))]
+    listed = next((each for each in in_turn if cheapest(each) is not None), listed)
     best = cheapest(listed)
     if best is None or best.certified is None:
         return _finished(ready, promise, how, Alone(), {}, listed, certifies, attempt, level)
@@ -318,11 +323,11 @@ def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Pa
                 too_small[name] = int(rows.size)
     default = how.default(promise)
     tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
-    if not promise.rules.reference_keeps_it and (not proven or (how.risks and too_small)):
-        listed = " and ".join(f"{promises(promise, how)[name].risk:g}" for name in too_small) if how.risks else ""
+    if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
+        some = f"; it is at {', '.join(proven)}" if proven else ""
         raise NotCertifiedError(
-            f"{promise.kind} is not proven at a risk of {listed or f'{promise.risk:g}'} on {certifies.n} requests: "
-            "log more of them, or allow a higher risk."
+            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{some}: log more of "
+            "them, or allow a higher risk."
         )
     served = policy if proven else Alone()
     done = _finished(ready, promise, how, served, proven, tested, certifies, attempt, level)
@@ -350,11 +355,30 @@ def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: 
     Raises:
         UsageError: the log lacks what it reads or learns from, or its settings are wrong.
     """
-    if isinstance(how.policy, Policy):
-        return how.policy
+    if not (promise.rules.of_set or promise.rules.safe_last(log)):
+        # Where a server does not learn what a call costs it goes on, and that may lose: nothing may read costs.
+        log, learns = replace(log, revealing=True), replace(learns, revealing=True)
+    policy = how.policy if isinstance(how.policy, Policy) else _made(log, learns, promise, how, allowed)
+    if log.revealing and getattr(policy, "tie", None) == COST:
+        raise UsageError(f"A cost breaks ties of this policy, which {promise.kind} does not allow: name another tie.")
+    for signal in policy.reads:
+        if np.isnan(log.signals.get(signal, np.nan)).all():
+            there = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+            what = f"The policy {policy.kind} reads the signal {signal}, which {log.name} lacks"
+            raise UsageError(f"{what}{did_you_mean(signal, there)}; it has {', '.join(there) or 'no signal'}.")
+    return policy
+
+
+def _made(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: float) -> Policy:
+    """Return the policy that settings name.
+
+    Raises:
+        UsageError: lists every problem of its settings.
+    """
     kind = _kind(how)
-    given = {} if isinstance(how.policy, str) else {name: value for name, value in how.policy.items() if name != "kind"}
-    known = named(log)
+    settings = how.policy if isinstance(how.policy, Mapping) else dict[str, Any]()
+    given = {name: value for name, value in settings.items() if name != "kind"}
+    known, simple = named(log), named_policy(log)
     try:
         if kind in CERTIFIABLE:
             return train(learns, promise, kind, NetworkSettings(**given), how.seed)
@@ -364,15 +388,18 @@ def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: 
             return learn(learns, promise.rules, allowed, signals=(known.signal,))
         if kind == Learned.kind:
             return learn(learns, promise.rules, allowed)
-        simple = named_policy(log)
         if kind == AUTO or (kind == Threshold.kind and not given and simple is not None):
             return simple or Depth()
+        if kind == Threshold.kind:
+            signs = {score.signal: {"sign": score.sign} for score in KNOWN}
+            given = {"tie": tie_of(log), **signs.get(str(given.get("signal")), {}), **given}
         room = ROOMS.find(kind)
-        if room is None:
-            raise UsageError(f"There is no policy {kind!r}.")
+        assert room is not None  # noqa: S101 - `FitSettings` knows every kind
         return room.read(given, {})
-    except ValueError as error:
-        raise UsageError(f"The policy {kind} cannot be made of {given}: {error}") from None
+    except ValidationError as error:
+        raise UsageError(f"The policy {kind} cannot be made of {given}: {'; '.join(problems_of(error))}.") from None
+    except (ValueError, LookupError) as error:
+        raise UsageError(f"The policy {kind} cannot be made of {given}: {error}.") from None
 
 
 def points_of(walks: Walks, promise: Promise, abstain: bool) -> tuple[Point, ...]:

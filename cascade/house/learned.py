@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
-from cascade.house.features import is_feature, offered, read
+from cascade.house.features import REQUEST, TOKENS, is_feature, offered, read
 from cascade.house.policy import LARGEST, Policy, ranked
 from cascade.table import Bools, Floats, Ints, Log, Node
 
@@ -154,6 +154,17 @@ class Learned(Policy):
     rules: tuple[Rule, ...]
     right: Floats
     nodes: tuple[int, ...] | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that no training request lacked; where others are missing, that is a value that it knows."""
+        always = [
+            TOKENS if name == "tokens" else name.rpartition("@")[0]
+            for rule in self.rules
+            for at, name in enumerate(rule.features)
+            if at not in rule.ranks.missing and not name.startswith((REQUEST, "same@", "confidence@"))
+        ]
+        return tuple(dict.fromkeys(filter(None, always)))
 
     def scores(self, log: Log) -> Scores:
         """Return the nodes in the order of purchase, with the doubt after each."""

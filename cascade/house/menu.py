@@ -84,10 +84,7 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
     plans: list[tuple[int, ...]] = [(node, last) for node in range(last)]
     if last > 1:
         plans.append(tuple(range(last + 1)))
-    return [
-        Member(_title(log, plan, known), share / len(plans), _threshold(known, tie_of(log), plan, log.width))
-        for plan in plans
-    ]
+    return [Member(_title(log, plan, known), share / len(plans), _threshold(log, known, plan)) for plan in plans]
 
 
 def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
@@ -113,8 +110,8 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
     ]
 
 
-def _threshold(known: Known, tie: str | None, plan: tuple[int, ...], width: int) -> Callable[[], Policy]:
-    nodes = None if len(plan) == width else plan
+def _threshold(log: Log, known: Known, plan: tuple[int, ...]) -> Callable[[], Policy]:
+    tie, nodes = tie_of(log.only(plan)), None if len(plan) == log.width else plan
     return lambda: Threshold(known.signal, known.sign, tie, nodes)
 
 

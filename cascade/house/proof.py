@@ -21,6 +21,7 @@ from cascade.house.certificate import Certificate, canonical
 from cascade.house.directory import PolicyDirectory, Requests, hashed
 from cascade.house.divide import drawn, usable
 from cascade.house.fit import Fit, path_of, points_of, promises
+from cascade.house.simple import Alone
 from cascade.table import Bools, Log, Node
 
 REFUTES = 0.05
@@ -74,8 +75,9 @@ def written(
 
 
 def _proven(done: Fit) -> Mapping[str, Certified]:
-    """Return the certificates by name, those that hold by definition included: a walk to the end loses nothing."""
-    if done.settings.by_segment or not done.promise.rules.reference_keeps_it:
+    """Return the certificates by name, with those that hold by definition: a walk to the end asks the reference."""
+    ends_safely = done.promise.rules.safe_last(done.log) or isinstance(done.policy, Alone)
+    if done.settings.by_segment or not (done.promise.rules.reference_keeps_it and ends_safely):
         return done.certified
     by_definition = Certified(Point(-np.inf), 0, 1, done.log.n, Fraction(0), 0, 0, done.level)
     return {name: done.certified.get(name, by_definition) for name in promises(done.promise, done.settings)}

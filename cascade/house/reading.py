@@ -22,6 +22,7 @@ from cascade.matching import Comparator, default_of, get_comparator, get_matcher
 from cascade.matching.same import agreement
 from cascade.money import Price
 from cascade.policies.signals import OF_MESSAGES
+from cascade.table import AGREEMENT
 from cascade.types import Usage
 
 Rows: TypeAlias = Callable[[], Iterable[Row]]
@@ -31,8 +32,6 @@ GUIDE = "guide"
 AUDIT = "audit"
 """The `split` of a trace whose question was drawn for an audit, so that every step was run."""
 UNAUDITED = "a question that was not drawn for an audit: whether its steps were run depended on its answers"
-AGREEMENT = "agrees_with_earlier"
-"""The signal of a step that depends on the steps before it: the share of earlier answers that are the same."""
 
 
 class Reading(NamedTuple):

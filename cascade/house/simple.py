@@ -59,8 +59,8 @@ class Threshold(Policy):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signal; a missing tie number costs some money and no promise."""
-        return (self.signal,)
+        """The signal, and what breaks its ties: where a server lacked it, other requests would go on."""
+        return (self.signal,) if self.tie in {None, COST, self.signal} else (self.signal, self.tie)
 
     def scores(self, log: Log) -> Scores:
         """Return the signal as doubt, on the grid."""
@@ -227,10 +227,13 @@ def named_policy(log: Log) -> Threshold | None:
 
 
 def tie_of(log: Log) -> str | None:
-    """Return what breaks ties in a log: the length of replies, else their cost; None if it has neither to read."""
+    """Return what breaks ties in a log: the length of replies, else their cost; None if it has neither to read.
+
+    Only in a pair a cost breaks ties: a server that does not learn a cost goes on, to the last node.
+    """
     if not np.isnan(log.signals.get(TIE, np.nan)).all():
         return TIE
-    return COST if (log.cost_nano_usd[:, 0] > 0).any() and not log.revealing else None
+    return COST if log.width == 2 and (log.cost_nano_usd[:, 0] > 0).any() and not log.revealing else None
 
 
 def _breaking(log: Log, tie: str | None) -> Floats | None:

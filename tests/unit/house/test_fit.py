@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from cascade.house.drift import drift
 from cascade.house.fit import FitSettings, fit
 from cascade.house.menu import simple_members
 from cascade.house.policy import ranked
+from cascade.house.proof import written
 from cascade.house.report import of_fit
 from cascade.house.simple import COST, Alone, Threshold
 from cascade.house.study import clairvoyant, study
@@ -295,3 +297,90 @@ def test_another_rate_of_judging_than_promised_is_refused() -> None:
     log = replace(drawn_log(300), drawn=np.arange(300) % 5 == 0)
     with pytest.raises(UsageError):
         fit(log, Promise("preference", 0.1, 0.9))
+
+
+# --- what a server may lack, and settings ---
+
+
+def signalled(log: Log, **signals: np.ndarray) -> Log:
+    return replace(log, signals=signals)
+
+
+def test_a_cost_breaks_ties_only_where_going_on_loses_nothing() -> None:
+    log = drawn_log(400, models=3, atoms=3)
+    assert [member.make().reads for member in simple_members(log)] == [("self_check",)] * 3
+    assert [getattr(member.make(), "tie", None) for member in simple_members(log)] == [COST, COST, None]
+    policy = fit(log.only((0, 2)), Promise("error", 0.4, 0.9)).policy
+    assert (getattr(policy, "tie", ""), policy.reads) == (None, ("self_check",))
+    lengths = signalled(log, **log.signals, reply_tokens=np.ones(log.answer.shape))
+    assert simple_members(lengths)[0].make().reads == ("self_check", "reply_tokens")
+
+
+@pytest.mark.parametrize("promise", [REGRET, Promise("error", 0.15, 0.9)])
+def test_a_server_that_does_not_learn_costs_loses_no_more_than_was_promised(promise: Promise) -> None:
+    fresh, broken, many = by_cost(20_000, 10**6), 0, 60
+    blind = replace(fresh, cost_nano_usd=np.full(fresh.answer.shape, -1))
+    for seed in range(many):
+        try:
+            done = fit(by_cost(500, seed), promise)
+        except NotCertifiedError:
+            continue
+        if done.certified:
+            walked = done.policy.walks(blind)
+            stop = walked.stop(done.certified[""].point.kappa)
+            broken += float(promise.rules.at_stop(walked)[np.arange(fresh.n), stop].mean()) > promise.risk
+    assert broken / many <= 0.1 + 3 * (0.1 * 0.9 / many) ** 0.5
+
+
+def by_cost(n: int, seed: int) -> Log:
+    """Return a pair whose second model is better where the first call was dear, and worse elsewhere."""
+    log, rng = drawn_log(n, seed, atoms=1), np.random.default_rng([13, seed])
+    dear = rng.random((n, 1)) < 0.5
+    right = (rng.random((n, 2)) < np.where(dear, [0.6, 0.97], [0.9, 0.6])).astype(float)
+    cost = np.where(dear, [90, 1_000], [30, 1_000]).astype(np.int64)
+    answer = np.where(right == 1, 0, [1, 2]).astype(np.int64)
+    reference = Reference(right[:, 1], cost[:, 1], is_last=True)
+    return replace(log, right=right, answer=answer, cost_nano_usd=cost, reference=reference)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"kind": "threshold", "signal": "self_chek"},
+        {"kind": "threshold", "signal": "wisdom", "sign": 1},
+        {"kind": "threshold", "sign": 1},
+        {"kind": "threshold", "signal": "self_check", "sing": 1},
+        {"kind": "threshold", "signal": "self_check", "sign": "high"},
+        {"kind": "ccpo", "steps": -1, "layers": []},
+        {"kind": "uala"},
+        {"kind": "random", "seed": "x"},
+    ],
+)
+def test_a_policy_that_a_log_cannot_have_is_refused(policy: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        fit(drawn_log(300), Promise("coverage", 0.3), FitSettings(policy=policy))
+
+
+def test_a_known_signal_needs_no_sign() -> None:
+    done = fit(drawn_log(300), REGRET, FitSettings(policy={"kind": "threshold", "signal": "self_check"}))
+    assert done.tested[0].policy == Threshold("self_check", -1.0, COST)
+
+
+@pytest.mark.parametrize(
+    ("promise", "levels", "certified"),
+    [
+        (REGRET, "low=0.1,high=0.001", {"low", "high"}),
+        (Promise("regret", 0.001, 0.9), "low=0.1,high=0.001", {"low", "high"}),
+        (Promise("error", 0.3, 0.9), "low=0.3,high=0.001", {"low"}),
+    ],
+)
+def test_a_level_at_which_nothing_is_proven_leaves_the_others(
+    promise: Promise, levels: str, certified: set[str]
+) -> None:
+    done = fit(drawn_log(600), promise, FitSettings(levels=levels))
+    assert isinstance(done.policy, Threshold)
+    assert done.certified["low"].point.kappa > -np.inf
+    directory = written(done, done.log.nodes, date(2026, 1, 1))
+    assert set(directory.certificates) == certified
+    with pytest.raises(NotCertifiedError):
+        fit(drawn_log(600), Promise("error", 0.001, 0.9), FitSettings(levels="low=0.3,high=0.001"))
