@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import SupportsIndex, TypeAlias
+from typing import SupportsIndex, TypeVar
 
-from cascade.checks import refuse_chat
+from cascade.chat import ChatRequest
 from cascade.errors import BatchError, CascadeError, UsageError
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.types import Answer, Question
 
-Asked: TypeAlias = str | Question
+Asked = TypeVar("Asked")
 
 
-def check(questions: object, concurrency: object) -> None:
-    """Raise UsageError if `questions` is not a list, or if `concurrency` is not a whole number of at least 1."""
-    if isinstance(questions, str | Question):
-        raise UsageError("ask_many takes a list of questions; for one question use ask.")
-    if isinstance(questions, list | tuple):
-        for question in questions:
-            refuse_chat(question)
+def check(asked: object, concurrency: object) -> None:
+    """Raise UsageError if `asked` is one question or chat, or `concurrency` is no whole number of at least 1."""
+    if isinstance(asked, str | Question | Mapping | ChatRequest):
+        raise UsageError("many takes a list of questions or of chat requests; for one question use ask or chat.")
+    messages = isinstance(asked, list | tuple) and any(isinstance(each, Mapping) and "role" in each for each in asked)
+    if messages:
+        raise UsageError("These are messages of one chat: orchestrator.chat(messages), or many([messages, …]).")
     if isinstance(concurrency, bool) or not isinstance(concurrency, SupportsIndex) or concurrency.__index__() < 1:
         raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}.")
 
@@ -39,7 +39,6 @@ def in_threads(
 
     Raises:
         BatchError: some failed; `results` holds every answer and every error.
-        UsageError: as `check`.
     """
     check(questions, concurrency)
     own = Halt()

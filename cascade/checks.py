@@ -201,13 +201,6 @@ def refuse_chat(given: object) -> None:
         )
 
 
-def chat_question(given: Chat, fields: Mapping[str, Any]) -> Question:
-    """Return a chat request as a question. Raises UsageError if it is not one."""
-    from cascade.chat import chat_request  # of a chat request alone
-
-    return Question.of_chat(chat_request(given, fields))
-
-
 def checked_question(question: str | Question, segment: str | None = None) -> Question:
     """Return the question, with its segment if given; raise `UsageError` if it is empty or too long."""
     asked = Question(question) if isinstance(question, str) else question
@@ -256,22 +249,35 @@ _OF_CLIENTS = {
 """Arguments of OpenAI's client that are not fields of a body, and what to use instead."""
 
 
-def timed_chat(messages: Chat, fields: dict[str, Any]) -> tuple[Question, float | None]:
-    """Return a chat request as a question, and `deadline_s`, which may be among its fields.
+def asked_question(asked: str | Question | Chat, fields: Mapping[str, Any]) -> Question:
+    """Return a question, or a chat request as a question. As in OpenAI's client, `extra_body` is added to the body.
 
-    As in OpenAI's client, the fields of `extra_body` are added to the body.
+    Args:
+        asked: a question, messages in OpenAI's form, the body of a request, or a `ChatRequest`.
+        fields: other fields of the body; of a question its `segment`.
 
     Raises:
-        UsageError: it is not a request, or has an argument of OpenAI's client that is not a field of a body.
+        UsageError: it is neither, or has a field that does not belong to it.
     """
-    deadline_s, more = fields.pop("deadline_s", None), fields.pop("extra_body", None)
+    if isinstance(asked, str | Question):
+        if alien := sorted(set(fields) - {"segment"}):
+            raise UsageError(f"A question has no {', '.join(alien)}: these are fields of a chat request.")
+        return checked_question(asked, fields.get("segment"))
+    return chat_question(asked, fields)
+
+
+def chat_question(messages: Chat, fields: Mapping[str, Any]) -> Question:
+    """Return a chat request as a question; see `asked_question`."""
+    from cascade.chat import chat_request  # of a chat request alone
+
+    fields = dict(fields)
+    more = fields.pop("extra_body", None)
     alien = [f"{name}: {instead}" for name, instead in _OF_CLIENTS.items() if name in fields]
     if alien:
         raise UsageError("\n  - ".join(["Arguments of OpenAI's client that are not fields of a request:", *alien]))
     if more is not None and not isinstance(more, Mapping):
         raise UsageError(f"extra_body must be a dict of fields, not {type(more).__name__}.")
-    fields = {**fields, **(more or {})}
-    return chat_question(messages, fields), deadline_s
+    return Question.of_chat(chat_request(messages, {**fields, **(more or {})}))
 
 
 def above_zero(deadline_s: object) -> float | None:

@@ -129,7 +129,7 @@ class UsageError(CascadeError):
 
 
 class ClosedError(UsageError):
-    """The question was stopped while it was answered: the orchestrator was closed, or `ask_many` interrupted.
+    """The question was stopped while it was answered: the orchestrator was closed, or `many` interrupted.
 
     The running call was cancelled and may be billed. Earlier answers are in the traces.
     """

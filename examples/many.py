@@ -2,7 +2,7 @@
 
     python examples/many.py
 
-`aask_many` keeps the order. `ask_many` is its blocking twin. It runs offline.
+`amany` keeps the order. `many` is its blocking twin. It runs offline.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ async def main() -> None:
     settings = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake"}
     async with Orchestrator.from_config(settings, providers={"fake": FakeProvider(script)}) as orchestrator:
         try:
-            await orchestrator.aask_many([f"What is {n} plus {n} ?" for n in range(1, 10)], concurrency=4)
+            await orchestrator.amany([f"What is {n} plus {n} ?" for n in range(1, 10)], concurrency=4)
         except BatchError as error:
             for number, result in enumerate(error.results, 1):
                 print(number, result.text if isinstance(result, Answer) else type(result).__name__)

@@ -67,7 +67,7 @@ def write_forever(way: str, url: str, life: int, said: Any) -> None:
             names.append(f"{life} {number}")
             if way == "durable asks":
                 say(names.pop())
-            elif number % 7 == 0 and cascade._traces is not None and cascade._traces.flush():
+            elif number % 7 == 0 and cascade.runtime.traces is not None and cascade.runtime.traces.flush():
                 say("\n".join(names))
                 names.clear()
 

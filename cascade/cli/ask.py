@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +33,7 @@ def ask(
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option("--level", help="The level of a policy that has several: its name or its alpha."),
+        typer.Option("--level", help="The name of a level, of a policy that has several."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with everything.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explain each step.")] = False,
@@ -49,9 +48,8 @@ def ask(
 
     text = sys.stdin.read(MAX_QUESTION_CHARS + 1).strip() if question == "-" else question
     asked = Question(text, _read(context), group, segment)
-    at = _level(level)
     with Orchestrator.from_config(config) as orchestrator:
-        answer = _streamed(orchestrator, asked, at, raw=raw) if stream else orchestrator.ask(asked, **at)
+        answer = _streamed(orchestrator, asked, level, raw=raw) if stream else orchestrator.ask(asked, level=level)
     if as_json:
         print_json(_document(answer))
     else:
@@ -87,18 +85,10 @@ def _promise(certificate: Certificate) -> str:
     return statement(certificate)
 
 
-def _level(given: str | None) -> dict[str, Any]:
-    """Return the level asked for, by name or by alpha; a text that starts with a letter is a name, also "nan"."""
-    if given is not None and not given[:1].isalpha():
-        with suppress(ValueError):
-            return {"alpha": float(given)}
-    return {"level": given}
-
-
-def _streamed(orchestrator: Orchestrator, question: Question, at: dict[str, Any], *, raw: bool) -> Answer:
+def _streamed(orchestrator: Orchestrator, question: Question, level: str | None, *, raw: bool) -> Answer:
     """Show text on stderr as it comes, under the name of its model; return the answer."""
     out, heading = notes(), ""
-    for event in orchestrator.stream(question, **at, raw=raw):
+    for event in orchestrator.stream(question, level=level, raw=raw):
         if isinstance(event, TextDelta):
             if heading != (heading := f"{event.role}, step {event.step}"):
                 out.print(f"\n[dim]{plain(heading)}[/]")

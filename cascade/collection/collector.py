@@ -342,7 +342,7 @@ class Collector:
                     raise
                 raise hole.error from None
 
-        fields = self._orchestrator.fields
+        fields = self._orchestrator.runtime.fields
         return drive(
             run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices, fields=fields),
             answered,
@@ -375,7 +375,7 @@ class Collector:
         # Under a cap, a call that may have been billed is not retried: money was held for one call only.
         asked = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
         try:
-            completion = self._orchestrator.complete(asked)
+            completion = self._orchestrator.runtime.complete(asked)
         except ProviderError as error:
             failed = failed_call(request, error, price)
             self._budget.settle(hold, failed.cost_bound_nano_usd)

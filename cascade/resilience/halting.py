@@ -1,4 +1,4 @@
-"""A switch that stops running calls: `Orchestrator.close`, and Ctrl-C in `ask_many`, throw it.
+"""A switch that stops running calls: `Orchestrator.close`, and Ctrl-C in `many`, throw it.
 
 A stopped call raises `ClosedError`. The question then ends, the most that the call can have cost is booked, and no
 further call is made.

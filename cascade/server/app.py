@@ -39,8 +39,8 @@ def application(orchestrator: Orchestrator) -> Edge:
     Raises:
         ConfigError: no chat request can be served with its configuration.
     """
-    settings = orchestrator.config.server
-    catalog, counts = Catalog.of(orchestrator.config, orchestrator.levels), Metrics()
+    settings = orchestrator.runtime.config.server
+    catalog, counts = Catalog.of(orchestrator.runtime.config, orchestrator.runtime.levels), Metrics()
     ready = False
 
     @asynccontextmanager
@@ -64,7 +64,7 @@ def application(orchestrator: Orchestrator) -> Edge:
         return _json({"status": "ready"}) if ready else _json({"status": "stopping"}, 503)
 
     async def counted(_: Request) -> Response:
-        text = counts.text(alarm=orchestrator.alarm is not None)
+        text = counts.text(alarm=orchestrator.runtime.alarm is not None)
         text += "" if modes is None else modes.metrics()
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
@@ -74,8 +74,8 @@ def application(orchestrator: Orchestrator) -> Edge:
         asked = Asked.of(body, request.headers, catalog, Messages())
         return _json({"input_tokens": estimate_chat(asked.request)})
 
-    orchestrator.break_circuits()
-    guide = orchestrator.config.prices()[catalog.guide]
+    orchestrator.runtime.break_circuits()
+    guide = orchestrator.runtime.config.prices()[catalog.guide]
     dialects = {one.path: one for one in (ChatCompletions(), Responses(), Messages())}
     modes = _modes(orchestrator, catalog)
     told = FeedbackEndpoint(orchestrator, settings, modes)
@@ -101,7 +101,7 @@ def application(orchestrator: Orchestrator) -> Edge:
 
 def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
     """Return the modes, if the configuration has the section."""
-    if orchestrator.config.modes is None:
+    if orchestrator.runtime.config.modes is None:
         return None
     from cascade.server.modes import Modes  # loads numpy, which a server without modes does not need
 

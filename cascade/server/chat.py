@@ -68,7 +68,7 @@ class ChatEndpoint:
             body = await read_object(receive, headers.get("content-type", ""), self.settings)
             asked = Asked.of(body, headers, self.catalog, self.dialect)
             exchange.model = asked.name
-            exchange.unsent = self.orchestrator.fields.unsent(asked.request)
+            exchange.unsent = self.orchestrator.runtime.fields.unsent(asked.request)
             if self.modes is None:
                 await self._answer(asked, exchange, receive, None)
                 return
@@ -125,7 +125,7 @@ class ChatEndpoint:
     async def _serve(
         self, asked: Asked, exchange: HttpExchange, turn: Turn | None
     ) -> AsyncGenerator[TextDelta | Answer, None]:
-        events = self.orchestrator.aserve(
+        events = self.orchestrator.runtime.serve(
             asked.request,
             stream=asked.stream,
             level=asked.route.level,
@@ -151,7 +151,7 @@ class ChatEndpoint:
 
     def _left_s(self, asked: Asked, exchange: HttpExchange) -> float:
         """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""
-        wanted = (asked.deadline_s, self.orchestrator.config.timeouts.per_question_s)
+        wanted = (asked.deadline_s, self.orchestrator.runtime.config.timeouts.per_question_s)
         left_s = max(_SHORTEST_S, self.settings.request_s - exchange.seconds)
         return min([left_s, *(one for one in wanted if one is not None)])
 

@@ -94,7 +94,7 @@ class FeedbackEndpoint:
     def __init__(self, orchestrator: Orchestrator, settings: ServerConfig, modes: Modes | None = None) -> None:
         self._modes = modes
         self._orchestrator, self._settings = orchestrator, settings
-        self._url = traces_url(orchestrator.config.traces)
+        self._url = traces_url(orchestrator.runtime.config.traces)
         self._held: OrderedDict[str, Answer] = OrderedDict()
 
     def hold(self, trace_id: str, answer: Answer) -> None:
@@ -134,7 +134,7 @@ class FeedbackEndpoint:
         with Store.open(url) as store:
             written = bool(store.models_of(said.trace_id))
         if not written:  # wait only for a trace that does not exist yet
-            self._orchestrator.flush_traces(_FLUSH_S)
+            self._orchestrator.runtime.flush_traces(_FLUSH_S)
         with Store.open(url) as store:
             models = store.models_of(said.trace_id)
             if not models:

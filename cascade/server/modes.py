@@ -102,17 +102,17 @@ class Modes:
     """
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, store: ModeStore | None = None) -> None:
-        settings, url = orchestrator.config.modes, modes_url(orchestrator.config)
+        settings, url = orchestrator.runtime.config.modes, modes_url(orchestrator.runtime.config)
         assert settings is not None  # noqa: S101 - the caller looked
-        if not orchestrator.strategy.ends_with_reference:
+        if not orchestrator.runtime.strategy.ends_with_reference:
             raise ConfigError(
                 ["modes: they need a ladder whose last model is the guide; use strategy: {kind: ladder, models: […]}"]
             )
-        if orchestrator.levels:
+        if orchestrator.runtime.levels:
             raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
-        self.server = orchestrator.config.server
-        self._policy = orchestrator.config.policy
+        self.server = orchestrator.runtime.config.server
+        self._policy = orchestrator.runtime.config.policy
         self.cascade, self._catalog, self._orchestrator = catalog.name, catalog, orchestrator
         self.store = store or ModeStore.open(url or "")
         self.state, self._secret = self.store.begin(self.cascade)
@@ -310,7 +310,8 @@ class Modes:
         orchestrator = self._orchestrator
         async with self._flushing:
             while (
-                not await asyncio.to_thread(orchestrator.flush_traces, _FLUSH_S) and lost_traces(orchestrator) == lost
+                not await asyncio.to_thread(orchestrator.runtime.flush_traces, _FLUSH_S)
+                and lost_traces(orchestrator) == lost
             ):
                 logger.warning(
                     "modes: the store of the traces has not answered for %g s; drawn requests stay pending", _FLUSH_S
@@ -334,7 +335,7 @@ class Modes:
         """Let the e-process count the audits that need not wait, with the judgements so far where it rests on them."""
         if state.in_force is None or state.mode != "enforce":
             return
-        config, label_s = self._orchestrator.config, self.settings.label_days * _DAY_S
+        config, label_s = self._orchestrator.runtime.config, self.settings.label_days * _DAY_S
         losses = losses_of(await asyncio.to_thread(reviews_of, config) if state.in_force.by_people else None)
         now_s = datetime.now(UTC).timestamp()
         self._take(await self._in_thread(self.store.count, self.cascade, now_s, label_s, losses))
@@ -473,7 +474,7 @@ class Modes:
 
     def configuration(self) -> str:
         """Return the configuration as JSON, for another process with the same store of modes."""
-        config = self._orchestrator.config.model_copy(update={"policy": self._policy})
+        config = self._orchestrator.runtime.config.model_copy(update={"policy": self._policy})
         return json.dumps(config.model_dump(mode="json", exclude_unset=True))
 
     async def _in_thread(self, act: Callable[..., _T], *given: Any) -> _T:

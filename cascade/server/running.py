@@ -77,12 +77,13 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return orchestrator.status
+    service = orchestrator.service
+    return None if service is None else service.status
 
 
 def load_providers(orchestrator: Orchestrator) -> None:
     """Load what a provider's first call would load, so that no request waits for it once `/readyz` is ready."""
-    for guard in orchestrator._guards.values():  # noqa: SLF001 - as `whole_of` does
+    for guard in orchestrator.runtime.guards.values():
         if isinstance(guard.provider, Loads):
             guard.provider.load()
 
@@ -135,7 +136,7 @@ def listener(orchestrator: Orchestrator) -> Config:
     from cascade.server.app import application
     from cascade.server.wire import LimitedConnection
 
-    settings = orchestrator.config.server
+    settings = orchestrator.runtime.config.server
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return Config(
         application(orchestrator),

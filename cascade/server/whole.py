@@ -30,28 +30,26 @@ async def whole_of(
     Raises:
         ProviderError, BudgetExceededError, UsageError: as `Orchestrator.achat` does.
     """
-    plain, asked = orchestrator._plain, Question.of_chat(request)  # noqa: SLF001 - what serves a request makes its calls
+    runtime = orchestrator.runtime
+    plain, asked = runtime.configured, Question.of_chat(request)
     only = None if audit else RunPlan(plain, FixedPolicy("both", plain.horizon))
-    calls, walk, trace, _ = orchestrator._begin(  # noqa: SLF001 - the same
-        asked, None, None, None, None, only, trace_id, audit=True
-    )
+    calls, walk, trace, _ = runtime.start(asked, only=only, trace_id=trace_id, audit=True)
     made = {call.request.model: call for call in served.calls}
 
     async def replied(one: Request) -> Completion:
         call = made.pop(one.model, None)
         if call is None:
-            guard = orchestrator._guard(one, key)  # noqa: SLF001 - the same
-            return await guard.acomplete(one, calls.deadline, orchestrator._halt)  # noqa: SLF001 - the same
+            return await runtime.guard(one, key).acomplete(one, calls.deadline, runtime.halt)
         if call.completion is None:
             raise ProviderUnavailableError(call.error or "the call failed", model=one.model)
         return call.completion
 
-    with orchestrator._halt.working():  # noqa: SLF001 - the same
+    with runtime.halt.working():
         answer = await adrive(walk, replied)
     return await trace.asettle(answer)
 
 
 def lost_traces(orchestrator: Orchestrator) -> int:
     """Return how many answers could not be recorded since the orchestrator was made."""
-    traces = orchestrator._traces  # noqa: SLF001 - the same
+    traces = orchestrator.runtime.traces
     return 0 if traces is None else traces.counts.lost

@@ -27,18 +27,19 @@ def service_of(config: CascadeConfig, strategy: Strategy, before: ServingState |
     return levels.in_service(config, strategy, before)
 
 
-def at_level(service: ServingState | None, level: str | None, alpha: float | None) -> CertifiedPolicy:
+def at_level(service: ServingState | None, level: str) -> CertifiedPolicy:
     """Return the policy in service of a requested level.
 
     Raises:
-        UsageError: there is no such level, both arguments are given, or the policy has no levels.
+        UsageError: there is no such level, or the policy has no levels.
     """
     if service is None or service.levels is None:
         from cascade.policies.levels import MAKE
 
-        asked = f"the level {level!r}" if level is not None else f"alpha {alpha!r}"
-        raise UsageError(f"The policy has no levels, and {asked} was asked for; one with levels is made with: {MAKE}")
-    return service.by_name[service.levels.chosen(level, alpha).name]
+        raise UsageError(
+            f"The policy has no levels, and the level {level!r} was asked for; one with levels is made with: {MAKE}"
+        )
+    return service.by_name[service.levels.chosen(level).name]
 
 
 def caps_of(config: CascadeConfig) -> Spending | None:

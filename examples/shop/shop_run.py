@@ -43,15 +43,18 @@ BUDGETS_USD = (0.001, 0.0016, 0.003)
 
 def models_of(orchestrator: Orchestrator, journal: Journal) -> Models:
     """Return the two models of a configuration, asked at most once for the same."""
-    names = {SMALL: orchestrator.config.models["base"].model, LARGE: orchestrator.config.models["guide"].model}
-    known = orchestrator.config.prices()
+    names = {
+        SMALL: orchestrator.runtime.config.models["base"].model,
+        LARGE: orchestrator.runtime.config.models["guide"].model,
+    }
+    known = orchestrator.runtime.config.prices()
     prices = {place: price for place, name in names.items() if (price := known[name]) is not None}
 
     def ask(request: Request) -> Completion:
         with journal.claim(request_digest(request)) as recorded:
             if recorded is not None:
                 return recorded
-            completion = orchestrator.complete(request)
+            completion = orchestrator.runtime.complete(request)
             journal.add([call_row(paid_call(request, completion, known[request.model]), completion)])
             return completion
 

@@ -87,7 +87,7 @@ class Bench:
             self.waits.append(seconds)
             await asyncio.sleep(0)
 
-        for guard in orchestrator._guards.values():
+        for guard in orchestrator.runtime.guards.values():
             guard.sleep = self.waits.append
             guard.asleep = note
         self._made.append(orchestrator)

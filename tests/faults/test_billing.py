@@ -127,7 +127,7 @@ def test_f09_a_guide_that_is_down_is_not_asked_twelve_times(bench: Bench, way: s
     assert made[2] <= rounds
     bench.server.modes["large"] = ["ok"]
     orchestrator.ask(QUESTION)
-    assert orchestrator._guards["large"]._budgets["large"].tokens > 0
+    assert orchestrator.runtime.guards["large"]._budgets["large"].tokens > 0
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -177,8 +177,8 @@ def test_f07_a_flood_of_informational_responses_ends_on_time(odd: Callable[..., 
             handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 1_000)
 
     orchestrator = odd(flood)
-    orchestrator.config = orchestrator.config.model_copy(
-        update={"timeouts": orchestrator.config.timeouts.model_copy(update={"per_question_s": 0.2})}
+    orchestrator.runtime.config = orchestrator.runtime.config.model_copy(
+        update={"timeouts": orchestrator.runtime.config.timeouts.model_copy(update={"per_question_s": 0.2})}
     )
     came = asked(orchestrator, way)
     assert isinstance(came, CascadeError)

@@ -147,7 +147,7 @@ def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order() -
             yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
 
     with Orchestrator.from_config(CONFIG, providers={"fake": Mixed()}) as orchestrator:
-        *_, answer = orchestrator.stream_chat([{"role": "user", "content": "Add."}], tools=TOOLS)
+        *_, answer = orchestrator.stream([{"role": "user", "content": "Add."}], tools=TOOLS)
     assert [call["function"]["arguments"] for call in answer.tool_calls] == ['{"n": 1}', '{"n": 2}']  # type: ignore[union-attr]
 
 
@@ -170,7 +170,7 @@ def test_f113_deltas_that_never_close_are_no_message() -> None:
 
     provider = Open(lambda _: GOOD)
     with Orchestrator.from_config(CONFIG, providers={"fake": provider}) as orchestrator:
-        *_, answer = orchestrator.stream_chat([{"role": "user", "content": "Add."}], tools=TOOLS)
+        *_, answer = orchestrator.stream([{"role": "user", "content": "Add."}], tools=TOOLS)
     assert answer.message["tool_calls"][0]["id"] == "call_0"  # type: ignore[union-attr,index]
     assert answer.served[0].model == "large"  # type: ignore[union-attr,index]
 

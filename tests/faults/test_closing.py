@@ -40,7 +40,7 @@ def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Orchest
     return made
 
 
-@pytest.mark.parametrize("way", ["ask", "stream", "ask_many"])
+@pytest.mark.parametrize("way", ["ask", "stream", "many"])
 def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[..., Orchestrator], way: str) -> None:
     """0.5.0: a foreign `RuntimeError: … client has been closed`, and some calls waited out their time-out."""
     orchestrator, came = slow(), []
@@ -52,14 +52,14 @@ def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[...,
             elif way == "stream":
                 list(orchestrator.stream(QUESTION))
             else:
-                orchestrator.ask_many([QUESTION] * 8, concurrency=2)
+                orchestrator.many([QUESTION] * 8, concurrency=2)
         except Exception as error:
             came.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
-    under_way = 5 if way == "ask_many" else 3  # of two calls a thread, five are of all three threads
+    under_way = 5 if way == "many" else 3  # of two calls a thread, five are of all three threads
     until(lambda: bench.server.count() >= under_way)
     orchestrator.close()  # no answer comes before the test ends
     for thread in threads:
@@ -69,25 +69,25 @@ def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[...,
         stopped = error.results if isinstance(error, BatchError) else [error]
         assert all(isinstance(one, UsageError) for one in stopped), stopped
         assert any(type(one) is ClosedError for one in stopped)
-    assert bench.server.count() <= (6 if way == "ask_many" else 3)  # those under way, which may arrive a little later
+    assert bench.server.count() <= (6 if way == "many" else 3)  # those under way, which may arrive a little later
 
 
-@pytest.mark.parametrize("way", ["aask", "astream", "aask_many"])
+@pytest.mark.parametrize("way", ["aask", "astream", "amany"])
 async def test_f48_aclose_ends_what_other_tasks_ask(bench: Bench, slow: Callable[..., Orchestrator], way: str) -> None:
     orchestrator = slow()
 
     async def ask() -> Any:
         if way == "aask":
             return await orchestrator.aask(QUESTION)
-        if way == "aask_many":
-            return await orchestrator.aask_many([QUESTION] * 4, concurrency=2)
+        if way == "amany":
+            return await orchestrator.amany([QUESTION] * 4, concurrency=2)
         return [event async for event in orchestrator.astream(QUESTION)]
 
     tasks = [asyncio.create_task(ask()) for _ in range(3)]
     await asyncio.to_thread(until, lambda: bench.server.count() >= 3)
     await orchestrator.aclose()
     came = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(one, BatchError if way == "aask_many" else ClosedError) for one in came), came
+    assert all(isinstance(one, BatchError if way == "amany" else ClosedError) for one in came), came
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
@@ -117,7 +117,7 @@ cascade = Orchestrator.from_config({
 cascade.ask("warm")
 print("ready", flush=True)
 try:
-    cascade.ask_many([f"question {number}" for number in range(40)], concurrency=4)
+    cascade.many([f"question {number}" for number in range(40)], concurrency=4)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 cascade.close()
@@ -185,7 +185,7 @@ def test_a_provider_that_cannot_be_stopped_makes_no_further_call() -> None:
 def test_close_cuts_the_wait_before_a_retry_short(bench: Bench) -> None:
     orchestrator = bench.alone("503")
     bench.server.headers["Retry-After"] = "60"
-    for guard in orchestrator._guards.values():
+    for guard in orchestrator.runtime.guards.values():
         guard.sleep = None
     threading.Timer(0.3, orchestrator.close).start()
     with pytest.raises((ClosedError, ProviderUnavailableError)):
@@ -224,6 +224,6 @@ def test_a_concurrency_that_is_none_is_refused(concurrency: Any) -> None:
     """0.5.0: "x" was a foreign TypeError, and NaN hung."""
     orchestrator = Orchestrator("small", "large", provider="fake")
     with orchestrator, pytest.raises(UsageError, match="concurrency must be a whole number of at least 1, not"):
-        orchestrator.ask_many(["Which river?"], concurrency=concurrency)
+        orchestrator.many(["Which river?"], concurrency=concurrency)
     with pytest.raises(UsageError, match="concurrency must be a whole number of at least 1, not"):
-        asyncio.run(orchestrator.aask_many(["Which river?"], concurrency=concurrency))
+        asyncio.run(orchestrator.amany(["Which river?"], concurrency=concurrency))

@@ -202,8 +202,8 @@ def test_f67_nor_does_a_file_that_cannot_be_read_show_it(bench: Bench, text: str
 
 def test_f67_a_key_from_the_environment_is_in_no_repr(bench: Bench) -> None:
     orchestrator = bench.served()
-    provider = orchestrator._own[0].provider
-    shown = f"{orchestrator!r} {orchestrator.config!r} {orchestrator.config} {provider!r} {orchestrator._own!r}"
+    provider = orchestrator.runtime._own[0].provider
+    shown = f"{orchestrator!r} {orchestrator.runtime.config!r} {orchestrator.runtime.config} {provider!r} {orchestrator.runtime._own!r}"
     assert KEY_VARIABLE in shown
     assert KEY not in shown
 

@@ -148,7 +148,7 @@ while children:
     cascade.ask("parent")
     asked += 1
     if asked % 1000 == 0:  # its queue takes 10,000, and the disk may be slower than it asks
-        cascade.flush_traces()
+        cascade.runtime.flush_traces()
     children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
 cascade.close()
 """

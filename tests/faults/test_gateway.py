@@ -49,7 +49,7 @@ async def gateway(faults: FaultServer, **settings: Any) -> AsyncIterator[httpx.A
         **settings,
     }
     async with Orchestrator.from_config(config) as served, asgi(served) as client:
-        for one in served._guards.values():
+        for one in served.runtime.guards.values():
             one.retry = RetryPolicy(max_retries=0)  # waits between tries are not what is looked at
         yield client
 
@@ -61,7 +61,7 @@ async def ask(client: httpx.AsyncClient, model: str = "small", headers: Any = No
 
 def guards(client: Any) -> Any:
     """Return the guards of the application behind a client."""
-    return client._transport.app._app.routes[0].endpoint.orchestrator._guards
+    return client._transport.app._app.routes[0].endpoint.orchestrator.runtime.guards
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -95,7 +95,7 @@ async def test_client_libraries_raise_what_each_fault_is(loopback: FaultServer) 
     provider = {"kind": "openai_http", "api_base": loopback.address}
     config = {**CONFIG, "models": {**CONFIG["models"], **models}, "provider": provider}
     served = Orchestrator.from_config(config)
-    for one in served._guards.values():
+    for one in served.runtime.guards.values():
         one.retry = RetryPolicy(max_retries=0)
     with served, listening(served) as url:
         async with (

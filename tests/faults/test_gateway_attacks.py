@@ -167,7 +167,7 @@ async def test_no_error_shows_the_providers_key_or_address(mode: str, monkeypatc
         provider = {"kind": "openai_http", "api_base": faults.address, "api_key_env": "UPSTREAM_KEY"}
         served = Orchestrator.from_config({**CONFIG, "provider": provider})
         async with served, asgi(served) as client:
-            for guard in served._guards.values():
+            for guard in served.runtime.guards.values():
                 guard.retry = RetryPolicy(max_retries=0)
             found = [await client.post("/v1/chat/completions", json={"model": "small", "messages": ASK, "stream": stream})
                      for stream in (False, True)]  # fmt: skip
@@ -187,7 +187,7 @@ def test_a_client_that_leaves_gives_back_what_was_held_for_it(stream: bool) -> N
             open_.sendall(request(chat(model="large", stream=stream)))
             assert held.waiting.wait(WAIT_S)
         assert held.cancelled.wait(WAIT_S)
-        ledger = served._spending.ledger
+        ledger = served.runtime._spending.ledger
         until(lambda: not ledger.account("total").held)
         stands = ledger.account("total")
     assert stands.held == 0
@@ -214,8 +214,8 @@ async def test_retries_add_few_calls(share: float, most: float, monkeypatch: Any
         monkeypatch.setattr(Breaker, "pause_s", lambda _: None)  # without the circuit, which would stop them all
     asked = Request("small", (Message("user", "Hi"),), "small", "answer", 1, Question("Hi"), 10)
     async with orchestrator(FakeProvider(answered)) as served:
-        served.break_circuits()
-        guard = served._guards["small"]
+        served.runtime.break_circuits()
+        guard = served.runtime.guards["small"]
         guard.asleep = at_once
         for _ in range(PLANNED // 100):
             tried = [guard.acomplete(asked, Deadline()) for _ in range(100)]

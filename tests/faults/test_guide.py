@@ -157,8 +157,8 @@ def test_f49_ask_inside_an_event_loop_names_aask(bench: Bench) -> None:
         for call, instead in ((orchestrator.ask, "aask"), (orchestrator.stream, "astream")):
             with pytest.raises(UsageError, match=f"await orchestrator.{instead}|{instead}"):
                 call(QUESTION)
-        with pytest.raises(UsageError, match="aask_many"):
-            orchestrator.ask_many([QUESTION])
+        with pytest.raises(UsageError, match="amany"):
+            orchestrator.many([QUESTION])
 
     asyncio.run(inside())
     assert fake.requests == []

@@ -281,8 +281,8 @@ def wired(traces: Any) -> Orchestrator:
 
 
 def writer(cascade: Orchestrator) -> TraceWriter:
-    assert cascade._traces is not None
-    return cascade._traces
+    assert cascade.runtime.traces is not None
+    return cascade.runtime.traces
 
 
 def test_f53_what_fails_for_a_while_is_written_later(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_a_certified_policy_does_live_what_it_does_on_the_log(demo: Demo, kind: 
             orchestrator.record_outcome(answer, gold)
             for answer, (_, gold) in zip(answers, demo.questions[:ASKED], strict=True)
         ]
-        assert orchestrator.alarm is None
+        assert orchestrator.runtime.alarm is None
     (held,) = made.artifact.certificates
     assert all(answer.certificate == held and not answer.warnings for answer in answers)
     assert 30 < sum(answer.audited for answer in answers) < 70

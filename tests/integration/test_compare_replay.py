@@ -151,7 +151,7 @@ def test_a_policy_does_on_the_log_what_it_does_live(
     replay = Replay.of(read_rows(logs[name]))
     for section in policies:
         orchestrator, answers = live(replay, strategy, section)
-        policy = orchestrator.policy
+        policy = orchestrator.runtime.policy
         scores = table_scores(policy, table)
         played = played_at(table, scores, policy.kappa)
         columns = (played.cost, played.length, played.leaves, played.distinct, played.right, played.in_set)
@@ -190,7 +190,7 @@ def test_a_logged_walk_is_what_it_was_live(logs: dict[str, Path], name: str) -> 
     with Orchestrator.from_config(config, providers={"fake": FakeProvider(said)}) as orchestrator:
         for row, asked in enumerate(QUESTIONS):
             walked = run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=config.prices())
-            answer = drive(walked, orchestrator.complete)
+            answer = drive(walked, orchestrator.runtime.complete)
             columns = (logged.cost, logged.length, logged.leaves, logged.distinct, logged.right, logged.covered)
             assert tuple(column[row] for column in columns) == told(answer, asked)
 

@@ -63,7 +63,7 @@ def compare(demo: Demo, settings: Mapping[str, Any]) -> set[str]:
     names = every_name(demo.table.signals, demo.table.sources)
     features = FeatureSet(names, demo.table.sources)
     with Orchestrator.from_config(settings, providers={"replay": Replay.of(demo.rows)}) as orchestrator:
-        orchestrator._bare = watcher
+        orchestrator.runtime._bare = watcher
         for question in demo.questions:
             orchestrator.ask(question)
     known: set[str] = set()

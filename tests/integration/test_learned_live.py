@@ -256,14 +256,14 @@ def test_after_an_alarm_the_fallback_serves(demo: Demo, tmp_path: Path) -> None:
     with replayed(demo, policy=str(tmp_path / "certified"), guarantee=asked) as orchestrator:
         for question in demo.questions:
             answer = orchestrator.ask(question)
-            if orchestrator.alarm is not None:
+            if orchestrator.runtime.alarm is not None:
                 break
             kept = {normalize_answer(one) for one in answer.answers}
             left_out = [one.text for one in answer.steps[-1].candidates if normalize_answer(one.text) not in kept]
             orchestrator.record_outcome(
                 answer, left_out or ["nobody"]
             )  # a miss wherever the last step had another answer
-        assert orchestrator.alarm is not None
+        assert orchestrator.runtime.alarm is not None
         assert answer.certificate is None
         assert len(answer.steps) == 4
         assert all(step.decision is None or step.decision.confidences is None for step in answer.steps)

@@ -34,7 +34,7 @@ def config(**settings: Any) -> CascadeConfig:
 @pytest.fixture(scope="module")
 def here(pair: Local) -> list[Answer]:
     """Return the answers of the models in this process, one after another."""
-    return Orchestrator.from_config(config(), providers={"local": pair}).ask_many(QUESTIONS, concurrency=1)
+    return Orchestrator.from_config(config(), providers={"local": pair}).many(QUESTIONS, concurrency=1)
 
 
 def test_real_models_answer_judge_and_are_paid(here: list[Answer]) -> None:
@@ -59,7 +59,7 @@ def test_over_the_wire_the_answers_and_counts_are_the_same(
     for place, address in zip(("base", "guide"), pair_servers, strict=True):
         document["models"][place]["api_base"] = address
     with Orchestrator.from_config(document | {"provider": {"kind": kind}}) as orchestrator:
-        there = orchestrator.ask_many(QUESTIONS[:2], concurrency=1)
+        there = orchestrator.many(QUESTIONS[:2], concurrency=1)
     assert [said(answer) for answer in there] == [said(answer) for answer in here[:2]]
 
 

@@ -48,7 +48,7 @@ def test_a_hundred_thousand_asks_with_five_percent_faults() -> None:
 
     config = {"models": {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}, "provider": "fake"}
     orchestrator = Orchestrator.from_config(config, providers={"fake": FakeProvider(script, keep=0)})
-    for guard in orchestrator._guards.values():
+    for guard in orchestrator.runtime.guards.values():
         guard.sleep = lambda _seconds: None
     answered = failed = 0
     before = 0

@@ -67,18 +67,18 @@ def asks(orchestrator: Orchestrator) -> None:
     assert_type(orchestrator.ask("Which river?"), Answer)
     assert_type(orchestrator.ask(Question("Which river?", context=None)), Answer)
     assert_type(orchestrator.stream("Which river?"), Iterator[TextDelta | Step | Answer])
-    assert_type(orchestrator.ask_many(["a", Question("b")], concurrency=2), list[Answer])
+    assert_type(orchestrator.many(["a", Question("b")], concurrency=2), list[Answer])
     assert_type(orchestrator.ask("Which river?", level="low"), Answer)
-    assert_type(orchestrator.stream("Which river?", alpha=0.05), Iterator[TextDelta | Step | Answer])
-    assert_type(orchestrator.ask_many(["a"], level="low"), list[Answer])
-    assert_type(orchestrator.levels, Mapping[str, Level])
+    assert_type(orchestrator.stream("Which river?", level="low"), Iterator[TextDelta | Step | Answer])
+    assert_type(orchestrator.many(["a"], level="low"), list[Answer])
+    assert_type(orchestrator.runtime.levels, Mapping[str, Level])
 
 
 async def asks_without_blocking(orchestrator: Orchestrator) -> None:
     assert_type(await orchestrator.aask("Which river?"), Answer)
     assert_type(orchestrator.astream("Which river?"), AsyncGenerator[TextDelta | Step | Answer, None])
-    assert_type(await orchestrator.aask_many(["a"]), list[Answer])
-    assert_type(await orchestrator.aask("Which river?", alpha=0.05), Answer)
+    assert_type(await orchestrator.amany(["a"]), list[Answer])
+    assert_type(await orchestrator.aask("Which river?", level="low"), Answer)
     assert_type(orchestrator.astream("Which river?", level="low"), AsyncGenerator[TextDelta | Step | Answer, None])
     async with orchestrator as opened:
         assert_type(opened, Orchestrator)

@@ -83,8 +83,8 @@ def test_chat_messages_are_named_as_such(given: Any) -> None:
 def test_chat_messages_are_no_list_of_questions() -> None:
     """0.5.0: a BatchError of one error a message."""
     orchestrator, _ = wired()
-    with pytest.raises(UsageError, match="chat messages"):
-        orchestrator.ask_many(CHAT)
+    with pytest.raises(UsageError, match="messages of one chat"):
+        orchestrator.many(CHAT)
 
 
 async def test_a_stream_inside_a_running_loop_advises_async_for() -> None:
@@ -100,8 +100,8 @@ async def test_a_stream_inside_a_running_loop_advises_async_for() -> None:
     ("name", "use"),
     [
         ("chat", "await orchestrator.achat("),
-        ("stream_chat", "async for event in orchestrator.astream_chat("),
-        ("chat_many", "await orchestrator.achat_many("),
+        ("stream", "async for event in orchestrator.astream("),
+        ("many", "await orchestrator.amany("),
     ],
 )
 async def test_a_chat_inside_a_running_loop_names_itself_and_what_to_await(name: str, use: str) -> None:

@@ -129,7 +129,7 @@ def test_json_is_parsed() -> None:
 def test_a_stream_ends_with_the_same_message() -> None:
     said = reply("", tool_calls=[("get_weather", {"city": "Wien"}), ("get_weather", {"city": "Graz"})])
     orchestrator, _ = served_by(lambda _: said)
-    *_, answer = orchestrator.stream_chat([USER], tools=TOOLS)
+    *_, answer = orchestrator.stream([USER], tools=TOOLS)
     assert [call["function"] for call in answer.tool_calls] == [  # type: ignore[union-attr]
         call["function"] for call in said["choices"][0]["message"]["tool_calls"]
     ]
@@ -137,7 +137,7 @@ def test_a_stream_ends_with_the_same_message() -> None:
 
 def test_many_requests_are_answered_in_their_order() -> None:
     orchestrator, _ = served_by(None)
-    answers = orchestrator.chat_many([[{"role": "user", "content": f"n{number}"}] for number in range(9)])
+    answers = orchestrator.many([[{"role": "user", "content": f"n{number}"}] for number in range(9)])
     assert [answer.text for answer in answers] == [f"you asked: n{number}" for number in range(9)]
 
 

@@ -114,8 +114,8 @@ async def test_blocking_calls_are_refused_inside_an_event_loop() -> None:
     for name in ("ask", "stream"):
         with pytest.raises(UsageError, match=f"await orchestrator.a{name}|a{name}"):
             getattr(orchestrator, name)(RIVER)
-    with pytest.raises(UsageError, match="aask_many"):
-        orchestrator.ask_many([RIVER])
+    with pytest.raises(UsageError, match="amany"):
+        orchestrator.many([RIVER])
 
 
 @pytest.mark.parametrize("question", ["", " \n", None, 7, Question(""), Question(None), ["x"]])  # type: ignore[arg-type]
@@ -142,9 +142,9 @@ def odd_one_fails(request: Request) -> Any:
 
 
 async def both_batches(orchestrator: Orchestrator, questions: Any, **settings: Any) -> list[Any]:
-    blocking = asyncio.to_thread(lambda: orchestrator.ask_many(list(questions), **settings))
+    blocking = asyncio.to_thread(lambda: orchestrator.many(list(questions), **settings))
     results = []
-    for batch in (blocking, orchestrator.aask_many(list(questions), **settings)):
+    for batch in (blocking, orchestrator.amany(list(questions), **settings)):
         try:
             results.append(await batch)
         except BatchError as error:
@@ -176,9 +176,9 @@ async def test_a_batch_with_failures_holds_every_answer_and_every_error() -> Non
 async def test_a_concurrency_of_nothing_is_refused(concurrency: int) -> None:
     orchestrator = wired()
     with pytest.raises(UsageError):
-        await orchestrator.aask_many([RIVER], concurrency=concurrency)
+        await orchestrator.amany([RIVER], concurrency=concurrency)
     with pytest.raises(UsageError):
-        await asyncio.to_thread(lambda: orchestrator.ask_many([RIVER], concurrency=concurrency))
+        await asyncio.to_thread(lambda: orchestrator.many([RIVER], concurrency=concurrency))
 
 
 async def test_no_more_are_asked_at_once_than_allowed() -> None:
@@ -195,7 +195,7 @@ async def test_no_more_are_asked_at_once_than_allowed() -> None:
                 busy -= 1
             return reply("Answer: Danube")
 
-    await wired(Counting()).aask_many([f"q{n}" for n in range(30)], concurrency=4)
+    await wired(Counting()).amany([f"q{n}" for n in range(30)], concurrency=4)
     assert most == 4
 
 
@@ -240,8 +240,8 @@ def test_two_models_are_needed(names: tuple[Any, ...]) -> None:
 
 def test_two_names_and_settings_are_a_configuration() -> None:
     made = Orchestrator("small", "large", provider="fake", policy={"kind": "fixed"}, models={"third": "x"})
-    assert made.config.models.keys() == {"third", "base", "guide"}
-    assert made.policy == FixedPolicy()
+    assert made.runtime.config.models.keys() == {"third", "base", "guide"}
+    assert made.runtime.policy == FixedPolicy()
 
 
 def test_a_wrong_setting_is_a_configuration_error(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_provider_that_is_down_raises_what_is_wrong() -> None:
 async def test_one_question_is_no_batch(question: Any) -> None:
     provider = two_models()
     with pytest.raises(UsageError):
-        await wired(provider).aask_many(question)
+        await wired(provider).amany(question)
     with pytest.raises(UsageError):
-        await asyncio.to_thread(wired(provider).ask_many, question)
+        await asyncio.to_thread(wired(provider).many, question)
     assert provider.requests == []

@@ -108,11 +108,11 @@ def test_a_ladder_whose_last_model_is_down(tmp_path: Path, down: Any, required: 
         told = orchestrator.record_outcome(easy, "Volga")
         assert (told.missed, told.counted) == (None, False)
         assert told.reason.startswith("the audit is missing: the call of large at step 2 failed (")
-        status = orchestrator.status
+        status = orchestrator.service.status
         assert status is not None
         assert (status.answered, status.certified, status.audits, status.missing) == (2, 1, 0, 1)
         assert status.uncertified == {said: 1}
-        assert orchestrator.alarm is None
+        assert orchestrator.runtime.alarm is None
 
 
 @pytest.mark.parametrize("last", [ProviderUnavailableError("down"), "Answer:", reply("A", finish_reason="length")])
@@ -280,7 +280,7 @@ def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one_until_
     orchestrator, _ = ladder(tmp_path, script, held)
     with orchestrator:
         answers = [orchestrator.ask(f"{number}?") for number in range(30)]
-        status = orchestrator.status
+        status = orchestrator.service.status
     certified = [answer.certificate is not None for answer in answers]
     assert certified[0]
     first = certified.index(False)

@@ -152,7 +152,7 @@ def test_an_own_policy_is_calibrated_on_a_log_of_an_own_strategy_and_served(tmp_
     with Orchestrator.from_config(served, providers={"fake": provider()}) as orchestrator:
         answer = orchestrator.ask("What is 5000?")
         assert answer.certificate == done.artifact.certificates[0]
-        assert orchestrator.policy.kappa == done.artifact.certificates[0].kappa
+        assert orchestrator.runtime.policy.kappa == done.artifact.certificates[0].kappa
     other = {**served, "strategy": {"kind": "sampling", "samples": 2}}
     with Orchestrator.from_config(other, providers={"fake": provider()}) as orchestrator:
         (warning,) = orchestrator.ask("What is 5000?").warnings

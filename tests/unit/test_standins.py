@@ -34,7 +34,7 @@ def with_fallbacks(place: str, *names: str) -> dict[str, Any]:
 def asked(script: Any, *, ask: Any = None, **settings: Any) -> Answer:
     provider = FakeProvider(script)
     with Orchestrator.from_config({**SETTINGS, **settings}, providers={"fake": provider}) as orchestrator:
-        for guard in orchestrator._guards.values():
+        for guard in orchestrator.runtime.guards.values():
             guard.sleep = lambda _: None
         return orchestrator.ask("Who?", **(ask or {}))
 
@@ -74,7 +74,7 @@ def test_a_fallback_that_takes_no_tools_is_left_out() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     provider = FakeProvider(down("small", "large"))
     with Orchestrator.from_config({**SETTINGS, "models": models}, providers={"fake": provider}) as orchestrator:
-        for guard in orchestrator._guards.values():
+        for guard in orchestrator.runtime.guards.values():
             guard.sleep = lambda _: None
         with pytest.raises(ProviderUnavailableError):
             orchestrator.chat([{"role": "user", "content": "Who?"}], tools=[tool])
@@ -124,7 +124,7 @@ def _guide_alone(orchestrator: Orchestrator) -> Any:
 
     async def served() -> Any:
         request = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 100})
-        return [event async for event in orchestrator.aserve(request, stream=False, model="large")][-1]
+        return [event async for event in orchestrator.runtime.serve(request, stream=False, model="large")][-1]
 
     return asyncio.run(served())
 

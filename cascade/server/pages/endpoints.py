@@ -50,14 +50,14 @@ class Pages:
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
         self._orchestrator, self._catalog, self._metrics = orchestrator, catalog, metrics
-        self._settings = orchestrator.config.server
+        self._settings = orchestrator.runtime.config.server
         self._reading = asyncio.Lock()
 
     @cached_property
     def _desk(self) -> Desk:
         from cascade.server.pages.desk import Desk  # numpy and the readers of logs: once somebody opens a page
 
-        return Desk(self._orchestrator.config)
+        return Desk(self._orchestrator.runtime.config)
 
     @property
     def routes(self) -> list[Route]:

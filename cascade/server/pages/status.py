@@ -107,12 +107,12 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     Raises:
         StoreError: the traces or the modes cannot be read.
     """
-    config = orchestrator.config
+    config = orchestrator.runtime.config
     standing = _standing(config)
     observed = frozenset[str]() if standing is None else standing.observed
     requests, cut = _requests(config, guide, now - timedelta(days=DAYS), observed)
     promises = _in_service(orchestrator) if standing is None else _in_force(config, standing, guide)
-    alarm = orchestrator.alarm if standing is None else standing.state.alarm
+    alarm = orchestrator.runtime.alarm if standing is None else standing.state.alarm
     return {
         "mode": "enforce" if standing is None and promises else "no promise" if standing is None else _mode(standing),
         "serves": _serves(orchestrator, standing, guide),
@@ -248,7 +248,11 @@ def _mode(standing: Standing) -> str:
 def _serves(orchestrator: Orchestrator, standing: Standing | None, guide: str) -> str:
     """Return who serves, in a sentence."""
     if standing is None:
-        return "The policy answers." if orchestrator.alarm is None else f"After an alarm, {guide} answers everything."
+        return (
+            "The policy answers."
+            if orchestrator.runtime.alarm is None
+            else f"After an alarm, {guide} answers everything."
+        )
     return {
         "killed": f"The kill switch is on: {guide} answers everything.",
         "observe": f"{guide} answers everything; the server observes what a cascade would have done.",

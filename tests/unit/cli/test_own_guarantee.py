@@ -108,8 +108,8 @@ def test_it_is_served_from_a_configuration_and_its_audits_count(cli: Cli, tmp_pa
             truth = orchestrator.record_outcome(answer, gold(number))
             some = any(one.text == gold(number) for step in answer.steps for one in step.candidates)
             assert (truth.missed, truth.counted) == (answer.text != gold(number) and some, True)
-        assert orchestrator.alarm is None
-        ladder = orchestrator.strategy
+        assert orchestrator.runtime.alarm is None
+        ladder = orchestrator.runtime.strategy
     assert isinstance(ladder, Ladder)
     assert fallback_of(None, "avoidable", ladder)[1] == FixedPolicy()
 

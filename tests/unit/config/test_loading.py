@@ -470,7 +470,7 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatc
         assert traces_url(config.traces) == f"sqlite:///{folder}/traces.db"
         assert ledger_url(config.budget) == f"sqlite:///{folder}/spent.db"
         with Orchestrator.from_config(config.model_copy(update={"policy": FixedConfig(kind="fixed")})) as made:
-            assert made.config.strategy.prompts == config.strategy.prompts
+            assert made.runtime.config.strategy.prompts == config.strategy.prompts
     monkeypatch.chdir(folder)
     assert load("cascade.yaml").strategy.prompts == "my-prompts"
 

@@ -157,7 +157,7 @@ async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url: str)
     async with Orchestrator("small", "large", provider="fake", strategy=ladder, traces=file_url) as cascade:
         for options in ({}, {"user": "ann"}):
             request = ChatRequest([{"role": "user", "content": "Hi"}], options)
-            async for _ in cascade.aserve(request, stream=False, key="team"):
+            async for _ in cascade.runtime.serve(request, stream=False, key="team"):
                 pass
     assert list(dict.fromkeys(one["user"] for one in rows_in(file_url))) == ["team", "ann"]
 
@@ -499,7 +499,7 @@ def test_all_four_ways_to_ask_are_recorded(store_url: str) -> None:
         cascade.ask("ask")
         list(cascade.stream("stream"))
         asyncio.run(both(cascade))
-        cascade.ask_many(["many 1", "many 2"])
+        cascade.many(["many 1", "many 2"])
     found = rows_in(store_url)
     assert {row["question"] for row in found} == {"ask", "stream", "aask", "astream", "many 1", "many 2"}
     assert all(len([row for row in found if row["question"] == q]) == 2 for q in ("ask", "stream", "aask", "astream"))
@@ -640,7 +640,7 @@ def default_of(monkeypatch: pytest.MonkeyPatch, told: str | None, traces: Any = 
     if told is not None:
         monkeypatch.setenv("CASCADE_TRACES", told)
     with wired(traces) as cascade:
-        return None if cascade._traces is None else cascade._traces.address.shown
+        return None if cascade.runtime.traces is None else cascade.runtime.traces.address.shown
 
 
 def test_by_default_they_go_to_a_file_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -667,9 +667,11 @@ def test_the_variable_comes_before_the_default_and_after_the_configuration(monke
 def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_STORE", "postgresql://me:hunter2@db.example/traces")
     with wired({"store_env": "MY_STORE"}) as cascade:
-        assert cascade._traces is not None
-        assert cascade._traces.address.shown == "postgresql://me:***@db.example/traces"
-        assert "hunter2" not in repr(cascade._traces) + repr(cascade.config) + repr(cascade._traces._queue.address)
+        assert cascade.runtime.traces is not None
+        assert cascade.runtime.traces.address.shown == "postgresql://me:***@db.example/traces"
+        assert "hunter2" not in repr(cascade.runtime.traces) + repr(cascade.runtime.config) + repr(
+            cascade.runtime.traces._queue.address
+        )
     with pytest.raises(ConfigError, match=r"traces\.store_env: the environment variable NO_SUCH_STORE is not set"):
         wired({"store_env": "NO_SUCH_STORE"})
     monkeypatch.setenv("MY_STORE", "nonsense")
@@ -692,7 +694,7 @@ with Orchestrator("small", "large", provider="fake", traces=sys.argv[1]) as made
     sys.stdin.readline()
     for number in range(int(sys.argv[3])):
         made.ask(f"{sys.argv[2]} {number}")
-    counts = made._traces.counts
+    counts = made.runtime.traces.counts
 print(counts.lost)
 """
 
@@ -771,10 +773,10 @@ def test_an_ask_does_not_fail_where_no_thread_can_be_started(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             assert cascade.ask("first").text == "Danube"
-        assert cascade._traces is not None
-        assert cascade._traces.counts[:3] == (1, 0, 1)
+        assert cascade.runtime.traces is not None
+        assert cascade.runtime.traces.counts[:3] == (1, 0, 1)
         cascade.ask("second")
-        assert cascade._traces.flush()
+        assert cascade.runtime.traces.flush()
     assert {row["question"] for row in rows_in(file_url)} == {"second"}
     assert "no thread could be started" in caplog.text
 

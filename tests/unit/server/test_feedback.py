@@ -62,8 +62,8 @@ async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(
     store, waits = f"sqlite:///{tmp_path}/traces.db", list[float]()
     async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
         asked = await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK})
-        assert served.flush_traces(10)
-        monkeypatch.setattr(served, "flush_traces", lambda timeout_s: waits.append(timeout_s) or True)
+        assert served.runtime.flush_traces(10)
+        monkeypatch.setattr(served.runtime, "flush_traces", lambda timeout_s: waits.append(timeout_s) or True)
         body = {"trace_id": asked.headers["x-cascade-trace-id"], "right": True}
         found = [
             await client.post("/v1/feedback", json=one) for one in (body, {"trace_id": "not there", "right": True})
@@ -87,7 +87,7 @@ async def test_it_is_purged_with_the_traces(tmp_path: Path) -> None:
 
 def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> None:
     with orchestrator(SCRIPT) as served:
-        endpoint = FeedbackEndpoint(served, served.config.server)
+        endpoint = FeedbackEndpoint(served, served.runtime.config.server)
         plain = served.chat(ASK)
         endpoint.hold("plain", plain)
         certificate = Certificate("coverage", 0.1, 0.05, "c", 100, 0.0)
@@ -123,8 +123,8 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
             body = {"trace_id": asked.headers["x-cascade-trace-id"], "right": right}
             told = [(await client.post("/v1/feedback", json=body)).json() for _ in range(2)]
             counted.append([(one["counted"], one["reason"]) for one in told])
-        assert served._service is not None
-        (monitor,) = served._service.default.monitors.values()
+        assert served.service is not None
+        (monitor,) = served.service.default.monitors.values()
         assert (monitor.audits, monitor.misses) == (2, 1)
     again = (False, "the answer was not audited here, or was counted before")
     assert counted == [[(True, "not missed"), again], [(True, "missed"), again]]

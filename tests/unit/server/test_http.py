@@ -146,7 +146,7 @@ async def test_where_the_cascade_abstains_nothing_is_served(stream: bool) -> Non
         async def abstains(*_: Any, **__: Any) -> AsyncGenerator[Answer, None]:
             yield replace(answer, text=None, answers=(), stopped="abstained")
 
-        served.aserve = abstains  # type: ignore[method-assign,assignment]
+        served.runtime.serve = abstains  # type: ignore[method-assign,assignment]
         body = {"model": "cascade", "messages": ASK, "stream": stream}
         response = await client.post("/v1/chat/completions", json=body)
     assert (response.status_code, response.json()["error"]["code"]) == (422, "abstained")
@@ -394,8 +394,8 @@ async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_wh
             response = await client.post("/v1/chat/completions", json=body)
             assert response.headers["x-cascade-served-by"] == model
             assert ("x-cascade-uncovered" in response.headers) is bool(extra)
-    assert served.status is not None
-    assert (served.status.answered, served.status.certified) == (2, 1)
+    assert served.service is not None
+    assert (served.service.status.answered, served.service.status.certified) == (2, 1)
 
 
 async def test_each_key_has_a_budget_of_its_own() -> None:

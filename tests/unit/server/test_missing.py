@@ -12,7 +12,7 @@ import pytest
 from cascade.api.promoting import promote
 from cascade.conformal.binomial import most_losses
 from cascade.modes.store import ModeStore
-from cascade.orchestrator import Orchestrator
+from cascade.runtime import Runtime
 from cascade.server import feedback, modes
 
 from .observed import Answers, Held, ask, config_of, outcomes, serving, settled, store_of, text_of
@@ -77,14 +77,14 @@ def drawn(folder: Path, role: str) -> int:
 
 
 async def test_traces_that_are_late_make_no_row_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flush, asked = Orchestrator.flush_traces, [0]
+    flush, asked = Runtime.flush_traces, [0]
 
-    def late(self: Orchestrator, timeout_s: float = 10.0) -> bool:
+    def late(self: Runtime, timeout_s: float = 10.0) -> bool:
         """Say of the first waits that the store has not answered in time."""
         asked[0] += 1
         return asked[0] > 2 and flush(self, timeout_s)
 
-    monkeypatch.setattr(Orchestrator, "flush_traces", late)
+    monkeypatch.setattr(Runtime, "flush_traces", late)
     async with serving(tmp_path, Answers()) as client:
         found = await asyncio.gather(*(ask(client, text_of(number)) for number in range(24)))
         await settled(client)

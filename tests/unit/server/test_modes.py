@@ -338,9 +338,13 @@ async def test_the_kill_switch_sends_everything_to_the_guide_at_once(enforcing: 
 
 def test_a_policy_with_levels_and_modes_are_refused(tmp_path: Path) -> None:
     served = orchestrator(Answers(), **settings(tmp_path))
-    levelled = SimpleNamespace(config=served.config, strategy=served.strategy, levels={"low": 0.2, "high": 0.05})
+    levelled = SimpleNamespace(
+        runtime=SimpleNamespace(
+            config=served.runtime.config, strategy=served.runtime.strategy, levels={"low": 0.2, "high": 0.05}
+        )
+    )
     with pytest.raises(ConfigError, match="the policy has levels"):
-        Modes(levelled, Catalog.of(served.config, ()))  # type: ignore[arg-type]
+        Modes(levelled, Catalog.of(served.runtime.config, ()))  # type: ignore[arg-type]
 
 
 async def test_changes_need_a_key_with_the_scope_admin(tmp_path: Path) -> None:

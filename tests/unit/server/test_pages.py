@@ -43,7 +43,7 @@ async def filled(folder: Path, requests: int = 2, **settings: Any) -> AsyncItera
     async with living(served) as client:
         for number in range(requests):
             await served.achat([{"role": "user", "content": f"{EVIL} {number}"}])
-        served.flush_traces()
+        served.runtime.flush_traces()
         yield client
 
 
@@ -204,12 +204,12 @@ async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: P
         FakeProvider(doubtful | {"large": ["Answer: Danube"]}), models=models, strategy=strategy, traces=traces
     )
     async with living(served) as client:
-        events = served.astream_chat([{"role": "user", "content": "Which river?"}])
+        events = served.astream([{"role": "user", "content": "Which river?"}])
         async for event in events:
             if getattr(event, "role", None) == "large":
                 break
         await events.aclose()
-        served.flush_traces()
+        served.runtime.flush_traces()
         page = status(served, "large", datetime.now(UTC))
         assert (await client.get("/ui")).status_code == 200
     assert (page["total"], page["saving"].requests, page["saving"].unknown, page["saving"].spent) == (1, 0, 1, 0)

@@ -41,7 +41,7 @@ promoting.promote(json.loads(sys.argv[1]))
 
 def replica(folder: Path, **modes: Any) -> Modes:
     served = orchestrator(Answers(), **settings(folder, audit=0.1, **modes))
-    return Modes(served, Catalog.of(served.config, served.levels))
+    return Modes(served, Catalog.of(served.runtime.config, served.runtime.levels))
 
 
 async def stopped(*replicas: Modes) -> None:

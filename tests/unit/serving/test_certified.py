@@ -270,7 +270,7 @@ def test_a_policy_that_is_not_calibrated_is_served_without_a_certificate(tmp_pat
 def test_without_a_policy_directory_there_is_no_warning_unless_a_guarantee_is_asked_for() -> None:
     with made("", policy={"kind": "fixed"}) as orchestrator:
         assert orchestrator.ask(EASY).warnings == ()
-        assert orchestrator.alarm is None
+        assert orchestrator.runtime.alarm is None
         assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").reason == (
             "nothing is guaranteed, so nothing is counted"
         )
@@ -283,7 +283,7 @@ def test_a_batch_reports_a_refusal_for_each_question(tmp_path: Path) -> None:
     asked = [Question(EASY, segment="law"), Question(EASY, segment="art")]
     orchestrator = made(directory(tmp_path, lawful), guarantee={"required": True})
     with orchestrator, pytest.raises(BatchError) as failed:
-        orchestrator.ask_many(asked, concurrency=1)
+        orchestrator.many(asked, concurrency=1)
     answer, refusal = failed.value.results
     assert answer.certificate.segment == "law"
     assert isinstance(refusal, NotCertifiedError)
@@ -312,8 +312,8 @@ def test_the_guide_answers_a_question_without_an_applicable_certificate(tmp_path
     assert answer.served is not None
     assert answer.served[0].model == "large"
     assert answer.uncovered is not None
-    assert orchestrator.status is not None
-    assert orchestrator.status.uncertified_nano_usd == answer.cost_nano_usd
+    assert orchestrator.service.status is not None
+    assert orchestrator.service.status.uncertified_nano_usd == answer.cost_nano_usd
     assert answer.warnings[0].startswith("no certificate: the policy has none for the segment 'art'")
 
 
@@ -371,11 +371,11 @@ def test_truths_of_audited_answers_are_counted(certified: str) -> None:
         again = orchestrator.record_outcome(easy, lambda text: text == "Danube")
         assert again == (False, False, "its group was counted before, and counts once")
         assert orchestrator.record_outcome(hard, "Volga").missed is False
-        assert orchestrator._service is not None
-        (monitor,) = orchestrator._service.default.monitors.values()
+        assert orchestrator.service is not None
+        (monitor,) = orchestrator.service.default.monitors.values()
         assert (monitor.audits, monitor.misses) == (2, 1)
         assert monitor.level == 0.05
-        assert orchestrator.alarm is None
+        assert orchestrator.runtime.alarm is None
 
 
 def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
@@ -392,23 +392,23 @@ def test_a_certificate_without_a_rank_is_watched_by_its_rate(tmp_path: Path) -> 
     held = directory(tmp_path, certificate(made_for=fingerprint(), k=None, alpha=0.2))
     with made(held, guarantee=ALWAYS) as orchestrator:
         miss(orchestrator, 40)
-        assert orchestrator._service is not None
-        (monitor,) = orchestrator._service.default.monitors.values()
+        assert orchestrator.service is not None
+        (monitor,) = orchestrator.service.default.monitors.values()
         assert monitor.alpha == 0.2
-        assert orchestrator.alarm is not None
+        assert orchestrator.runtime.alarm is not None
 
 
 def test_what_comes_to_light_after_the_alarm_is_not_counted_any_more(certified: str) -> None:
     with made(certified, guarantee=ALWAYS) as orchestrator:
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
-        told = orchestrator.alarm
+        told = orchestrator.runtime.alarm
         assert orchestrator.record_outcome(late, "Danube") == (
             True,
             False,
             "its certificate was withdrawn in the meantime",
         )
-        assert orchestrator.alarm == told
+        assert orchestrator.runtime.alarm == told
 
 
 def test_a_question_that_ended_early_because_no_step_can_follow_was_run_to_its_end(certified: str) -> None:
@@ -448,14 +448,16 @@ def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(
         counted = sum(truth.counted for truth in truths)
         assert 2 <= counted < 15
         assert truths[counted].reason == "it was given without a certificate"
-        assert orchestrator.alarm is not None
+        assert orchestrator.runtime.alarm is not None
         missed = sum(truth.missed for truth in truths[:counted])
-        assert orchestrator.alarm.startswith(f"it was withdrawn: audits found {missed} of {counted} questions missed")
-        assert "at most 10 % were promised" in orchestrator.alarm
+        assert orchestrator.runtime.alarm.startswith(
+            f"it was withdrawn: audits found {missed} of {counted} questions missed"
+        )
+        assert "at most 10 % were promised" in orchestrator.runtime.alarm
         answer = orchestrator.ask(HARD)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert answer.certificate is None
-    assert answer.warnings == (f"no certificate: {orchestrator.alarm}",)
+    assert answer.warnings == (f"no certificate: {orchestrator.runtime.alarm}",)
     assert len([step for step in answer.steps if not step.audited]) == steps
     assert set(answer.answers) == set(answers)
 
@@ -472,19 +474,19 @@ def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Pat
         miss(orchestrator, 40)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
             orchestrator.reload_policy()
-        assert orchestrator.alarm is not None
+        assert orchestrator.runtime.alarm is not None
         directory(Path(certified), certificate(made_for=fingerprint(), kappa=0.02, created="2026-11-22"))
         orchestrator.reload_policy()
         answer = orchestrator.ask(HARD)
-        assert orchestrator.alarm is None
+        assert orchestrator.runtime.alarm is None
         assert answer.certificate is not None
         assert (answer.certificate.kappa, answer.warnings, answer.text) == (0.02, (), "Danube")
-        assert orchestrator.policy.kappa == 0.02
+        assert orchestrator.runtime.policy.kappa == 0.02
         assert orchestrator.record_outcome(late, "Danube").reason == "it was given under an earlier certificate"
         elsewhere = directory(tmp_path / "other", certificate(made_for=fingerprint(), kappa=0.5))
         orchestrator.reload_policy(elsewhere)
-        assert orchestrator.policy.kappa == 0.5
-        assert orchestrator.config.policy.path == elsewhere  # type: ignore[union-attr]
+        assert orchestrator.runtime.policy.kappa == 0.5
+        assert orchestrator.runtime.config.policy.path == elsewhere  # type: ignore[union-attr]
 
 
 def test_any_orchestrator_can_take_a_policy_directory_later(certified: str) -> None:
@@ -503,7 +505,7 @@ def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(cert
         with pytest.raises(ConfigError):
             orchestrator.reload_policy(tmp_path / "nowhere")
         assert orchestrator.ask(EASY).certificate is not None
-        assert orchestrator.policy.kappa == 0.3
+        assert orchestrator.runtime.policy.kappa == 0.3
 
 
 def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -513,9 +515,9 @@ def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None
         for number in range(40):
             question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", segment="law")
             orchestrator.record_outcome(orchestrator.ask(question), "Danube")
-        assert orchestrator._service is not None
-        assert orchestrator._service.default.monitors["law"].level == pytest.approx(0.05 / 3)
-        assert set(orchestrator._service.default.monitors) == {"law"}
+        assert orchestrator.service is not None
+        assert orchestrator.service.default.monitors["law"].level == pytest.approx(0.05 / 3)
+        assert set(orchestrator.service.default.monitors) == {"law"}
         assert orchestrator.ask(Question(HARD, segment="law")).certificate is None
         assert orchestrator.ask(Question(HARD, segment="art")).certificate is not None
         assert orchestrator.ask(HARD).warnings == ()
@@ -527,8 +529,8 @@ def test_the_alarms_of_all_segments_are_told(tmp_path: Path) -> None:
         for number in range(80):
             asked = Question(f"{HARD} {number}", segment="law" if number < 40 else "art")
             orchestrator.record_outcome(orchestrator.ask(asked), "Danube")
-        assert orchestrator.alarm is not None
-        told = [one for one in orchestrator.alarm.split("; ") if one.startswith("segment")]
+        assert orchestrator.runtime.alarm is not None
+        told = [one for one in orchestrator.runtime.alarm.split("; ") if one.startswith("segment")]
     assert [one.partition(": it was withdrawn")[0] for one in told] == ["segment art", "segment law"]
 
 
@@ -540,7 +542,7 @@ def test_a_certificate_that_was_withdrawn_never_comes_back(certified: str, tmp_p
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
             orchestrator.reload_policy(certified)
         assert orchestrator.ask(EASY).certificate is not None
-        assert orchestrator.policy.kappa == 0.02
+        assert orchestrator.runtime.policy.kappa == 0.02
 
 
 def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
@@ -554,8 +556,8 @@ def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
 
         with ThreadPoolExecutor(8) as threads:
             assert sum(threads.map(record, range(8))) == 50
-        assert orchestrator._service is not None
-        (monitor,) = orchestrator._service.default.monitors.values()
+        assert orchestrator.service is not None
+        (monitor,) = orchestrator.service.default.monitors.values()
         assert (monitor.audits, monitor.misses) == (50, 0)
 
 
@@ -563,7 +565,7 @@ def test_a_drift_while_many_threads_ask_raises_one_alarm(certified: str, caplog:
     with made(certified, guarantee=ALWAYS) as orchestrator:
         with caplog.at_level(logging.ERROR, "cascade"), ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda _: miss(orchestrator, 10), range(8)))
-        assert orchestrator.alarm is not None
+        assert orchestrator.runtime.alarm is not None
     assert len(caplog.records) == 1
 
 
@@ -578,8 +580,8 @@ def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
     with made(single(tmp_path, "error"), guarantee=ALWAYS) as orchestrator:
         assert miss(orchestrator, 1)[0].missed is True
         assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
-        assert orchestrator._service is not None
-        (monitor,) = orchestrator._service.default.monitors.values()
+        assert orchestrator.service is not None
+        (monitor,) = orchestrator.service.default.monitors.values()
         assert monitor.alpha == 0.1
 
 
@@ -627,10 +629,10 @@ def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path: Path, la
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         answer = orchestrator.ask(RIVER)
         assert (answer.text, answer.audited) == ("Rhine", True)
-        assert orchestrator.status is not None
-        assert (orchestrator.status.audits, orchestrator.status.missed) == (1, missed)
+        assert orchestrator.service.status is not None
+        assert (orchestrator.service.status.audits, orchestrator.service.status.missed) == (1, missed)
         told = orchestrator.record_outcome(answer, "Danube")
-        assert (told.counted, orchestrator.status.audits) == (False, 1)
+        assert (told.counted, orchestrator.service.status.audits) == (False, 1)
 
 
 def test_an_audit_of_agreement_that_was_served_by_the_reference_is_no_miss(tmp_path: Path) -> None:
@@ -641,8 +643,8 @@ def test_an_audit_of_agreement_that_was_served_by_the_reference_is_no_miss(tmp_p
     provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: no JSON"]})
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         assert orchestrator.ask(RIVER).text == "no JSON"
-        assert orchestrator.status is not None
-        assert (orchestrator.status.audits, orchestrator.status.missed) == (1, 0)
+        assert orchestrator.service.status is not None
+        assert (orchestrator.service.status.audits, orchestrator.service.status.missed) == (1, 0)
 
 
 def test_a_last_model_that_an_audit_did_not_reach_may_have_been_right(tmp_path: Path) -> None:

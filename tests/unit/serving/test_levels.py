@@ -73,7 +73,6 @@ def certified(answer: Answer) -> float | None:
 def test_a_level_serves_at_its_own_threshold_under_its_own_certificate(directory: str, name: str, steps: int) -> None:
     with made(directory) as orchestrator:
         answer = orchestrator.ask(QUESTION, level=name)
-        assert orchestrator.ask(QUESTION, alpha=ALPHAS[name]).certificate == answer.certificate
     assert (answer.level, len(answer.steps), certified(answer)) == (name, steps, ALPHAS[name])
     assert answer.warnings == ()
     assert answer.steps[0].decision is not None
@@ -83,8 +82,8 @@ def test_a_level_serves_at_its_own_threshold_under_its_own_certificate(directory
 def test_the_default_level_serves_where_none_is_asked_for(directory: str) -> None:
     with made(directory) as orchestrator:
         answer = orchestrator.ask(QUESTION)
-        assert list(orchestrator.levels) == ["low", "medium", "high"]
-        assert {name: one.alpha for name, one in orchestrator.levels.items()} == ALPHAS
+        assert list(orchestrator.runtime.levels) == ["low", "medium", "high"]
+        assert {name: one.alpha for name, one in orchestrator.runtime.levels.items()} == ALPHAS
     assert (answer.level, certified(answer)) == ("medium", 0.1)
     assert "\nlevel: medium\n" in answer.explain()
     assert answer.to_dict()["level"] == "medium"
@@ -96,9 +95,9 @@ async def test_all_ways_to_ask_take_a_level(directory: str) -> None:
         answers = [
             await orchestrator.aask(QUESTION, level="low"),
             (await asyncio.to_thread(lambda: list(orchestrator.stream(QUESTION, level="low"))))[-1],
-            [event async for event in orchestrator.astream(QUESTION, alpha=0.2)][-1],
-            *await asyncio.to_thread(lambda: orchestrator.ask_many([QUESTION] * 3, alpha=0.3)),
-            *await orchestrator.aask_many([QUESTION] * 3, level="low"),
+            [event async for event in orchestrator.astream(QUESTION, level="low")][-1],
+            *await asyncio.to_thread(lambda: orchestrator.many([QUESTION] * 3, level="low")),
+            *await orchestrator.amany([QUESTION] * 3, level="low"),
         ]
     for answer in answers:
         assert isinstance(answer, Answer)
@@ -120,21 +119,19 @@ def test_levels_do_not_mix_in_threads(directory: str) -> None:
     assert [certified(answer) for answer in answers] == [ALPHAS[name] for name in asked]
 
 
-@pytest.mark.parametrize("ways", ["ask", "stream", "ask_many"])
+@pytest.mark.parametrize("ways", ["ask", "stream", "many"])
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ({"level": "lwo"}, "There is no level 'lwo'; did you mean low? There is low (alpha 0.2), medium"),
         ({"level": "cheapest"}, "There is no level 'cheapest'. There is low (alpha 0.2), medium (alpha 0.1), high"),
-        ({"alpha": 0.01}, "No level promises an alpha of 0.01 or less. There is low (alpha 0.2), medium"),
-        ({"alpha": 0.1, "level": "low"}, "Give a level or an alpha, not both"),
     ],
 )
 def test_an_unknown_level_is_refused_at_no_cost(directory: str, ways: str, asked: dict[str, Any], said: str) -> None:
     provider = FakeProvider(script)
     config = {**SETTINGS, "policy": directory}
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
-        questions = [QUESTION] if ways == "ask_many" else QUESTION
+        questions = [QUESTION] if ways == "many" else QUESTION
         with pytest.raises(UsageError) as refused:
             getattr(orchestrator, ways)(questions, **asked)
     assert said in str(refused.value)
@@ -145,15 +142,13 @@ def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
     artifact.write(tmp_path / "policy", level(0.1, 0.5))
     for policy in (str(tmp_path / "policy"), {"kind": "fixed"}):
         with made(policy) as orchestrator:  # type: ignore[arg-type]  # settings are a policy too
-            assert orchestrator.levels == {}
+            assert orchestrator.runtime.levels == {}
             assert orchestrator.ask(QUESTION).level is None
             assert "level" not in orchestrator.ask(QUESTION).explain()
             with pytest.raises(
                 UsageError, match=r"no levels, and the level 'low' was asked for; .* cascade fit LOG .* --levels"
             ):
                 orchestrator.ask(QUESTION, level="low")
-            with pytest.raises(UsageError, match=r"no levels, and alpha 0\.1 was asked for"):
-                orchestrator.ask(QUESTION, alpha=0.1)
 
 
 # --- what the configuration asks for ---
@@ -221,7 +216,7 @@ def audit(orchestrator: Orchestrator, name: str, times: int, *, missed: bool) ->
 
 def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
     """Return of each level, None of a policy without, how many audits its monitor counted, and the monitor's level."""
-    service = orchestrator._service
+    service = orchestrator.service
     assert service is not None
     serving = service.by_name or {None: service.default}
     watching = {name: one.monitors.get(None) for name, one in serving.items()}
@@ -231,8 +226,8 @@ def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
 def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory: str) -> None:
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
-        assert orchestrator.alarm is not None
-        assert orchestrator.alarm.startswith("level low: it was withdrawn")
+        assert orchestrator.runtime.alarm is not None
+        assert orchestrator.runtime.alarm.startswith("level low: it was withdrawn")
         withdrawn = orchestrator.ask(QUESTION, level="low")
         assert (withdrawn.certificate, withdrawn.level) == (None, "low")
         assert "no certificate: it was withdrawn" in withdrawn.warnings[0]
@@ -252,8 +247,8 @@ def test_the_alarms_of_all_levels_are_told(directory: str) -> None:
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "medium", 40, missed=True)
         audit(orchestrator, "low", 40, missed=True)
-        assert orchestrator.alarm is not None
-        told = orchestrator.alarm.split("; level ")
+        assert orchestrator.runtime.alarm is not None
+        told = orchestrator.runtime.alarm.split("; level ")
     assert [one.partition(":")[0] for one in told] == ["level low", "medium"]
 
 
@@ -282,11 +277,11 @@ def test_recalibrated_levels_are_served_from_the_next_question_on(directory: str
         assert (told.counted, told.reason) == (False, "it was given under an earlier certificate")
         artifact.write(tmp_path / "plain", level(0.1, 0.5))
         orchestrator.reload_policy(tmp_path / "plain")
-        assert orchestrator.levels == {}
+        assert orchestrator.runtime.levels == {}
         assert orchestrator.ask(QUESTION).level is None
         assert orchestrator.record_outcome(early, "Danube").counted is False
         orchestrator.reload_policy(directory)
-        assert list(orchestrator.levels) == ["low", "medium", "high"]
+        assert list(orchestrator.runtime.levels) == ["low", "medium", "high"]
 
 
 def test_what_audits_told_of_a_level_is_kept_where_its_certificate_stays(directory: str) -> None:
@@ -381,7 +376,7 @@ def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str, tmp_path
         levels.write(directory, three() | {"low": level(0.2, 0.8)}, "medium")
         orchestrator.reload_policy()
         assert certified(orchestrator.ask(QUESTION, level="low")) == 0.2
-        assert orchestrator.alarm is None
+        assert orchestrator.runtime.alarm is None
         levels.write(directory, three(), "medium")
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
             orchestrator.reload_policy()  # not even with another one in between
@@ -389,5 +384,5 @@ def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str, tmp_path
 
 def test_a_batch_tells_of_questions_not_of_levels(directory: str) -> None:
     with made(directory) as orchestrator, pytest.raises(BatchError) as failed:
-        orchestrator.ask_many([QUESTION, " "], level="low")
+        orchestrator.many([QUESTION, " "], level="low")
     assert [type(one).__name__ for one in failed.value.results] == ["Answer", "UsageError"]

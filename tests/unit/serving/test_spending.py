@@ -44,13 +44,13 @@ def made(script: Any, budget: dict[str, Any], provider: Any = None) -> Orchestra
 
 
 def stands(served: Orchestrator, name: str = "total") -> Account:
-    assert served._spending is not None
-    return served._spending.ledger.account(name)
+    assert served.runtime._spending is not None
+    return served.runtime._spending.ledger.account(name)
 
 
 def test_without_caps_there_is_no_ledger() -> None:
     with made({}, {"per_question": 1}) as served:
-        assert served._spending is None
+        assert served.runtime._spending is None
 
 
 def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
@@ -104,19 +104,19 @@ async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> Non
 
 async def test_a_stream_that_is_left_is_booked_in_full() -> None:
     async with made({"small": [SURE]}, {"total": 1}) as served:
-        events = served.astream_chat(ASK)
+        events = served.astream(ASK)
         await anext(events)
         assert stands(served) == Account(0, BASE)
         await events.aclose()
         assert stands(served) == Account(BASE, 0)
-        async for _ in served.astream_chat(ASK):
+        async for _ in served.astream(ASK):
             pass
         assert stands(served) == Account(2 * BASE, 0)
 
 
 def test_a_blocking_stream_is_booked() -> None:
     with made({"small": [SURE]}, {"total": 1}) as served:
-        list(served.stream_chat(ASK))
+        list(served.stream(ASK))
         assert stands(served) == Account(BASE, 0)
 
 
@@ -167,8 +167,8 @@ class Elsewhere(MemoryLedger):
 
 
 def with_ledger(served: Orchestrator, ledger: Elsewhere) -> Elsewhere:
-    assert served._spending is not None
-    served._spending = replace(served._spending, ledger=ledger)
+    assert served.runtime._spending is not None
+    served.runtime._spending = replace(served.runtime._spending, ledger=ledger)
     return ledger
 
 

@@ -1,0 +1,289 @@
+"""A configuration in service: its models behind guards, its policy, caps and traces, and the calls of each question."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cascade import config as configuration
+from cascade.budget.charges import QuestionBudget
+from cascade.chat import ChatRequest
+from cascade.checks import above_zero, checked_question, fitted_question, in_event_loop
+from cascade.config import CascadeConfig
+from cascade.engine import Run, run
+from cascade.episodes.trace import Trace
+from cascade.errors import UsageError
+from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
+from cascade.money import Price, nano_usd
+from cascade.policies.base import Policy
+from cascade.policies.config import DirectoryConfig
+from cascade.providers.base import Provider
+from cascade.providers.guard import Guard
+from cascade.resilience.halting import SETTLE_S, Halt
+from cascade.resilience.retry import Deadline
+from cascade.serving import at_level, caps_of, service_of
+from cascade.serving.plan import Calls, RunPlan, outright
+from cascade.strategies.base import Strategy
+from cascade.types import Answer, Completion, Question, Request, TextDelta
+
+if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: promises, shared caps, spans, streams
+    from cascade.episodes.traces import TraceWriter
+    from cascade.policies.levels import Level
+    from cascade.serving.certified import CertifiedPolicy
+    from cascade.serving.levels import ServingState
+    from cascade.serving.spending import SpendingGuard
+    from cascade.telemetry import TracedGuard
+
+    Guards = Guard | TracedGuard | SpendingGuard
+
+
+class Started(NamedTuple):
+    """One question that has begun: its calls, its walk, its trace and its plan."""
+
+    calls: Calls
+    walk: Run
+    trace: Trace
+    plan: RunPlan
+
+
+class Runtime:
+    """What an `Orchestrator`, the gateway and the collector share. Threads and tasks may share it.
+
+    Args:
+        config: the configuration.
+        providers: ready-made providers by kind, used instead of new ones; they are not closed here.
+
+    Attributes:
+        config: the configuration, with the policy directory in service.
+        service: the policies in service, their certificates and the audits of these; None if nothing is promised.
+        configured: the strategy as configured, of which a policy may take a part.
+        guards: the guard of each model by its name in the configuration.
+        fields: which fields of a request each model is sent.
+        traces: writes the traces; None: nothing does.
+        halt: the switch that stops all questions.
+    """
+
+    def __init__(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
+        self.config = config
+        self.configured = build_strategy(config)
+        self.service: ServingState | None = service_of(config, self.configured)
+        self._bare = build_policy(config) if self.service is None else self.service.default.policy
+        self._prices: Mapping[str, Price | None] = config.prices()
+        self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
+        self._spending = caps_of(config)
+        self._standins = build_standins(config)
+        self._closed = False
+        self.halt = Halt()
+        self.guards, self._own = build_guards(config, providers)
+        self.fields = build_fields(config, self.guards, self._prices)
+        self.traces = self._make_writer()
+
+    def _make_writer(self) -> TraceWriter | None:
+        wanted, url = self.config.traces, configuration.traces_url(self.config.traces)
+        if wanted is None or url is None:
+            return None
+        from cascade.episodes.traces import TraceWriter
+
+        keys = {key for guard in self.guards.values() for key in guard.secrets}
+        return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "durability", "strict"}))
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy in service, with the prompts that it was built with."""
+        return self.configured if self.service is None else self.service.strategy
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in service; at the default level, if there are levels."""
+        return self._bare if self.service is None else self.service.default.policy
+
+    @property
+    def levels(self) -> Mapping[str, Level]:
+        """The levels at which a question can be asked, the cheapest first; empty if the policy has none."""
+        return {} if self.service is None or self.service.levels is None else self.service.levels.by_name
+
+    @property
+    def alarm(self) -> str | None:
+        """A sentence about the audits that withdrew a certificate; None without an alarm."""
+        return None if self.service is None else self.service.alarm
+
+    def serves(self, level: str | None) -> CertifiedPolicy | None:
+        """Return the policy that serves at a level, by default at the default level; None if nothing is promised.
+
+        Raises:
+            UsageError: there is no such level.
+        """
+        if level is not None:
+            return at_level(self.service, level)
+        return None if self.service is None else self.service.default
+
+    def start(
+        self,
+        question: str | Question,
+        *,
+        level: str | None = None,
+        segment: str | None = None,
+        deadline_s: float | None = None,
+        only: RunPlan | None = None,
+        trace_id: str | None = None,
+        traced: bool = True,
+        audit: bool = False,
+        key: str | None = None,
+        halt: Halt | None = None,
+    ) -> Started:
+        """Begin a question.
+
+        Args:
+            question: as in `Orchestrator.ask`.
+            level: as there.
+            segment: as there.
+            deadline_s: as there.
+            only: run this plan, and none of the policy's.
+            trace_id: as in `serve`.
+            traced: as there.
+            key: as there.
+            audit: whether to run it to the end for an audit that the caller counts.
+            halt: the switch that stops it; by default the runtime's own.
+
+        Raises:
+            UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
+        """
+        if self._closed:
+            raise UsageError("This orchestrator was closed. Make a new one.")
+        deadline = self._deadline(deadline_s)
+        asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
+        serving = self.serves(level) if only is None else None
+        plan = only or (RunPlan(self.configured, self._bare) if serving is None else serving.plan(asked))
+        trace = Trace(self.traces if traced else None, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
+        calls = Calls(self.guard, deadline, halt or self.halt, key)
+        walk = run(
+            asked,
+            strategy=plan.strategy,
+            policy=plan.policy,
+            prices=self._prices,
+            budget=QuestionBudget(self._cap),
+            on_exhausted=self.config.budget.on_exhausted,
+            certificate=plan.certificate,
+            abstain_below=plan.abstain_below,
+            audit=plan.audit or audit,
+            warnings=(*plan.warnings, *said),
+            level=plan.level,
+            scope=plan.scope,
+            deadline=deadline,
+            standins=self._standins,
+            fields=self.fields,
+        )
+        if serving is not None and not audit:  # later audits are counted by the modes
+            walk = serving.counted(walk, odd=plan.scope is not None)
+        return Started(calls, trace.follow(asked, walk), trace, plan)
+
+    async def serve(
+        self,
+        request: ChatRequest,
+        *,
+        stream: bool,
+        level: str | None = None,
+        model: str | None = None,
+        trace_id: str | None = None,
+        key: str | None = None,
+        deadline_s: float | None = None,
+        traced: bool = True,
+    ) -> AsyncGenerator[TextDelta | Answer, None]:
+        """Answer one chat request as a server does: yield only text that is served, then the answer.
+
+        Args:
+            request: the chat request.
+            stream: whether to yield the last model's text as it is written, once nothing else can be served instead;
+                otherwise only the answer is yielded.
+            level: the level to ask at, by its name, if the policy has levels.
+            model: the name of one of the configured models: only it is asked, and no policy decides.
+            trace_id: the id of the episode in the traces.
+            key: the name of the server's key: its budget counts (`budget.per_key`), and traces name it as the user.
+            deadline_s: as in `Orchestrator.ask`.
+            traced: whether to write a trace.
+
+        Raises:
+            ProviderError, BudgetExceededError, UsageError: as `Orchestrator.achat` does.
+        """
+        only = None
+        if model is not None:
+            only = outright(alone(self.config, model, self.configured.prompts), f"{model} only")
+        asked = Question.of_chat(request)
+        calls, walk, trace, plan = self.start(
+            asked, level=level, deadline_s=deadline_s, only=only, trace_id=trace_id, traced=traced, key=key
+        )
+        last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
+        from cascade.streaming import Flow, aserve
+
+        flow = Flow(last, may_abstain=plan.abstain_below is not None)
+        calls.shows = flow.may_show
+        pieces = aserve(walk, calls.acomplete, calls.astream, flow, trace)
+        with self.halt.working():
+            async with aclosing(pieces) as events:
+                async for event in events:
+                    yield event
+
+    def complete(self, request: Request) -> Completion:
+        """Make one call to one of the models, guarded like any other. Raises as `Orchestrator.ask` does."""
+        return self.guard(request).complete(self.fields.sent(request), self._deadline(), self.halt)
+
+    def reload_policy(self, directory: str | Path | None = None) -> None:
+        """Serve another policy directory: see `Orchestrator.reload_policy`."""
+        before = self.config.policy
+        configured = before.path if isinstance(before, DirectoryConfig) else None
+        if directory is None and configured is None:
+            raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
+        wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
+        config = self.config.model_copy(update={"policy": wanted})
+        self.service, self.config = service_of(config, build_strategy(config), self.service), config
+
+    def break_circuits(self) -> None:
+        """From now on, fail calls to a model at once while it keeps failing, and delay calls to an overloaded one."""
+        for guard in self.guards.values():
+            guard.breakers, guard.turns = guard.breakers or {}, guard.turns or {}
+
+    def flush_traces(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""
+        return self.traces is None or self.traces.flush(timeout_s)
+
+    def close(self) -> None:
+        """Release connections and memory, and write queued traces: see `Orchestrator.close`."""
+        self._closed = True
+        self.halt.stop()
+        if not in_event_loop():
+            self.halt.wait_idle(SETTLE_S)
+        for guard in self._own:
+            guard.close()
+        self._close_ledger()
+        if self.traces is not None:
+            self.traces.close()
+
+    async def aclose(self) -> None:
+        """Do as `close` without blocking the event loop."""
+        self._closed = True
+        self.halt.stop()
+        await asyncio.to_thread(self.halt.wait_idle, SETTLE_S)
+        for guard in self._own:
+            await guard.aclose()
+        self._close_ledger()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
+
+    def _close_ledger(self) -> None:
+        if self._spending is not None:
+            self._spending.ledger.close()
+
+    def guard(self, request: Request, key: str | None = None) -> Guards:
+        """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
+        guard: Guard | TracedGuard = self.guards[request.model]
+        if self.config.telemetry.spans:
+            from cascade.telemetry import TracedGuard, tracer
+
+            guard = TracedGuard(self.guards[request.model], tracer(), content=self.config.telemetry.content)
+        return guard if self._spending is None else self._spending.over(guard, key)
+
+    def _deadline(self, seconds: float | None = None) -> Deadline:
+        return Deadline.after(self.config.timeouts.per_question_s if above_zero(seconds) is None else seconds)
