@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 from cascade.conformal.scope import PLAIN, UNSAID, Kind, kind_of
 from cascade.episodes import schema
 from cascade.episodes.schema import chat_of, replay_of
+from cascade.house.features import asked_numbers
 from cascade.matching.same import answer_key
-from cascade.policies.views import asked_numbers
 from cascade.types import ACT
 
 Row: TypeAlias = Mapping[str, Any]

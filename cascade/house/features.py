@@ -17,12 +17,17 @@ element in a fixed order, without a matrix product, so both give the same bits.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cascade.table import AGREEMENT, Bools, Floats, Ints, Log
+
+if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
 
 REQUEST = "request:"
 TOKENS = "reply_tokens"
@@ -165,6 +170,97 @@ def _alike(one: Floats, other: Floats) -> bool:
         return False
     a, b = one[known] - one[known].mean(), other[known] - other[known].mean()
     return bool(abs((a * b).sum()) > _TOO_ALIKE * np.sqrt((a * a).sum() * (b * b).sum()))
+
+
+# --- the numbers of a request, known before any call
+
+HEAD_CHARS = 2_000
+"""All counts except the length use only this many characters from the start, to bound the time."""
+_WORD = re.compile(r"[^\W\d_]+")
+_LONG_LETTERS = 13
+_COUNTED = {
+    "numbers": re.compile(r"\d+(?:[.,]\d+)*"),
+    "choices": re.compile(r"(?:(?<=\s)|^)\(?[A-Ja-j1-9][).:]\s"),
+}
+_SHARES = {
+    "capitals": re.compile(r"[A-Z]"),
+    "digits": re.compile(r"\d"),
+    "marks": re.compile(r"[][{}()<>=+*/\\|_^$;#&%~@]"),
+}
+"""Their share of the characters; marks are those of code and mathematics."""
+_AMOUNT = re.compile(r"\bhow (?:many|much|long|old|far|often|tall|large|big)\b")
+_WORDS = {
+    "negated": frozenset({"not", "except", "never", "neither", "nor", "without", "cannot", "least"}),
+    "who": frozenset({"who", "whom", "whose"}),
+    "when_where": frozenset({"when", "where"}),
+    "which": frozenset({"which", "what"}),
+}
+"""Whether the text has one of these words."""
+_WHY_HOW = frozenset({"why", "how"})
+_YES_NO = frozenset(
+    ["is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "should"]
+)
+
+
+def asked_numbers(text: str, context: str | None, chat: ChatRequest | None = None) -> dict[str, float]:
+    """Return the numbers of a request: those of its text, and of a chat request (`design/features.md` lists them).
+
+    They are counts and ratios, so that their last bit depends on no library. Of a chat request, `context` is the
+    request as JSON.
+
+    >>> found = asked_numbers("How many legs have 2 spiders?", None)
+    >>> found["words"], found["numbers"], found["amount"], found["who"], found["has_context"]
+    (6.0, 1.0, 1.0, 0.0, 0.0)
+    """
+    about = {"has_context": float(bool(context)), "context_characters": float(len(context or ""))}
+    return {**_of_text(text), **about, **({} if chat is None else _of_request(chat))}
+
+
+@lru_cache(maxsize=256)
+def _of_request(request: ChatRequest) -> dict[str, float]:
+    from cascade.chat import function_of, text_of  # of a chat request alone
+
+    roles = [message.get("role") for message in request.messages]
+    texts = [text_of(message.get("content")) for message in request.messages]
+    schemas = [function_of(tool).get("parameters") for tool in request.tools]
+    known = [schema for schema in schemas if isinstance(schema, Mapping)]
+    return {
+        "messages": float(len(roles)),
+        "turns": float(roles.count("user")),
+        "system_characters": float(
+            sum([len(text) for role, text in zip(roles, texts, strict=True) if role in {"system", "developer"}])
+        ),
+        "tools_offered": float(len(request.tools)),
+        "tool_parameters": float(sum([_size(schema.get("properties")) for schema in known])),
+        "tool_required": float(sum([_size(schema.get("required")) for schema in known])),
+        "wants_json": float(request.wants_json),
+    }
+
+
+def _size(given: object) -> int:
+    return len(given) if isinstance(given, Mapping | list) else 0
+
+
+@lru_cache(maxsize=256)  # every step of a walk needs the numbers of the same request
+def _of_text(text: str) -> dict[str, float]:
+    head = text[:HEAD_CHARS].strip()
+    lowered = head.lower()
+    words = _WORD.findall(lowered)
+    there, size, many = {*words}, len(head) or 1, len(words) or 1
+    amount = "how" in there and _AMOUNT.search(lowered) is not None
+    return {
+        "characters": float(len(text)),
+        "words": float(len(text.split())),
+        "mean_word": sum(map(len, words)) / many,
+        "long_words": sum([len(word) >= _LONG_LETTERS for word in words]) / many,
+        **{name: len(pattern.findall(head)) / size for name, pattern in _SHARES.items()},
+        **{name: float(len(pattern.findall(head))) for name, pattern in _COUNTED.items()},
+        "lines": float(head.count("\n") + 1),
+        **{name: float(not there.isdisjoint(listed)) for name, listed in _WORDS.items()},
+        "amount": float(amount),
+        "why_how": float(not amount and not there.isdisjoint(_WHY_HOW)),
+        "yes_no": float(bool(words) and words[0] in _YES_NO),
+    }
 
 
 # --- the columns of a linear rule

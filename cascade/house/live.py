@@ -18,6 +18,7 @@ from cascade.conformal.path import Point, newest
 from cascade.conformal.path import Scores as Given
 from cascade.episodes.schema import identity
 from cascade.errors import UsageError
+from cascade.house.features import asked_numbers
 from cascade.house.policy import Policy as Rule
 from cascade.house.simple import TIE, Alone
 from cascade.matching.same import answer_key
@@ -32,9 +33,9 @@ from cascade.policies.base import (
     Scores,
     Takes,
 )
-from cascade.policies.views import LiveView, asked_numbers, in_places
+from cascade.policies.views import LiveView
 from cascade.table import Log, Node
-from cascade.types import Question, Step
+from cascade.types import Candidate, Question, Step
 
 STRICTEST = Point(-np.inf)
 """Go on to the end: how a request is served that no certificate covers."""
@@ -104,6 +105,21 @@ def _sources(nodes: Sequence[Node], at: Sequence[int]) -> tuple[str, ...]:
     if len(at) == 1:
         return (SHARED_PLACE,)
     return tuple([nodes[node].name.rpartition(" ")[2] for node in at])
+
+
+def in_places(candidates: Sequence[Candidate], sources: Sequence[str]) -> Sequence[Candidate | None]:
+    """Return a step's candidates by place, as in a log: by source, and by order in a shared place."""
+    row: list[Candidate | None] = [None] * len(sources)
+    for index, candidate in enumerate(candidates):
+        source = candidate.source
+        if index < len(sources) and sources[index] in {source, SHARED_PLACE}:
+            at = index
+        elif source in sources:
+            at = sources.index(source)
+        else:
+            continue
+        row[at] = row[at] or candidate
+    return row
 
 
 @dataclass(frozen=True, slots=True)
