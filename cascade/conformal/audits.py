@@ -1,4 +1,4 @@
-"""Draw the questions to audit (`AuditPlan`), and decide what coverage counts as a miss (`audit_missed`).
+"""Draw the requests to audit (`AuditPlan`), and decide what coverage counts as a miss (`audit_missed`).
 
 `serving.monitors` decides whether an audited question was missed; it asks the kind of promise.
 
@@ -20,21 +20,24 @@ _DRAWS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """Draws which questions are audited, independently of the questions; the same seed gives the same draw.
+    """Draws which groups of requests are audited, by a hash of their names; the same seed gives the same draw.
 
-    Guarantee: audited questions are exchangeable with the others, and with the calibration questions if the others are,
-    since the draw depends only on the seed and the number of the question.
+    Of a drawn group the first request is audited. So a group's chance does not depend on how many requests it has, and
+    no content decides. A request without a group is one by itself.
+
+    Guarantee: audited groups are exchangeable with the others, and with the calibration groups if the others are, since
+    the draw depends only on the seed and the name. Counting their first requests assumes that these are like the rest.
 
     Args:
-        probability: the probability of an audit, 0..1. It is rounded to a multiple of 2^−64.
+        probability: the probability that a group is drawn, 0..1. It is rounded to a multiple of 2^−64.
         seed: any integer.
 
     Raises:
         UsageError: the probability lies outside 0..1.
 
     >>> plan = AuditPlan(0.1, seed=7)
-    >>> sum(plan.draw(number) for number in range(10_000))
-    1022
+    >>> sum(plan.draw(f"user {number}") for number in range(10_000))
+    1002
     """
 
     probability: float
@@ -44,9 +47,9 @@ class AuditPlan:
         for problem in share_problems(ends=True, probability=self.probability):
             raise UsageError(f"Audits: {problem}.")
 
-    def draw(self, number: int) -> bool:
-        """Return whether the question of this number is audited; numbers count the questions asked."""
-        digest = hashlib.sha256(f"cascade audit {self.seed} {number}".encode()).digest()
+    def draw(self, group: str) -> bool:
+        """Return whether the group of this name is audited."""
+        digest = hashlib.sha256(f"cascade audit {self.seed} {group}".encode("utf-8", "replace")).digest()
         drawn = int.from_bytes(digest[:8], "big")
         return drawn < round(self.probability * _DRAWS)
 

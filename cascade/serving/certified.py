@@ -143,8 +143,8 @@ class CertifiedPolicy:
         Raises:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
-        audit = self._monitors.drawn()
         certificate, reasons = of_segment(self._each, question.segment), self.uncovered(question)
+        audit = self._monitors.drawn(certificate, _group_of(question))
         known = UNAUDITED if certificate is None else self._monitors.of(certificate)
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
@@ -180,13 +180,20 @@ class CertifiedPolicy:
             if scope.calibrated[0]:  # otherwise any odd step is outside the scope
                 odd = any(scope.odd(step) for step in answer.steps)
                 self._monitors.count_odd(answer.certificate, odd, *scope.calibrated)
-            if answer.audited and self._compared(answer.certificate):
+            if answer.audited and self._compared(answer.certificate) and (outage := self._outage(answer)):
+                self._monitors.missing(outage)
+            elif answer.audited and self._compared(answer.certificate):
                 self._recorded(answer, self._by_reference(answer, answer.certificate), None)
         return answer
 
     def _compared(self, certificate: Certificate) -> bool:
         """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
         return get(certificate.kind).compares and self._strategy.ends_with_reference
+
+    def _outage(self, answer: Answer) -> str | None:
+        """Return why an audit has no output of the reference; None if it answered, be it with nothing."""
+        last = [step for step in answer.steps if step.number == self._strategy.horizon]
+        return next(iter(failures(last[0])), None) if last else "the reference was not asked"
 
     def _by_reference(self, answer: Answer, certificate: Certificate) -> Judge:
         """Return a function that decides whether a text equals the reference's output; None if unknown."""
@@ -254,8 +261,7 @@ class CertifiedPolicy:
             )
         if certificate.calibration_id not in self._voided:
             return AuditOutcome(missed, counted=False, reason="it was given under an earlier certificate")
-        asked = answer.question
-        return self._monitors.count(certificate, missed, asked.group or identity(asked.text, asked.context))
+        return self._monitors.count(certificate, missed, _group_of(answer.question))
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
         """Return the outcome of an audited answer, as far as it is known."""
@@ -274,6 +280,11 @@ class CertifiedPolicy:
         scope = self._scopes.get(certificate.calibration_id)
         found = [*failed, *(said for step in answer.steps if scope is not None for said in scope.outside(step))]
         return found[0] if found else None
+
+
+def _group_of(question: Question) -> str:
+    """Return the name of what a question belongs to; without a group, equal requests belong together."""
+    return question.group or identity(question.text, question.context)
 
 
 def _uncounted(answer: Answer) -> str | None:

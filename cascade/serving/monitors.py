@@ -7,7 +7,6 @@ Misses are defined as in calibration on a log (`conformal.split`, `conformal.ser
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import threading
 from collections import Counter
@@ -159,13 +158,19 @@ class CertificateMonitors:
         self._uncertified_nano_usd: int | None = 0
         self._heard: dict[str, set[str]] = {}
         self._level = asked.monitor.level
-        audit, self._numbers = asked.audit, itertools.count()
+        audit, self._begun = asked.audit, dict[str, set[str]]()
         seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
         self._audits = None if audit is None else AuditPlan(audit.probability, seed)
 
-    def drawn(self) -> bool:
-        """Whether the next question is audited: by chance alone, in the order in which they come."""
-        return self._audits is not None and self._audits.draw(next(self._numbers))
+    def drawn(self, certificate: Certificate | None, group: str) -> bool:
+        """Whether a request is audited: the first one of its group under a certificate, if the group is drawn."""
+        if self._audits is None or not self._audits.draw(group):
+            return False
+        with self._lock:
+            begun = self._begun.setdefault("" if certificate is None else certificate.calibration_id, set())
+            first = group not in begun
+            begun.add(group)
+        return first
 
     def _begin(self) -> None:
         """Make the lock, again in a forked child: another thread may have held it at the fork."""
@@ -228,7 +233,7 @@ class CertificateMonitors:
         Args:
             certificate: a certificate in service.
             missed: whether the question was missed as it was served.
-            group: the question's group; only its first audit counts for the monitor.
+            group: the question's group, which counts once, however often an outcome is recorded.
         """
         name = certificate.calibration_id
         with self._lock:

@@ -84,7 +84,7 @@ class _Observed(Rows):
 
     def observed(self) -> Observed:
         n = self._known.n
-        return Observed(self._known, self._known.ids, np.arange(n) + 0.0, np.full(n, np.nan), "exact")
+        return Observed(self._known, self._known.ids, np.arange(n, dtype=np.float64), np.full(n, np.nan), "exact")
 
 
 def promoted(observed: Log, certifying: Callable[[str], bool], folder: Path) -> PolicyDirectory | None:
@@ -144,7 +144,11 @@ def noisy(name: str, n: int, wrong: float, seed: int) -> Log:
     """Return a log whose score says nothing: the base is wrong by chance alone, and the guide is right."""
     rng = np.random.default_rng(seed)
     return log(
-        name, rng.random(n), rng.random(n) >= wrong, np.ones(n, dtype=np.bool_), lengths=rng.integers(20, 400, n)
+        name,
+        rng.random(n),
+        rng.random(n) >= wrong,
+        np.ones(n, dtype=np.bool_),
+        lengths=rng.integers(20, 400, n).astype(float),
     )
 
 

@@ -128,11 +128,12 @@ def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
 
 async def test_all_four_ways_to_ask_carry_it(certified: str) -> None:
     async with made(certified, guarantee=ALWAYS) as orchestrator:
+        hard = [Question(HARD, group=str(number)) for number in range(4)]
         answers = [
-            await asyncio.to_thread(orchestrator.ask, HARD),
-            await orchestrator.aask(HARD),
-            (await asyncio.to_thread(lambda: list(orchestrator.stream(HARD))))[-1],
-            [event async for event in orchestrator.astream(HARD)][-1],
+            await asyncio.to_thread(orchestrator.ask, hard[0]),
+            await orchestrator.aask(hard[1]),
+            (await asyncio.to_thread(lambda: list(orchestrator.stream(hard[2]))))[-1],
+            [event async for event in orchestrator.astream(hard[3])][-1],
         ]
     for answer in answers:
         assert isinstance(answer, Answer)
@@ -331,13 +332,14 @@ def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certifie
     def drawn(seed: int | None) -> list[bool]:
         config = load(settings(certified, guarantee={"audit": {"probability": 0.3, "seed": seed}}))
         serving = CertifiedPolicy(config, build_strategy(config), *certified_policy(config, certified))
-        return [serving.plan(RIVER).audit for _ in range(2_000)]
+        return [serving.plan(replace(RIVER, group=str(number // 2))).audit for number in range(4_000)]
 
     first = drawn(7)
     assert first == drawn(7)
     assert first != drawn(8)
     assert drawn(None) != drawn(None)
     assert 500 < sum(first) < 700
+    assert not any(first[1::2])  # of a group the first request alone
 
 
 def test_audited_asks_are_recorded_as_audits(certified: str, tmp_path: Path) -> None:
@@ -633,6 +635,19 @@ def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path: Path, la
         assert (orchestrator.service.status.audits, orchestrator.service.status.missed) == (1, missed)
         told = orchestrator.record_outcome(answer, "Danube")
         assert (told.counted, orchestrator.service.status.audits) == (False, 1)
+
+
+def test_an_outage_of_the_reference_is_neither_kept_nor_missed(tmp_path: Path) -> None:
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    now = made_for(load(LADDER | {"policy": sure}))
+    agreement = certificate(kind="agreement", delta=0.1, k=None, kappa=5.0, made_for=now, comparator="exact")
+    config = dict(LADDER) | {"guarantee": ALWAYS, "policy": directory(tmp_path, agreement, policy=sure)}
+    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [ProviderUnavailableError("down", model="large")]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        assert orchestrator.ask(RIVER).text == "Rhine"
+        told = orchestrator.status
+        assert told is not None
+        assert (told.audits, told.missed, told.missing) == (0, 0, 1)
 
 
 def test_an_audit_of_agreement_that_was_served_by_the_reference_is_no_miss(tmp_path: Path) -> None:

@@ -257,7 +257,8 @@ def test_a_seed_draws_the_audits_of_all_levels_together(directory: str) -> None:
 
     def drawn(names: list[str]) -> list[bool]:
         with made(directory, guarantee={"audit": {"probability": 0.5, "seed": 3}}) as orchestrator:
-            return [orchestrator.ask(QUESTION, level=name).audited for name in names]
+            asked = [(f"{QUESTION} Number {number}.", name) for number, name in enumerate(names)]
+            return [orchestrator.ask(question, level=name).audited for question, name in asked]
 
     assert drawn(["low", "medium", "high"] * 4) == drawn(["medium"] * 12)
 
