@@ -446,31 +446,39 @@ def _ranked(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: boo
     kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
     if not kept and at_any_cost:
         kept = [(step, index) for step in steps for index in range(len(step.candidates))]
-    groups: dict[str, list[tuple[Step, int]]] = {}
+    groups: dict[str, list[_Kept]] = {}
     for step, index in kept:
-        groups.setdefault(answer_key(step.candidates[index].text, chat), []).append((step, index))
+        given = _Kept(step, index, step.confidence(index))
+        groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(given)
 
-    def worth(group: list[tuple[Step, int]]) -> tuple[float, int, int]:
-        known = [sure for sure in (step.confidence(index) for step, index in group) if sure is not None]
-        return max(known, default=-1.0), len(group), max(step.number for step, _ in group)
+    def worth(group: list[_Kept]) -> tuple[float, int, int]:
+        return max(each.rank for each in group), len(group), max(each.step.number for each in group)
 
     best_first = sorted(groups.values(), key=worth, reverse=True)
     return [_Ranked(_surest(group), _most_sure(group)) for group in best_first]
 
 
-def _surest(group: Sequence[tuple[Step, int]]) -> str:
+class _Kept(NamedTuple):
+    """A kept candidate and the confidence in it; None: unknown."""
+
+    step: Step
+    index: int
+    confidence: float | None
+
+    @property
+    def rank(self) -> float:
+        """The confidence, unknown last."""
+        return -1.0 if self.confidence is None else self.confidence
+
+
+def _surest(group: Sequence[_Kept]) -> str:
     """Return the text to serve for an answer: that of its surest candidate; of equal ones, the one kept first."""
-
-    def sure(one: tuple[Step, int]) -> float:
-        known = one[0].confidence(one[1])
-        return -1.0 if known is None else known
-
-    step, index = max(group, key=sure)
-    return step.candidates[index].text
+    surest = max(group, key=lambda each: each.rank)
+    return surest.step.candidates[surest.index].text
 
 
-def _most_sure(group: Sequence[tuple[Step, int]]) -> float | None:
-    known = [sure for sure in (sure_of(step, index) for step, index in group) if sure is not None]
+def _most_sure(group: Sequence[_Kept]) -> float | None:
+    known = [sure for each in group if (sure := _sure(each)) is not None]
     return max(known, default=None)
 
 
@@ -481,7 +489,11 @@ def sure_of(step: Step, index: int) -> float | None:
     tokens, exp(mean log-prob), which cannot compare the answers of two models and so does not rank them.
     `EpisodeTable.sure` is the same on a log.
     """
-    sure = step.confidence(index)
+    return _sure(_Kept(step, index, step.confidence(index)))
+
+
+def _sure(given: _Kept) -> float | None:
+    step, sure = given.step, given.confidence
     if sure is not None or "p_yes" in step.signals or len(step.candidates) != 1:
         return sure
     mean = step.signals.get("reply_mean_logprob")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +25,7 @@ from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
 from cascade.serving import at_level, caps_of, service_of
-from cascade.serving.plan import Calls, RunPlan, outright
+from cascade.serving.plan import RunPlan, outright
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Completion, Question, Request, TextDelta
 
@@ -38,6 +38,42 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: prom
     from cascade.telemetry import TracedGuard
 
     Guards = Guard | TracedGuard | SpendingGuard
+
+
+class Calls:
+    """Makes the calls of one question, each by its model's guard.
+
+    Args:
+        guards: finds the guard of each call.
+        deadline: the question's deadline.
+        halt: the switch that stops its calls.
+        key: the name of the server's key whose budget counts.
+    """
+
+    __slots__ = ("deadline", "guards", "halt", "key", "shows")
+
+    def __init__(
+        self, guards: Callable[[Request, str | None], Guards], deadline: Deadline, halt: Halt, key: str | None = None
+    ) -> None:
+        self.guards, self.deadline, self.halt, self.key = guards, deadline, halt, key
+        self.shows: Callable[[Request], bool] | None = None
+        """Whether a reply may be streamed, if a caller asks for whole replies and for pieces."""
+
+    def complete(self, request: Request) -> Completion:
+        """Make a call, blocking."""
+        return self.guards(request, self.key).complete(request, self.deadline, self.halt)
+
+    def acomplete(self, request: Request) -> Awaitable[Completion]:
+        """Make a call without blocking."""
+        return self.guards(request, self.key).acomplete(request, self.deadline, self.halt)
+
+    def stream(self, request: Request) -> Iterator[TextDelta | Completion]:
+        """Make a call and yield the reply as it is written."""
+        return self.guards(request, self.key).stream(request, self.deadline, self.halt)
+
+    def astream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
+        """Do as `stream` without blocking."""
+        return self.guards(request, self.key).astream(request, self.deadline, self.halt)
 
 
 class Started(NamedTuple):
@@ -157,8 +193,8 @@ class Runtime:
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self.serves(level) if only is None else None
         plan = only or (RunPlan(self.configured, self._bare) if serving is None else serving.plan(asked))
-        trace = Trace(self.traces if traced else None, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
-        calls = Calls(self.guard, deadline, halt or self.halt, key)
+        calls, horizon = Calls(self.guard, deadline, halt or self.halt, key), plan.strategy.horizon
+        trace = Trace(self.traces if traced else None, horizon, self._prices, plan.walk, trace_id, key)
         walk = run(
             asked,
             strategy=plan.strategy,
@@ -286,4 +322,4 @@ class Runtime:
         return guard if self._spending is None else self._spending.over(guard, key)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
-        return Deadline.after(self.config.timeouts.per_question_s if above_zero(seconds) is None else seconds)
+        return Deadline.after(self.config.timeouts.per_question_s if seconds is None else above_zero(seconds))

@@ -5,20 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.policies.base import Policy
-from cascade.resilience.halting import Halt
-from cascade.resilience.retry import Deadline
 from cascade.strategies.base import Strategy
-from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate, Completion, Request, TextDelta
+from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate
 
 if TYPE_CHECKING:
     from cascade.conformal.scope import Scope
-    from cascade.providers.guard import Guard
-    from cascade.serving.spending import SpendingGuard
-    from cascade.telemetry import TracedGuard
 
 
 class RunPlan(NamedTuple):
@@ -37,48 +31,6 @@ class RunPlan(NamedTuple):
     walk: str | None = None
     level: str | None = None
     scope: Scope | None = None
-
-
-class Guards(Protocol):
-    """Finds the guard that makes a call for a key of the server."""
-
-    def __call__(self, request: Request, key: str | None = None) -> Guard | TracedGuard | SpendingGuard:
-        """Return the guard of a request's model."""
-        ...
-
-
-class Calls:
-    """Makes the calls of one question, each by its model's guard.
-
-    Args:
-        guards: finds the guard of each call.
-        deadline: the question's deadline.
-        halt: the switch that stops its calls.
-        key: the name of the server's key whose budget counts.
-    """
-
-    __slots__ = ("deadline", "guards", "halt", "key", "shows")
-
-    def __init__(self, guards: Guards, deadline: Deadline, halt: Halt, key: str | None = None) -> None:
-        self.guards, self.deadline, self.halt, self.key = guards, deadline, halt, key
-        self.shows: Callable[[Request], bool] | None = None
-        """Whether a reply may be streamed, if a caller asks for whole replies and for pieces."""
-
-    def complete(self, request: Request) -> Completion:
-        """Make a call, blocking."""
-        return self.guards(request, self.key).complete(request, self.deadline, self.halt)
-
-    def acomplete(self, request: Request) -> Awaitable[Completion]:
-        """Make a call without blocking."""
-        return self.guards(request, self.key).acomplete(request, self.deadline, self.halt)
-
-    def stream(self, request: Request) -> Iterator[TextDelta | Completion]:
-        """Make a call and yield the reply as it is written."""
-        return self.guards(request, self.key).stream(request, self.deadline, self.halt)
-
-    def astream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Do as `stream` without blocking."""
-        return self.guards(request, self.key).astream(request, self.deadline, self.halt)
 
 
 def outright(strategy: Strategy, walk: str) -> RunPlan:

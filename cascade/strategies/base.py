@@ -32,17 +32,15 @@ NOTHING_BOUGHT = Step(0, (), {})
 """The step before the first decision: it has no call and is not logged."""
 
 
-def following(told: object, number: int, horizon: int, *, calls: bool) -> int:
-    """Return the number of the next step, above the horizon if there is none.
+def following(told: object, number: int, horizon: int) -> int:
+    """Return the number of the offer that a policy buys next, above the horizon if there is none.
 
     `told` is the value that the plan was resumed with: without an offer, the reference (the last) is bought. `number`
-    is that of the step before, 0 before the first; `calls` says that the policy decides before each call.
+    is that of the step before, 0 before the first.
 
-    >>> following(None, 1, 4, calls=False), following(3, 1, 4, calls=True), following(None, 1, 4, calls=True)
-    (2, 3, 4)
+    >>> following(3, 1, 4), following(None, 1, 4), following(None, 4, 4)
+    (3, 4, 5)
     """
-    if not calls:
-        return number + 1
     return told if isinstance(told, int) and number < told else horizon if number < horizon else horizon + 1
 
 

@@ -69,12 +69,12 @@ class Ladder(Strategy):
     def plan(self, question: Question) -> Plan:
         """Plan one call a step."""
         form, earlier = form_of(question, self.prompts), list[str]()
-        told = (yield NOTHING_BOUGHT) if self.calls else None
-        number = following(told, 0, self.horizon, calls=self.calls)
-        while number <= self.horizon:
-            use, last = self.rungs[number - 1], number == self.horizon
+        horizon = len(self.rungs)
+        number = following((yield NOTHING_BOUGHT), 0, horizon) if self.calls else 1
+        while number <= horizon:
+            use, last = self.rungs[number - 1], number == horizon
             told = yield (yield from self.rung(question, form, use, number, earlier, last=last))
-            number = following(told, number, self.horizon, calls=self.calls)
+            number = following(told, number, horizon) if self.calls else number + 1
 
     def request(self, question: Question, form: Form, use: ModelUse, number: int) -> Request:
         """Return the call that asks one model; its purpose is `SKIP` where the model lacks what the question needs."""

@@ -134,8 +134,7 @@ class Offers(Strategy):
                 "and outright without parents, kind: ladder or kind: base_guide."
             )
         form, bought = form_of(question, self.prompts), [_Purchase(offer) for offer in self.offers]
-        told = (yield NOTHING_BOUGHT) if self.calls else None
-        number = following(told, 0, self.horizon, calls=self.calls)
+        number = following((yield NOTHING_BOUGHT), 0, self.horizon) if self.calls else 1
         while number <= self.horizon:
             last = number == self.horizon and not any(one.candidate for one in bought)
             one = bought[number - 1]
@@ -150,7 +149,7 @@ class Offers(Strategy):
                     raise
                 step = Step(number, (), {}, (f"{offer.name} failed: {type(error).__name__}: {error}",))
             told = yield step._replace(parents=offer.parents)
-            number = following(told, number, self.horizon, calls=self.calls)
+            number = following(told, number, self.horizon) if self.calls else number + 1
 
     def _answers(
         self, form: Form, question: Question, number: int, one: _Purchase, bought: Sequence[_Purchase], *, last: bool

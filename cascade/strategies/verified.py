@@ -281,8 +281,7 @@ class Verified(Strategy):
         """Plan one call a step: a model's, then the verifier's."""
         form, earlier, done = form_of(question, self.ladder.prompts), list[str](), dict[int, Step]()
         calls = self.ladder.calls
-        told = (yield NOTHING_BOUGHT) if calls else None
-        number = following(told, 0, self.horizon, calls=calls)
+        number = following((yield NOTHING_BOUGHT), 0, self.horizon) if calls else 1
         while number <= self.horizon:
             place, checks = self._pairs[number - 1]
             if checks:
@@ -293,7 +292,7 @@ class Verified(Strategy):
                 step = made._replace(parents=())  # a model does not read other models' answers
             done[number] = step
             told = yield step
-            number = following(told, number, self.horizon, calls=calls)
+            number = following(told, number, self.horizon) if calls else number + 1
 
     def _check(self, question: Question, step: Step) -> Generator[Request, Completion | None, Step]:
         """Ask for a verdict on a step's answer. A step without an answer fails every check and is logged as failed."""

@@ -62,8 +62,7 @@ class World(Strategy):
 
     def plan(self, question: Question) -> Plan:
         places = places_of(self.plan_nodes)
-        told: Any = (yield NOTHING_BOUGHT) if self.calls else None
-        number = following(told, 0, self.horizon, calls=self.calls)
+        number = following((yield NOTHING_BOUGHT), 0, self.horizon) if self.calls else 1
         while number <= self.horizon:
             candidates = []
             for node in places[number - 1]:
@@ -75,7 +74,7 @@ class World(Strategy):
             value = self.signal[number - 1]
             signals = {} if value == 0.25 else {"sign": None if np.isnan(value) else value}
             told = yield Step(number, tuple(candidates), signals)
-            number = following(told, number, self.horizon, calls=self.calls)
+            number = following(told, number, self.horizon) if self.calls else number + 1
 
     def source(self, node: int) -> str:
         return self.plan_nodes[node].name.rpartition(" ")[2]
