@@ -32,6 +32,7 @@ _CONFIDENCE = ("p_yes", "verdict_mass")
 """The source of the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
 _SURE = "reply_mean_logprob"
 """The signal by which answers are withheld."""
+_LENGTH = "reply_tokens"
 
 
 class _Rule(NamedTuple):
@@ -107,7 +108,7 @@ class Scope:
         return rule is not None and (rule.rare or bool(rule.common & self._lacking(step)))
 
     def _lacking(self, step: Step) -> set[str]:
-        return {name for name in self.reads if step.signals.get(name) is None}
+        return {name for name in self.reads if not _is_known(step, name)}
 
     def _renamed(self, step: Step) -> Iterator[str]:
         for call in step.calls:
@@ -172,6 +173,14 @@ class Scope:
 
 ODD = "lacks an answer or a signal"
 """A phrase that describes an odd step."""
+
+
+def _is_known(step: Step, name: str) -> bool:
+    """Return whether a step has a signal; where a strategy gives no length of a reply, its tokens are counted."""
+    if name != _LENGTH or name in step.signals:
+        return step.signals.get(name) is not None
+    counts = [call.completion.usage.output_tokens for call in step.calls if call.completion is not None]
+    return bool(counts) and None not in counts
 
 
 def _answers(many: int) -> str:

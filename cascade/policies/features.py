@@ -15,15 +15,88 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE, History, Observation
-from cascade.policies.signals import SIGNALS, Signal, role_free, signal
 from cascade.policies.views import ALL, NOWHERE, OF_REQUEST, AskedNumber, LiveView, LogView, Values, View
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One named number of a step.
+
+    Attributes:
+        unit: its unit, in words.
+        low, high: the least and greatest value that it can have; None = no bound.
+        tracked: whether its values at earlier steps are worth a feature of their own: it says how good an answer is.
+    """
+
+    unit: str
+    low: float | None
+    high: float | None
+    tracked: bool = False
+
+
+SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
+    {
+        "p_yes": Signal("probability", 0.0, 1.0, tracked=True),
+        "answer_mean_logprob": Signal("nats per token, answer part", None, 0.0, tracked=True),
+        "reply_mean_logprob": Signal("nats per token, whole reply", None, 0.0, tracked=True),
+        "answer_min_logprob": Signal("nats, least likely token of the answer", None, 0.0),
+        "reply_min_logprob": Signal("nats, least likely token of the reply", None, 0.0),
+        "verdict_mass": Signal("probability of {Yes, No} together", 0.0, 1.0),
+        "guide_agrees": Signal("1 the guide's answer is the base's, else 0", 0.0, 1.0),
+        "agrees_with_earlier": Signal("share of earlier answers that are the same", 0.0, 1.0),
+        "decided_action": Signal("1 keep the base's answer, 2 the guide's, 3 go on", 1.0, 3.0),
+        "says_exit": Signal("1 stop, 0 go on", 0.0, 1.0),
+        "reply_tokens": Signal("tokens of the whole reply", 0.0, None),
+        "answer_chars": Signal("characters", 0.0, 2_000.0),
+        "tool_calls": Signal("tool calls of the message", 0.0, None),
+        "arguments": Signal("values in the arguments of the message's calls", 0.0, None),
+        "arguments_quoted": Signal("share of these values that the messages of the request spell", 0.0, 1.0),
+        "message_faults": Signal("faults of the message", 0.0, None),
+        "model_skipped": Signal("1 the model lacks what the request needs", 0.0, 1.0),
+        "reasoning_chars": Signal("characters", 0.0, None),
+        "self_check": Signal("a model's own P(correct)", 0.0, 1.0, tracked=True),
+        "gate": Signal("1 a check was passed, else 0", 0.0, 1.0, tracked=True),
+        "judge_share": Signal("share of judges that said yes", 0.0, 1.0, tracked=True),
+        "answer_share": Signal("share of samples that gave this answer", 0.0, 1.0, tracked=True),
+        "answer_token_entropy": Signal("nats", 0.0, None, tracked=True),
+        "answer_softmax_entropy": Signal("nats", 0.0, None, tracked=True),
+        "other_run_uncertainty": Signal("unknown", None, None, tracked=True),
+    }
+)
+"""Every signal of the strategies and the importers, the most informative first."""
+_UNLISTED = Signal("unknown", None, None, tracked=True)
+_ROLES = ("base_", "guide_")
+
+
+def signal(name: str) -> Signal:
+    """Return the entry of a signal. A signal that is not in the table, as in imports, has no unit or range.
+
+    In imported steps of two candidates "base_" or "guide_" stands before the name.
+
+    >>> signal("p_yes").high, signal("guide_self_check").unit, signal("certainty").unit
+    (1.0, "a model's own P(correct)", 'unknown')
+    """
+    return SIGNALS.get(role_free(name), _UNLISTED)
+
+
+def role_free(name: str) -> str:
+    """Return the listed name of a signal, without the role before it that imported steps of two candidates have.
+
+    >>> role_free("base_self_check"), role_free("base_rate")
+    ('self_check', 'base_rate')
+    """
+    for role in _ROLES:
+        if name not in SIGNALS and name.removeprefix(role) in SIGNALS:
+            return name.removeprefix(role)
+    return name
 
 
 class Column(Protocol):

@@ -23,7 +23,7 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Policy, Takes
-from cascade.policies.signals import GIVES, logprob_signals
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES, logprob_signals
 from cascade.safety import taken_out
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
@@ -445,7 +445,8 @@ class BaseGuideConfig(StrategyConfig):
     on_guide_error: OnGuideError = "escalate"
     decider: Literal["base", "guide"] | None = None
 
-    candidates, signals = GIVES["base_guide"]
+    candidates = ("base", "guide")
+    signals = OF_ANSWERS | OF_MESSAGES | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"}
     has_reference = True
     answers_chat = True
     baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
-from cascade.policies.signals import GIVES, logprob_signals
+from cascade.policies.signals import OF_ANSWERS, logprob_signals
 from cascade.strategies import reply
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
@@ -108,7 +108,7 @@ class ExitConfig(StrategyConfig):
     model: str = "guide"
     rounds: int = Field(default=4, ge=1, le=100)
 
-    signals = GIVES["exit"].signals
+    signals = OF_ANSWERS | {"says_exit"}
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "prompted"}
 
     @property

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
-from cascade.policies.signals import GIVES
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import Form, form_of
@@ -115,7 +115,7 @@ class RungsConfig(StrategyConfig):
 
     models: tuple[str, ...] = Field(min_length=1)
 
-    signals = GIVES["ladder"].signals
+    signals = OF_ANSWERS | OF_MESSAGES
     has_reference = True
     answers_chat = True
 

@@ -18,7 +18,7 @@ from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
-from cascade.policies.signals import GIVES
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
@@ -274,7 +274,7 @@ class OffersConfig(StrategyConfig):
     kind: Literal["offers"]
     offers: tuple[OfferConfig, ...] = Field(min_length=1)
 
-    signals = GIVES["offers"].signals
+    signals = OF_ANSWERS | OF_MESSAGES | {"p_yes", "verdict_mass", "judge_share", "answer_share"}
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_reference = True
     has_parts = True

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.policies.base import Takes
-from cascade.policies.signals import GIVES
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Command, Schema, Verifier, read_verdict, sent_output
 from cascade.registry import file_of
@@ -317,7 +317,7 @@ class VerifiedConfig(RungsConfig):
     kind: Literal["verified"]
     verifier: VerifierSection
 
-    signals = GIVES["verified"].signals
+    signals = OF_ANSWERS | OF_MESSAGES | {"gate", "p_yes"}
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "gate"}
     has_parts = True
     has_calls = True
