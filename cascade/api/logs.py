@@ -21,7 +21,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation import logs
 from cascade.evaluation.logs import Log
-from cascade.guarantees.base import get
+from cascade.guarantees.base import get, is_known
 from cascade.money import Price
 from cascade.policies.artifact import PolicyArtifact
 from cascade.text import capital, counted
@@ -143,6 +143,7 @@ def tables_for(log: Log, kind: str | None, held: PolicyArtifact | None = None) -
     Raises:
         UsageError: the log's "right" is not what the kind is about.
     """
+    kind = kind if kind is not None and is_known(kind) else None
     if kind is not None and get(kind).compares:
         log = log.compared(held.certificates[0].comparator if held is not None and held.certificates else None)
     tables = log.tables

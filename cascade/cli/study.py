@@ -16,7 +16,7 @@ from cascade.api.study import StudyResult, default_promise
 from cascade.api.study import compare as compare_ways
 from cascade.api.study import prove as prove_log
 from cascade.cli.main import Shown, notes, print_json, say
-from cascade.conformal.promise import KINDS, Promise
+from cascade.conformal.promise import KINDS, Promise, kind_of
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.house.networks import NetworkSettings
@@ -119,7 +119,7 @@ def _opened(
             raise UsageError(
                 f"--report {report} cannot be written: name a file in a folder where files can be written."
             )
-    if kind is not None and kind not in KINDS.names:
+    if kind is not None and kind_of(kind) is None:
         Promise(kind)  # says what there is
     opened = read_judged(log, reviews, kind, say)
     if kind is None and risk is None and confidence is None:

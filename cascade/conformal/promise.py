@@ -221,8 +221,9 @@ KINDS: Registry[type[Kind]] = Registry(
     "cascade.promises",
     {kind.name: f"{__name__}:{kind.__qualname__}" for kind in (Coverage, Error, Regret, Agreement, Preference)},
     subclass_of(Kind),
+    by_place=True,
 )
-"""The kinds of promises; a package may bring more."""
+"""The kinds of promises; a package may bring more, and "module:Class" names one of your own."""
 
 
 @cache
@@ -237,7 +238,7 @@ class Promise:
     """What is asked for.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: one of `KINDS`, or the place of a class, "module:Class".
         risk: the share of requests that may be lost, read as the decimal that it is written as.
         confidence: the probability, over calibrations, that the share is no larger; None: on average over calibrations.
         rate: the share of requests that was drawn for people to judge; 1 without judgements.

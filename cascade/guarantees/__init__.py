@@ -1,6 +1,6 @@
 """Guarantees: one object for each kind of promise, the request for a promise, and the certificates that result.
 
-To write a kind of your own, derive from `KeptAnswers`, `ServedAnswer` or `Kind` (`docs/write-a-guarantee.md`).
+To write a kind of your own, derive from `KeptAnswers`, `ServedAnswer` or `Kind` (`docs/write-a-promise.md`).
 
 Names are loaded when they are first used: most configurations promise nothing and need no numpy.
 """

@@ -10,7 +10,7 @@ from one of
 | `served_answer.ServedAnswer` | the one answer served: it is not lost, as the kind defines it | Learn then Test |
 | `Kind` itself | anything else | your own |
 
-`docs/write-a-guarantee.md` has an example. numpy is imported where it is used: most configurations promise nothing.
+`docs/write-a-promise.md` has an example. numpy is imported where it is used: most configurations promise nothing.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
@@ -35,6 +36,9 @@ _FLOATS = ("kappa", "bar", "losses")
 
 
 def _promised(given: Any, read: Callable[[Any], Promise]) -> Promise:
+    module, place, _ = str(given.get("kind") if isinstance(given, dict) else "").partition(":")
+    if place and module not in sys.modules:
+        raise ValueError(f"kind: a file imports no code, so import {module} before, or install it with an entry point")
     try:
         return read(given)
     except UsageError as error:

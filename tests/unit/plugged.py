@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = {
     "write_a_strategy": "sampling_strategy",
     "write_a_policy": "agreeing_policy",
-    "write_a_guarantee": "avoidable_guarantee",
+    "write_a_promise": "avoidable_promise",
 }
 """The module of each example package, by its folder."""
 
