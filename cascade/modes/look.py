@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.fingerprint import made_for, seen
 from cascade.config import CascadeConfig
 from cascade.conformal.binomial import needed_without_loss
+from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
 from cascade.episodes.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.errors import UsageError
@@ -36,6 +36,7 @@ from cascade.modes.plan import LEAST_FIT
 from cascade.modes.state import BY_PEOPLE, Draw, InForce, Opened
 from cascade.review.pairs import digest_of
 from cascade.review.reviews import Reviews
+from cascade.serving.made_for import made_for
 from cascade.table import Bools, Floats, Ints, Log
 
 Row = Mapping[str, Any]
@@ -390,9 +391,13 @@ def _directory(
 ) -> PolicyDirectory:
     """Return the policy with its certificate; `logs` has the rows that chose it and those that certify."""
     promise, (chose, certify) = _promise(asked), logs
-    made = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
-    bare = PolicyDirectory(observed.log.nodes, policy, promise, {}, made)
-    truth = None if observed.facts is None else observed.facts.truth
+    requests = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
+    bare = PolicyDirectory(observed.log.nodes, policy, promise, {}, requests)
+    facts, truth, made = observed.facts, None, {}
+    if facts is not None:
+        bought = certify.only(range(certify.width) if policy.nodes is None else policy.nodes)
+        cascade = None if asked.config is None else made_for(asked.config)
+        truth, made = facts.truth, dict(certified_for(certify, bought, facts, cascade))
     certificate = Certificate(
         *(promise, tested.kappa, tested.n, float(tested.losses), sha256_of(certify), bare.policy_sha256),
         datetime.now(UTC).date().isoformat(),
@@ -401,31 +406,10 @@ def _directory(
         unit="group",
         reference=None if truth is None else truth.reference,
         comparator=observed.comparator,
-        made_for=_made_for(observed, certify, asked.config, policy),
+        made_for=made,
         assumptions=(*ASSUMPTIONS, *_HOW),
     )
     return bare.certified(certificate)
-
-
-def _made_for(observed: Observed, log: Log, config: CascadeConfig | None, policy: Policy) -> dict[str, Any]:
-    """Return what the certificate holds for: the configuration, and what the certifying rows have in each step."""
-    if config is None or observed.facts is None:
-        return {}
-    part, facts = log.only(range(log.width) if policy.nodes is None else policy.nodes), observed.facts
-    shown: list[dict[str, Any]] = []
-    for node in range(part.width):
-        counts = dict[str, Any]()
-        for many in (0, 1):
-            rows = part.bought[:, node] & (part.answers[:, node] == bool(many))
-            known = {
-                name: int(np.count_nonzero(~np.isnan(column[rows, node]))) for name, column in part.signals.items()
-            }
-            if rows.any():
-                signals = {name: count for name, count in sorted(known.items()) if count}
-                counts[str(many)] = {"of": int(np.count_nonzero(rows)), "signals": signals}
-        shown.append(counts)
-    kinds = seen([facts.kinds[name] for name in log.ids])
-    return {**made_for(config), "shown": shown, "requests": kinds, "echoes": dict(facts.echoes) or None}
 
 
 def _files(directory: PolicyDirectory) -> dict[str, bytes]:
