@@ -87,19 +87,20 @@ class Scope:
         """Return why the certificate does not cover a step, one sentence for each reason; empty where it does.
 
         >>> Scope().outside(Step(1, (), {}))
-        ('step 1 brought 0 answers, which no request of the log did',)
+        ('step 1 brought 0 answers, as no request of the log did',)
         """
         if failed := failures(step):
             return tuple(dict.fromkeys(failed))
-        many, rule = len(step.candidates), self._rule(step.number, len(step.candidates))
-        reasons = [*dict.fromkeys(self._renamed(step))]
+        rule, reasons = self._rule(step.number, len(step.candidates)), [*dict.fromkeys(self._renamed(step))]
         if rule is None:
-            reasons.append(f"step {step.number} brought {_answers(many)}, which no request of the log did")
+            reasons.append(
+                f"step {step.number} brought {len(step.candidates)} answers, which no request of the log did"
+            )
         else:
             lacking = sorted(rule.needed & self._lacking(step))
             reasons += [f"step {step.number} lacks the signal {name}, which all in the log had" for name in lacking]
         if not reasons and self.strict and self.odd(step):
-            return (f"step {step.number} {ODD}, which happens more often now than in the log",)
+            reasons.append(f"step {step.number} {ODD}, which happens more often now than in the log")
         return tuple(reasons)
 
     def odd(self, step: Step) -> bool:
@@ -162,13 +163,14 @@ class Scope:
         """
         if not self.shown:
             return 0, 0
-        odd, n = 0, sum(counts["of"] for counts in self.shown[0].values())
-        for step, at in enumerate(self.shown, 1):
-            for many, counts in at.items():
-                rule = self._rule(step, int(many))
-                lacking = [counts["of"] - counts["signals"][name] for name in (rule.common if rule else ())]
-                odd += counts["of"] if rule and rule.rare else sum(lacking)
-        return min(odd, n), n
+        n = sum(counts["of"] for counts in self.shown[0].values())
+        each = [(step, int(many), counts) for step, at in enumerate(self.shown, 1) for many, counts in at.items()]
+        return min(sum(self._odd_among(*place) for place in each), n), n
+
+    def _odd_among(self, step: int, many: int, counts: Mapping[str, Any]) -> int:
+        """Return at most how many requests with so many answers at a step were odd."""
+        rule, of = self._rule(step, many), counts["of"]
+        return 0 if rule is None else of if rule.rare else sum(of - counts["signals"][name] for name in rule.common)
 
 
 ODD = "lacks an answer or a signal"
@@ -181,10 +183,6 @@ def _is_known(step: Step, name: str) -> bool:
         return step.signals.get(name) is not None
     counts = [call.completion.usage.output_tokens for call in step.calls if call.completion is not None]
     return bool(counts) and None not in counts
-
-
-def _answers(many: int) -> str:
-    return "1 answer" if many == 1 else f"{many} answers"
 
 
 def usual(at: Shown) -> int:
@@ -256,6 +254,7 @@ DRAWN = (
 _NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
 """Settings at their defaults, which are left out."""
 _LIMIT = "a limit of the reply"
+_LONGEST_SHOWN = 60
 MOST_TEXTS = 50
 """A setting with more different texts than this varies with each request, such as stop words made from the request."""
 
@@ -332,21 +331,21 @@ def unlike(kind: Kind, seen: Seen | None) -> Iterator[str]:
     """
     if seen is None:
         return
-    if (other := _other_form(kind, seen)) is not None:
-        yield other
+    kinds, is_chat = {**seen["kinds"]}, kind.get(_FORM) == _CHAT
+    chats = kinds.pop(_FORM, {"of": 0})["of"]
+    if not form_unsaid(seen) and (not seen["kinds"] if is_chat else 0 < chats == seen["of"]):
+        form = "a chat request" if is_chat else "a question in cascade's own prompt"
+        yield f"the request is {form}, and no request of the log is"
         return
-    kinds = {name: range_ for name, range_ in seen["kinds"].items() if name != _FORM}
     for name, value in kind.items():
-        there = kinds.get(name)
-        if there is None:
-            if name != _FORM:
-                yield f"the request has {_said(name, value)}, and none of the log has"
-        elif isinstance(value, float):
-            low, high = there.get("least", value), value if name == _LIMIT else there.get("most", value)
-            if not low <= value <= high:
-                yield f"the request has {_said(name, value)}, and those of the log {_between(there)}"
-        elif (texts := there.get("texts", ())) is not None and value not in texts:
-            yield f"the request has {_said(name, value)}, and none of the log has"
+        there = kinds.get(name, {"texts": []})
+        least, most, texts = there.get("least", value), there.get("most", value), there.get("texts", ())
+        shown = f"{name} {format(value, 'g') if isinstance(value, float) else value[:_LONGEST_SHOWN]}".strip()
+        if name in kinds and isinstance(value, float):
+            if not least <= value <= (value if name == _LIMIT else most):
+                yield f"the request has {shown}, and those of the log {least:g} to {most:g}"
+        elif name != _FORM and texts is not None and value not in texts:
+            yield f"the request has {shown}, and none of the log has"
     missing = [name for name, there in kinds.items() if there["of"] == seen["of"] and name not in kind]
     yield from (f"the request lacks {name}, which all of the log have" for name in missing if name != _LIMIT)
 
@@ -354,47 +353,3 @@ def unlike(kind: Kind, seen: Seen | None) -> Iterator[str]:
 def form_unsaid(seen: Seen | None) -> bool:
     """Return whether a log does not say in which form the models saw some of its requests."""
     return seen is not None and _UNSAID in seen["kinds"].get(_FORM, {}).get("texts", ())
-
-
-def _other_form(kind: Kind, seen: Seen) -> str | None:
-    """Return a sentence if a log had only questions, and this is a chat request, or the other way round."""
-    chats = seen["kinds"].get(_FORM, {"of": 0})["of"]
-    if form_unsaid(seen):
-        return None
-    if kind.get(_FORM) == _CHAT and not seen["kinds"]:
-        return "the request is a chat request, and the log has questions in cascade's own prompt"
-    if kind.get(_FORM) != _CHAT and chats and chats == seen["of"]:
-        return "the question is asked in cascade's own prompt, and the log has chat requests"
-    return None
-
-
-def _between(there: Mapping[str, Any]) -> str:
-    least, most = there["least"], there["most"]
-    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
-
-
-_LONGEST_SHOWN = 60
-
-
-def _said(name: str, value: float | str) -> str:
-    return f"{name} {value if isinstance(value, str) else format(value, 'g'):.{_LONGEST_SHOWN}}".strip()
-
-
-def uncovered(log: Log, kinds: Mapping[str, Kind | None], seen_by: Mapping[str | None, Seen | None]) -> Bools:
-    """Return which requests of a log no certificate covers before any call: bool (n,).
-
-    Those are the requests of a segment without a certificate, and those of a kind that its log did not have.
-
-    Args:
-        log: the requests.
-        kinds: the kind of each request by its id.
-        seen_by: what the log of each certificate had, by the segment that it covers; None: it covers all segments.
-    """
-    import numpy as np
-
-    def outside(segment: str | None, kind: Kind | None) -> bool:
-        covered = segment if segment in seen_by else None
-        return covered not in seen_by or (kind is not None and any(unlike(kind, seen_by[covered])))
-
-    rows = zip(log.segments, log.ids, strict=True)
-    return np.array([outside(segment, kinds.get(name)) for segment, name in rows], dtype=np.bool_)

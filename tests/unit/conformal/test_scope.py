@@ -19,7 +19,6 @@ from cascade.conformal.scope import (
     kind_of,
     seen,
     shown,
-    uncovered,
     unlike,
 )
 from cascade.episodes.schema import COLUMNS
@@ -165,23 +164,3 @@ def test_a_logged_step_and_a_served_one_are_decided_alike() -> None:
         assert odd[row] == any(scope.odd(step) for step in steps)
     assert 0 < outside.sum() < fresh.n
     assert 0 < odd.sum() < fresh.n
-
-
-@pytest.mark.parametrize(
-    ("covers", "outside"),
-    [
-        ({None: None}, []),
-        ({None: {"of": 1, "kinds": {}}}, [2]),
-        ({"law": None}, [1, 2, 3]),
-        ({"law": None, None: {"of": 1, "kinds": {}}}, [2]),
-        ({"law": {"of": 1, "kinds": {"tools": {"of": 1, "texts": [""]}}}}, [0, 1, 2, 3]),
-    ],
-)
-def test_what_no_certificate_covers_before_a_call(covers: Any, outside: list[int]) -> None:
-    shape = (4, 1)
-    zero, unknown, ids = np.zeros(shape, dtype=np.int64), np.full(shape, np.nan), tuple("abcd")
-    there, segments = zero == 0, ("law", "art", "art", None)
-    log = Log("log", (Node("a", 0),), ids, ids, zero, unknown, zero, there, there[:, 0], unknown, segments=segments)
-    kinds = {"a": PLAIN, "b": PLAIN, "c": kind_of(chat()), "d": None}
-    found = np.flatnonzero(uncovered(log, kinds, covers)).tolist()
-    assert found == outside
