@@ -377,7 +377,8 @@ class Counts(NamedTuple):
         fit: settled rows of this era that may fit: those drawn for it, and those that a look has seen.
         certify: settled rows of this era that may still certify.
         conversations: their conversations, each with all of its turns.
-        audits, differing: audits that the e-process counted since the certificate in force, and those that differ.
+        audits, differing: audits of the latest certificate that the e-process counted, and those that differ.
+        unknown: its audits of which nobody can know whether they differ, as where the guide failed; never counted.
         requests: how many requests there were, by the rates of the draws, to the nearest whole number.
         first_s: when the first row was drawn; None without any.
         off_path_nano_usd: the known cost of calls made only for the rows.
@@ -392,6 +393,7 @@ class Counts(NamedTuple):
     conversations: int = 0
     audits: int = 0
     differing: int = 0
+    unknown: int = 0
     requests: float = 0.0
     first_s: float | None = None
     off_path_nano_usd: int = 0

@@ -329,7 +329,7 @@ class ModeStore:
 
     def counts(self, cascade: str, since_s: float = 0.0) -> Counts:
         """Return the counts of all rows, or of those drawn since a time."""
-        latest = "SELECT certificate FROM cascade_draws WHERE cascade = ? AND counted ORDER BY drawn_s DESC LIMIT 1"
+        latest = "SELECT certificate FROM cascade_draws WHERE cascade = ? AND source = 'audit' ORDER BY drawn_s DESC LIMIT 1"
         query = f"""SELECT SUM(CASE WHEN outcome = 'pending' THEN 1 ELSE 0 END),
         SUM(CASE WHEN outcome = 'complete' THEN 1 ELSE 0 END), SUM(CASE WHEN outcome = 'missing' THEN 1 ELSE 0 END),
         SUM(CASE WHEN {_FITS} THEN 1 ELSE 0 END),
@@ -337,17 +337,17 @@ class ModeStore:
         COUNT(DISTINCT CASE WHEN whole THEN conversation END),
         SUM(CASE WHEN counted AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(CASE WHEN counted AND lost AND certificate = ({latest}) THEN 1 ELSE 0 END),
+        SUM(CASE WHEN outcome <> 'pending' AND differs IS NULL AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(1 / rate), MIN(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
         FROM (SELECT *, conversation IN ({_WHOLE}) AS whole FROM cascade_draws) AS draws
         WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._transaction(reading=True) as run:
             held = run("SELECT document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
             era = 0 if held is None else CascadeState.loads(held[0], 0).era
-            found = run(query, era, cascade, cascade, cascade, era, cascade, since_s).fetchone()
+            found = run(query, era, *[cascade] * 4, era, cascade, since_s).fetchone()
         *numbers, requests, first, cost, priced = found
-        pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
         return Counts(
-            *(pending, complete, missing, fit, certify, conversations, audits, differing),
+            *(int(number or 0) for number in numbers),
             requests=round(requests or 0.0),
             first_s=first,
             off_path_nano_usd=int(cost or 0),

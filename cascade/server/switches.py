@@ -75,12 +75,13 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
         else {
             "audits": monitor.audits,
             "differing": monitor.misses,
+            "unknown": counts.unknown,
             "e_value": monitor.e_value,
             "alarm_at": 1 / monitor.level,
             "alarmed_after": monitor.alarmed_after,
         },
         "audits": audits,
-        "rows": {name: value for name, value in counts._asdict().items() if name not in {"audits", "differing"}},
+        "rows": {name: value for name, value in counts._asdict().items() if name not in {"audits", "differing", "unknown"}},
         "looks": [
             {"look": one.look, "at": one.at, "by": one.by, "verdict": one.verdict, **one.page}
             for one in store.looks(modes.cascade)

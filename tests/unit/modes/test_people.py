@@ -90,6 +90,7 @@ def test_an_audit_that_cannot_be_judged_is_skipped_without_delaying_others(store
     assert counted(store) == (0, 0, "enforce")  # the second one is pending
     assert store.expire(NAME, 2.5) == 1  # its process was killed
     assert counted(store) == (1, 0, "enforce")
+    assert store.counts(NAME).unknown == 2  # neither kept nor missed
 
 
 def test_feedback_settles_that_nothing_was_lost_and_never_a_loss() -> None:
