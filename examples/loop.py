@@ -155,7 +155,7 @@ def configuration(pair: Pair, folder: Path, address: str, promote: str) -> Path:
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "timeouts": {"per_call_s": TIMEOUT_S},
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"share": 1.0, "alpha": ALPHA, "audit": AUDIT, "promote": promote, "examples": pair.examples},
+        "modes": {"share": 1.0, "risk": ALPHA, "audit": AUDIT, "promote": promote, "examples": pair.examples},
     }
     path = folder / "cascade.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")

@@ -60,7 +60,7 @@ def configured(folder: Path) -> dict[str, Any]:
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "policy": str(folder / "policy"),
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"alpha": ALPHA, "delta": DELTA, "audit": AUDITED},
+        "modes": {"risk": ALPHA, "confidence": 1 - DELTA, "audit": AUDITED},
         "server": {"name": "shop-mail", "port": 0},
     }
 

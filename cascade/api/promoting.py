@@ -89,7 +89,8 @@ def promote(
 ) -> Promotion | PromotionPlan:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    Each look at certifying conversations spends a part of delta, whether it promotes or not; they never certify again.
+    Each look at certifying conversations spends a part of 1 − confidence, whether it promotes or not. They never
+    certify again.
 
     Args:
         config: the configuration that is served, with a section modes.
@@ -101,7 +102,7 @@ def promote(
     Returns:
         The outcome of the look, or the plan of the next one, which reads no certifying row: so the time of a look does
         not depend on them. The look is counted before a row is read, whatever it finds. One process looks at a time. If
-        a process ends during its look, another one resumes it, with the same rows and the same share of delta.
+        a process ends during its look, another one resumes it, with the same rows and the same level.
 
     Raises:
         UsageError: there are too few rows for any certificate, nothing was observed yet, or another process is looking.
@@ -140,16 +141,16 @@ class _Looking:
 
     @property
     def is_open(self) -> bool:
-        """Whether an unfinished look is open; its share of delta is already spent."""
+        """Whether an unfinished look is open; its level is already spent."""
         return any(one.verdict == "open" for one in self.store.looks(self.name))
 
     @cached_property
     def asked(self) -> Asked:
         """The request for a look."""
         modes = self.modes
-        reviews = None if modes.guarantee != BY_PEOPLE else reviews_of(self.settings)
+        reviews = None if modes.promise != BY_PEOPLE else reviews_of(self.settings)
         check_terms(reviews, modes.comparator)
-        return Asked(modes.alpha, modes.delta, modes.audit, modes.comparator, self.settings, modes.guarantee, reviews)
+        return Asked(modes, self.settings, reviews)
 
     @contextmanager
     def leased(self) -> Iterator[None]:
@@ -170,7 +171,7 @@ class _Looking:
         store.expire(name, _now_s() - LOST_S)
         opened = store.open_look(name, by, _now_s(), modes.delta, lambda *counts: too_few(asked, *counts))
         found = self._found(opened)
-        page = {**found.page, "delta_spent": store.state(name).spent}
+        page = {**found.page, "spent": store.state(name).spent}
         held, at = found.in_force, now_iso()
         files = {file: base64.b64encode(data).decode("ascii") for file, data in found.files.items()}
 
@@ -179,7 +180,7 @@ class _Looking:
                 return state
             level = look_level(modes.level, opened.look)
             turns = held.audits_each(modes.audit)
-            monitor = Monitor.start(alpha=held.alpha, delta=held.delta, level=level, turns=turns)
+            monitor = Monitor.start(alpha=held.risk, delta=held.level, level=level, turns=turns)
             return state.promoted(held, monitor, by, at)
 
         if not store.close_look(name, opened.look, page, files, put_in_force):
@@ -209,7 +210,7 @@ class _Looking:
         """Return the plan of the next look; where people judge, the fitting rows tell how many answers are unjudged."""
         state = self.store.state(self.name)
         unjudged = None
-        if self.modes.guarantee == BY_PEOPLE:
+        if self.modes.promise == BY_PEOPLE:
             settled = [one for one in self.store.draws(self.name) if one.era == state.era and one.outcome != "pending"]
             unjudged = self._rows([one for one in settled if one.role == "fit" or one.look is not None]).unjudged()
         return PromotionPlan(self.name, plan_of(state, self.store.counts(self.name), self.modes, unjudged))
@@ -236,15 +237,15 @@ def _said(found: Promotion) -> Iterator[str]:
             f"{missing} of their {page['requests']} requests have no outcome and count as losses."
         )
     yield (
-        f"delta: {page['delta']:g} over all looks; this one may spend {page['delta']:g}/({look}·{look + 1}) = "
-        f"{page['delta_of_this_look']:.3g}; spent by now {page['delta_spent']:.3g}."
+        f"level: this look may spend {page['level']:.3g} of the {1 - page['confidence']:.3g} of all looks; "
+        f"spent by now {page['spent']:.3g}."
     )
     if "losses" in page:
         about, lose = "differ from the guide", "differ"
-        if page["guarantee"] == BY_PEOPLE:
+        if page["promise"] == BY_PEOPLE:
             about, lose = "are answered wrongly where the guide is right", "lose, or differ and were not judged"
         yield (
-            f"certificate: at most {page['alpha']:.1%} of the requests {about} (comparator {page['comparator']}), if "
+            f"certificate: at most {page['risk']:.1%} of the requests {about} (comparator {page['comparator']}), if "
             f"after a cheaper model's answer the guide answers the rest of the conversation. {page['losses']} of "
             f"{page['requests']} {lose}, and about {page['losses_allowed']} may. Policy: {page['policy']}."
         )

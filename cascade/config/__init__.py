@@ -307,21 +307,17 @@ def ledger_url(budget: BudgetConfig) -> str | None:
 
 def _label_problems(config: CascadeConfig) -> Iterable[str]:
     """Yield the problems of settings for a promise that needs judgements by people."""
-    if config.modes is None:
-        return
-    from cascade.guarantees.base import get
-
-    if get(config.modes.guarantee).compares:
+    if config.modes is None or config.modes.promise == "agreement":
         return
     review = config.server.review
-    if review.ask != config.modes.guarantee:
-        yield "server.review.ask: modes.guarantee regret needs right or wrong for both answers: ask: regret"
+    if review.ask != config.modes.promise:
+        yield "server.review.ask: modes.promise regret needs right or wrong for both answers: ask: regret"
     if review.log is not None:
-        yield "server.review.log: modes.guarantee regret needs judgements of this server's requests; leave log out"
+        yield "server.review.log: modes.promise regret needs judgements of this server's requests; leave log out"
     if review.label_rate not in {None, 1.0}:
-        yield "server.review.label_rate: with modes.guarantee regret, modes.share and modes.audit draw; leave it out"
+        yield "server.review.label_rate: with modes.promise regret, modes.share and modes.audit draw; leave it out"
     if config.traces is not None and config.traces.content != "full":
-        yield "traces.content: modes.guarantee regret needs texts that people can judge: full"
+        yield "traces.content: modes.promise regret needs texts that people can judge: full"
 
 
 def modes_url(config: CascadeConfig) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import date
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -332,25 +333,30 @@ class ModesConfig(_Stored):
     """How `cascade serve` observes, certifies, enforces and monitors. Without this section the policy serves at once.
 
     While observing, `share` of the conversations is drawn, or less if `per_day` (USD) does not suffice; the share
-    `certify` of them certifies, the others fit. `guarantee`, `alpha` and `delta` are of the certificate,
-    `comparator` says when two answers are the same. For regret people judge the answers that differ, within
-    `label_days`. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of a false
-    alarm. `promote` says whether people promote, or the server does once there are enough conversations. `examples`
-    messages at the head of each request are the application's own.
+    `certify` of them certifies, the others fit. `promise`, `risk` and `confidence` are of the certificate,
+    the confidence over all looks; `comparator` says when two answers are the same. For regret people judge the answers
+    that differ, within `label_days`. While the policy serves, `audit` of the requests are run to the end; `level` is
+    the chance of a false alarm. `promote` says whether people promote, or the server does once there are enough
+    conversations. `examples` messages at the head of each request are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     per_day: _Positive | None = None
     certify: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    guarantee: Literal["agreement", "regret"] = "agreement"
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    delta: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    promise: Literal["agreement", "regret"] = "agreement"
+    risk: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
     label_days: _Positive = 7.0
     comparator: str | None = None
     audit: Annotated[float, Field(gt=0, le=1)] = 0.05
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05
     promote: Literal["manual", "automatic"] = "manual"
     examples: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def delta(self) -> float:
+        """The probability that all looks together may spend: 1 − confidence, as decimals."""
+        return float(1 - Fraction(repr(self.confidence)))
 
 
 class ProviderConfig(Section):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.config import CascadeConfig
+from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import needed_without_loss
 from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
@@ -49,26 +50,23 @@ _HOW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """The request for a look.
 
     Attributes:
-        alpha, delta: those of the certificate; delta over all looks.
-        audit: the share of requests that will be run to the end while the policy serves.
-        comparator: when two answers are the same; None for the default of the requests' form.
-        config: the cascade that will serve.
-        guarantee: the kind of promise.
+        modes: the settings of the promise.
+        config: the cascade that will serve; None in a simulation.
         reviews: people's judgements, if the promise needs them; None if there are none.
     """
 
-    alpha: float
-    delta: float
-    audit: float
-    comparator: str | None
-    config: CascadeConfig | None
-    guarantee: str = "agreement"
+    modes: ModesConfig
+    config: CascadeConfig | None = None
     reviews: Reviews | None = None
+
+    @property
+    def promise(self) -> Promise:
+        """What is promised, with the confidence of all looks together."""
+        return Promise(self.modes.promise, self.modes.risk, self.modes.confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ class Rows:
 
     def unjudged(self) -> float:
         """Return the share of the rows whose answers differ and that nobody has judged."""
-        labelled = labelled_by_reference(lambda: iter(self._rows), self._asked.comparator)
+        labelled = labelled_by_reference(lambda: iter(self._rows), self._asked.modes.comparator)
         settled = {draw.trace_id for draw in self._drawn if draw.lost is not None}
         verdicts = self._verdicts(labelled)
         waiting = {trace for (trace, _), lost in verdicts.items() if lost is None and trace not in settled}
@@ -157,8 +155,8 @@ class Rows:
         """Return all rows as a log. Raises UsageError if there are none."""
         if not self._rows:
             raise UsageError("no drawn request has an outcome.")
-        labelled, dropped = labelled_by_reference(lambda: iter(self._rows), self._asked.comparator), Dropped()
-        if self._asked.guarantee == BY_PEOPLE:
+        labelled, dropped = labelled_by_reference(lambda: iter(self._rows), self._asked.modes.comparator), Dropped()
+        if self._asked.modes.promise == BY_PEOPLE:
             verdicts = self._verdicts(labelled)
 
             def loses(row: Row) -> bool | None:
@@ -179,7 +177,7 @@ class Rows:
 
 def too_few(asked: Asked, look: int, level: float, fit_rows: int, conversations: int) -> str | None:
     """Return why a look cannot succeed, judged by the counts; None if it may succeed."""
-    needed = needed_without_loss(asked.alpha, level)
+    needed = needed_without_loss(asked.modes.risk, level)
     if conversations < needed:
         return (
             f"look {look} needs at least {needed} certifying conversations, none of them different from the guide's; "
@@ -230,22 +228,22 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int, lev
         return Found({**page, "why": "no certificate: no policy is cheaper than the guide"})
     if not certifies.log.priced.any():
         return Found({**page, "why": "no saving: no cost of a certifying row is known"})
-    proof = Proof.best(asked.alpha, level, certifies.turns.lengths.size, chooses.turns.lengths)
+    proof = Proof.best(asked.modes.risk, level, certifies.turns.lengths.size, chooses.turns.lengths)
     page |= {"losses_allowed": max(0, proof.allowed(certifies.turns.lengths))}
     lenient = _lenient(policy, chooses, certifies, proof, asked)
     if lenient is None:
         return Found({**page, "why": "no certificate: too many requests are lost at the strictest threshold"})
     kappa, _, replay = lenient
     page |= {"losses": int(np.count_nonzero(replay.lost))} | ({"threshold": kappa} if np.isfinite(kappa) else {})
-    page |= _saving(certifies, lenient, asked.audit)
+    page |= _saving(certifies, lenient, asked.modes.audit)
     if page["saving_usd"] <= 0:
         return Found({**page, "why": "no saving: with the cost of audits the policy is no cheaper than the guide"})
     tested = Tested(kappa, page["losses"], certifies.turns.lengths.size, level, look)
     directory = _directory(policy, observed, (chooses.log, certifies.log), asked, tested)
     (certificate,) = directory.certificates.values()
     held = InForce(
-        *(certificate.id, look, asked.alpha, level, tested.n, observed.comparator, rows.models, rows.builds),
-        asked.guarantee,
+        *(certificate.id, look, asked.modes.risk, level, tested.n, observed.comparator, rows.models, rows.builds),
+        asked.modes.promise,
         longest=int(max(*chooses.turns.lengths, *certifies.turns.lengths)),
     )
     return Found({**page, "certificate": certificate.id}, held, _files(directory))
@@ -280,28 +278,24 @@ def _chosen(part: Part, asked: Asked) -> Policy | None:
     if part.turns.lengths.size > 1:
         learns = divided(part.log, LEARNS, 0).learns
     best, most = None, 0.0
-    for member in menu(part.log, learns, _promise(asked), CHOOSES):
+    for member in menu(part.log, learns, asked.promise, CHOOSES):
         tries = part
         if member.rows is not None:
             rows = member.rows
             of = np.unique(groups[rows], return_inverse=True)[1]
             tries = Part(part.log.take(rows), part.uncached[rows], Turns(np.arange(rows.size), of))
         policy, lengths = member.make(), tries.turns.lengths
-        lenient = _lenient(policy, tries, tries, Proof.best(asked.alpha, CHOOSES, lengths.size, lengths), asked)
+        lenient = _lenient(policy, tries, tries, Proof.best(asked.modes.risk, CHOOSES, lengths.size, lengths), asked)
         if lenient is not None and tries.log.priced.any():
-            saving = _saving(tries, lenient, asked.audit)["saving_usd"]
+            saving = _saving(tries, lenient, asked.modes.audit)["saving_usd"]
             best, most = (policy, saving) if saving > most else (best, most)
     return best
 
 
 def _lenient(policy: Policy, others: Part, part: Part, proof: Proof, asked: Asked) -> Lenient | None:
     """Return the most lenient threshold of other conversations that passes on a part."""
-    served = Served.of(policy, part.log, _promise(asked))
+    served = Served.of(policy, part.log, asked.promise)
     return most_lenient(proof, part.turns, grid(policy.walks(others.log).reach), served.at)
-
-
-def _promise(asked: Asked) -> Promise:
-    return Promise(asked.guarantee, asked.alpha, round(1 - asked.delta, 12))
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +343,10 @@ def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
 def _asked_for(asked: Asked, look: int, level: float) -> dict[str, Any]:
     return {
         "look": look,
-        "guarantee": asked.guarantee,
-        "alpha": asked.alpha,
-        "delta": asked.delta,
-        "delta_of_this_look": level,
+        "promise": asked.modes.promise,
+        "risk": asked.modes.risk,
+        "confidence": asked.modes.confidence,
+        "level": level,
     }
 
 
@@ -390,7 +384,7 @@ def _directory(
     policy: Policy, observed: Observed, logs: tuple[Log, Log], asked: Asked, tested: Tested
 ) -> PolicyDirectory:
     """Return the policy with its certificate; `logs` has the rows that chose it and those that certify."""
-    promise, (chose, certify) = _promise(asked), logs
+    promise, (chose, certify) = asked.promise, logs
     requests = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
     bare = PolicyDirectory(observed.log.nodes, policy, promise, {}, requests)
     facts, truth, made = observed.facts, None, {}

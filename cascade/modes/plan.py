@@ -67,9 +67,9 @@ def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: f
         unjudged: the share of the rows whose answers differ and that nobody has judged, where people judge; None if
             it is unknown.
     """
-    needed = conversations_for(modes.alpha, state.next_level(modes.delta))
+    needed = conversations_for(modes.risk, state.next_level(modes.delta))
     if unjudged is None:
-        unjudged = float(modes.guarantee == BY_PEOPLE)
+        unjudged = float(modes.promise == BY_PEOPLE)
     rate = modes.share if state.rate is None or modes.per_day is None else state.rate
     certify = rate * modes.certify * (counts.conversations / counts.certify if counts.certify else 1.0)
     waits = [(needed - counts.conversations, certify), (LEAST_FIT - counts.fit, rate * (1 - modes.certify))]
@@ -80,7 +80,7 @@ def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: f
         counts.fit,
         max(math.ceil(max(0, missing) / share) for missing, share in waits) if rate else None,
         math.ceil(unjudged * needed),
-        math.floor(modes.alpha * needed / 2),
+        math.floor(modes.risk * needed / 2),
     )
 
 

@@ -85,25 +85,25 @@ class InForce:
     Attributes:
         certificate: its id.
         look: the look that issued it.
-        alpha: the share of requests that may differ from the guide.
-        delta: the error probability that this certificate spends.
+        risk: the share of requests that may break the promise.
+        level: the probability, of that of all looks, at which it was tested.
         n: conversations that certified it.
         comparator: by which answers are the same.
         models: by model the names in its replies; another name voids the certificate.
         builds: by model the fingerprints in its replies; another one voids it too.
-        guarantee: the kind of promise, "agreement" or "regret".
+        promise: its kind, "agreement" or "regret".
         longest: the number of turns of the longest conversation that was observed.
     """
 
     certificate: str
     look: int
-    alpha: float
-    delta: float
+    risk: float
+    level: float
     n: int
     comparator: str
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    guarantee: str = "agreement"
+    promise: str = "agreement"
     longest: int = 1
 
     def audits_each(self, rate: float) -> int:
@@ -114,11 +114,11 @@ class InForce:
     @property
     def by_people(self) -> bool:
         """Whether people's later judgements decide what counts against it."""
-        return self.guarantee == BY_PEOPLE
+        return self.promise == BY_PEOPLE
 
     @property
     def broken(self) -> str:
-        """The event whose share is at most `alpha`, in words."""
+        """The event whose share is at most `risk`, in words."""
         if self.by_people:
             return "answered wrongly where the guide is right, or differently with nobody to judge it,"
         return "served otherwise than the guide would"
@@ -201,12 +201,12 @@ class CascadeState:
         after = self.monitor.update(missed, before)
         if not after.alarmed:
             return replace(self, monitor=after)
-        alpha = self.in_force.alpha
+        risk = self.in_force.risk
         said = (
             f"audits found {after.misses} of {after.audits} requests {self.in_force.broken.rstrip(',')}, and at most "
-            f"{alpha:.0%} were promised"
+            f"{risk:.0%} were promised"
         )
-        if after.misses <= alpha * after.audits:  # the traffic changed after many audits without fault
+        if after.misses <= risk * after.audits:  # the traffic changed after many audits without fault
             said += (
                 f": the share of all audits is within that, but so many of the latest differ that the evidence is "
                 f"{after.e_value:.3g}"

@@ -329,7 +329,9 @@ class ModeStore:
 
     def counts(self, cascade: str, since_s: float = 0.0) -> Counts:
         """Return the counts of all rows, or of those drawn since a time."""
-        latest = "SELECT certificate FROM cascade_draws WHERE cascade = ? AND source = 'audit' ORDER BY drawn_s DESC LIMIT 1"
+        latest = (
+            "SELECT certificate FROM cascade_draws WHERE cascade = ? AND source = 'audit' ORDER BY drawn_s DESC LIMIT 1"
+        )
         query = f"""SELECT SUM(CASE WHEN outcome = 'pending' THEN 1 ELSE 0 END),
         SUM(CASE WHEN outcome = 'complete' THEN 1 ELSE 0 END), SUM(CASE WHEN outcome = 'missing' THEN 1 ELSE 0 END),
         SUM(CASE WHEN {_FITS} THEN 1 ELSE 0 END),

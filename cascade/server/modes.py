@@ -345,7 +345,7 @@ class Modes:
 
         It counts if the request was drawn and the feedback shows that nothing was lost.
         """
-        if self.settings.guarantee != BY_PEOPLE:
+        if self.settings.promise != BY_PEOPLE:
             return "the promise is that answers equal the guide's, which needs no feedback"
         lost = harmless(right, better, by_guide=served_by == self._catalog.guide)
         if lost is None:

@@ -49,6 +49,9 @@ def cascade_routes(modes: Modes) -> list[Route]:
     return [Route("/v1/cascades", listed), *switches]
 
 
+_AUDITS = {"audits", "differing", "unknown"}
+
+
 async def shown(modes: Modes) -> dict[str, Any]:
     """Return the state of the cascade as plain JSON values."""
     state = await modes.refreshed()
@@ -69,7 +72,7 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
         "alarm": state.alarm,
         "certificate": None
         if held is None
-        else {"id": held.certificate, "look": held.look, "alpha": held.alpha, "delta": held.delta, "n": held.n},
+        else {"id": held.certificate, "look": held.look, "risk": held.risk, "level": held.level, "n": held.n},
         "monitor": None
         if monitor is None
         else {
@@ -81,16 +84,18 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
             "alarmed_after": monitor.alarmed_after,
         },
         "audits": audits,
-        "rows": {name: value for name, value in counts._asdict().items() if name not in {"audits", "differing", "unknown"}},
+        "rows": {
+            name: value for name, value in counts._asdict().items() if name not in {"audits", "differing", "unknown"}
+        },
         "looks": [
             {"look": one.look, "at": one.at, "by": one.by, "verdict": one.verdict, **one.page}
             for one in store.looks(modes.cascade)
         ],
         "promote": settings.promote,
         "plan": plan_of(state, counts, settings).to_dict(),
-        "alpha": settings.alpha,
-        "delta": settings.delta,
-        "delta_spent": state.spent,
+        "risk": settings.risk,
+        "confidence": settings.confidence,
+        "spent": state.spent,
         "changes": [one._asdict() for one in state.changes],
     }
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Promise
@@ -94,7 +95,9 @@ def promoted(observed: Log, certifying: Callable[[str], bool], folder: Path) -> 
         for turn, (name, group) in enumerate(zip(observed.ids, observed.groups, strict=True))
         if certifying(group)
     ]
-    found = look_at(_Observed(observed), draws, Asked(ALPHA, DELTA, 0.0, None, None), 1, look_level(DELTA, 1))
+    found = look_at(
+        _Observed(observed), draws, Asked(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9)), 1, look_level(DELTA, 1)
+    )
     if not found.promoted:
         return None
     folder.mkdir()

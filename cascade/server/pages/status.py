@@ -198,15 +198,15 @@ def _in_force(config: CascadeConfig, standing: Standing, guide: str) -> list[Pro
     problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
     promise = Promise(
         f"Look {held.look}",
-        f"At most {percent(held.alpha)} of the requests that the policy may answer are {_broken(held, guide)}. "
-        f"All certificates ever issued hold together with probability at least {percent(modes.delta, rest=True)}.",
+        f"At most {percent(held.risk)} of the requests that the policy may answer are {_broken(held, guide)}. "
+        f"All certificates ever issued hold together with probability at least {percent(modes.confidence)}.",
         held.certificate,
         held.n,
         None,
         tuple(problems),
         monitor.audits,
         monitor.misses,
-        held.alpha,
+        held.risk,
         monitor.e_value,
         1 / monitor.level,
     )

@@ -16,7 +16,7 @@ from cascade.modes.store import ModeStore
 from cascade.review.reviews import Reviews, Terms
 
 NAME, DAY_S = "support", 86_400.0
-HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", guarantee="regret")
+HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", promise="regret")
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -120,5 +120,5 @@ def test_a_configuration_for_regret_says_all_that_is_missing() -> None:
     from unit.server.served import CONFIG
 
     with pytest.raises(ConfigError) as caught:
-        load({**CONFIG, "traces": {"content": "hash"}, "modes": {"guarantee": "regret"}})
+        load({**CONFIG, "traces": {"content": "hash"}, "modes": {"promise": "regret"}})
     assert [one.partition(":")[0] for one in caught.value.problems] == ["server.review.ask", "traces.content"]

@@ -35,7 +35,7 @@ def test_a_look_is_ready_with_enough_conversations_rows_and_judgements() -> None
     assert plan_of(STATE, enough, MODES).is_ready
     assert not plan_of(STATE, enough._replace(fit=49), MODES).is_ready
     assert not plan_of(STATE, enough._replace(conversations=115), MODES).is_ready
-    people = MODES.model_copy(update={"guarantee": "regret"})
+    people = MODES.model_copy(update={"promise": "regret"})
     assert (plan_of(STATE, enough, people).labels, plan_of(STATE, enough, people).is_ready) == (116, False)
     assert (plan_of(STATE, enough, people, 0.1).labels, plan_of(STATE, enough, people, 0.1).is_ready) == (12, False)
     assert (plan_of(STATE, enough, people, 0.0).labels, plan_of(STATE, enough, people, 0.0).is_ready) == (0, True)

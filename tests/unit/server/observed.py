@@ -66,7 +66,7 @@ class Held(Answers):
 
 
 def settings(folder: Path, **modes: Any) -> dict[str, Any]:
-    told = {"share": 1.0, "alpha": 0.1, "delta": 0.1, "audit": 1.0, **modes}
+    told = {"share": 1.0, "risk": 0.1, "confidence": 0.9, "audit": 1.0, **modes}
     return {"traces": {"store": f"sqlite:///{folder}/traces.db"}, "modes": told}
 
 

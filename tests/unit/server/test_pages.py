@@ -233,7 +233,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: P
         row = Draw(f"t{place}", "cascade", f"c{place}", "1", "certify", "audit", 0.1, float(place), certificate="c1")
         store.draw(row)
         store.settle_audit(row, differs=place == 1)
-    async with filled(tmp_path, modes={"delta": 0.1}) as client:
+    async with filled(tmp_path, modes={"confidence": 0.9}) as client:
         page = Tags((await client.get("/ui")).text)
     evidence = start.update(False).update(True).update(False).e_value
     assert page.odd == []
@@ -241,7 +241,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: P
     assert "\\u001b" in page.text
     assert "1 of 3 audits differed" in page.text
     assert f"Evidence against it: {evidence:.2g}; an alarm needs 20." in page.text
-    assert "0.05 of δ = 0.1 spent" in page.text
+    assert "0.05 of 0.1 (1 − confidence) spent" in page.text
     observed = store.counts("cascade")
     assert (observed.audits, observed.differing) == (3, 1)
     store.close()

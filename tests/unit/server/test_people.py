@@ -38,7 +38,7 @@ def differs(asked: bytes) -> bool:
 
 
 def regret(folder: Path) -> CascadeConfig:
-    return load({**CONFIG, **settings(folder, audit=0.1, guarantee="regret"), **REVIEW})
+    return load({**CONFIG, **settings(folder, audit=0.1, promise="regret"), **REVIEW})
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_judgements_that_find_no_loss_promote(observing: Path) -> None:
     assert plan.is_ready
     assert plan.labels == 0
     found = promote(config)
-    assert (found.promoted, found.page["guarantee"], found.page["losses"]) == (True, "regret", 0)
+    assert (found.promoted, found.page["promise"], found.page["losses"]) == (True, "regret", 0)
     assert "answered wrongly where the guide is right" in str(found)
     held = state_of(observing).in_force
     assert held is not None
@@ -88,7 +88,7 @@ def test_without_judgements_or_with_losses_nothing_is_promoted(observing: Path) 
 
 
 async def test_feedback_on_drawn_requests_promotes_and_is_watched(observing: Path) -> None:
-    provider, others = Worse(), {**settings(observing, guarantee="regret"), **REVIEW}
+    provider, others = Worse(), {**settings(observing, promise="regret"), **REVIEW}
     store = store_of(observing)
     drawn = [one.trace_id for one in store.draws("cascade")]
     async with serving(observing, provider, **others) as client:

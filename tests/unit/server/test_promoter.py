@@ -156,7 +156,7 @@ def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing: Path, mon
     monkeypatch.setattr(promoting, "_now_s", lambda: later)
     found = promote(config_of(observing), if_ready=True)  # a plan alone would say that no conversation is left
     assert isinstance(found, Promotion)
-    assert (found.promoted, found.page["look"], found.page["delta_spent"]) == (True, 1, 0.05)
+    assert (found.promoted, found.page["look"], found.page["spent"]) == (True, 1, 0.05)
     assert (state_of(observing).looks, state_of(observing).mode) == (1, "enforce")
 
 
