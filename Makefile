@@ -27,25 +27,12 @@ long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of m
 bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/traces.py
-	$(BIN)/python benchmarks/frontier.py
-	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/needed_questions.py
-	$(BIN)/python benchmarks/certificates.py
-	$(BIN)/python benchmarks/served.py --quick
 	$(BIN)/python benchmarks/drift.py --quick
 	$(BIN)/python benchmarks/validity.py --quick
 	$(BIN)/python benchmarks/parquet.py
 	$(BIN)/python benchmarks/demo_figure.py --splits 3 --out $(VENV)/demo-ladder.svg
-	$(BIN)/python benchmarks/ladder_threshold.py
 	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000
-	$(BIN)/python benchmarks/fit_logs.py --only demo --quick
-	$(BIN)/python benchmarks/fit_speed.py --quick
-	$(BIN)/python benchmarks/decision_speed.py
-	$(BIN)/python benchmarks/ccpo.py --quick
-	$(BIN)/python benchmarks/ccpo_levels.py --seeds 2 --steps 300
-	$(BIN)/python benchmarks/ccpo_literal.py --quick
-	$(BIN)/python benchmarks/levels.py
-	$(BIN)/python benchmarks/network_arithmetic.py
 	$(BIN)/python benchmarks/paper.py --quick
 
 docs: $(VENV)/docs.done  ## the user documentation and the reference of the Python API as a site, in site/

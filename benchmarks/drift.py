@@ -1,12 +1,10 @@
-"""A monitor on audited misses: how often it alarms without drift, how soon with it, and what its fallback keeps.
+"""A monitor on audited misses: how often it alarms without drift, and how soon with it.
 
-    python benchmarks/drift.py                            about ten minutes of one core
+    python benchmarks/drift.py                            some minutes of one core
     python benchmarks/drift.py --quick                    a tenth of the streams
-    python benchmarks/drift.py --only served
 
 Streams without drift are calibrated anew, each with questions of its own, and end after 1,000 audits. A drift is a jump
-of the miss rate from 10 % to 25 %. "Served" runs whole cascades: three models in turn, of which the first becomes
-worse without becoming less sure of itself; every fifth question is audited.
+of the miss rate from 10 % to 25 %.
 """
 
 from __future__ import annotations
@@ -18,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays, levels, rollout
-from cascade.conformal.audits import AuditPlan
+from cascade.conformal.certify import most_units
 from cascade.conformal.monitor import UNLUCKY, Monitor
-from cascade.conformal.split import calibrate, covered_at, critical_kappa
+from cascade.conformal.path import UNITS
+from cascade.conformal.promise import Promise
+from cascade.table import Bools, Floats
 
 ALPHA, DELTA, LEVEL = 0.1, 0.1, 0.05
 BEFORE, AFTER = 0.10, 0.25
@@ -29,6 +28,11 @@ AUDITS = 1000
 LONGEST = 3000
 """Audits after a jump, of which a stream without an alarm counts as "not found"."""
 _Draw = Callable[[np.random.Generator, int], Floats]
+
+
+def misses_allowed(n: int, delta: float | None) -> int:
+    """Return the most misses of n questions at which a threshold is certified."""
+    return most_units(n, Promise("coverage", ALPHA, None if delta is None else 1 - delta), delta) // UNITS
 
 
 # --- without drift ---
@@ -71,9 +75,9 @@ def false_alarms(world: Steady, streams: int, audits: int = AUDITS) -> int:
     chance, alarms = np.random.default_rng(1), 0
     for _ in range(streams):
         values = world.draw(chance, world.n + audits)
-        made = calibrate(values[: world.n], ALPHA, delta=world.delta)
-        start = Monitor.start(alpha=ALPHA, n=made.n, k=made.k, delta=world.delta, level=LEVEL)
-        alarms += fed(start, ~covered_at(values[world.n :], made.kappa)).alarmed
+        most = misses_allowed(world.n, world.delta)
+        start = Monitor.start(alpha=ALPHA, n=world.n, k=most + 1, delta=world.delta, level=LEVEL)
+        alarms += fed(start, values[world.n :] < np.sort(values[: world.n])[most]).alarmed
     return alarms
 
 
@@ -107,8 +111,7 @@ class Delay(NamedTuple):
 def watched(null: str, n: int) -> Monitor:
     """Return the monitor of a certificate of this kind on n questions."""
     delta = DELTA if null == "delta" else None
-    k = calibrate(np.arange(n), ALPHA, delta=delta).k
-    return Monitor.start(alpha=ALPHA, n=n, k=k, delta=delta, level=LEVEL)
+    return Monitor.start(alpha=ALPHA, n=n, k=misses_allowed(n, delta) + 1, delta=delta, level=LEVEL)
 
 
 def delay(start: Monitor, quiet: int, streams: int) -> Delay:
@@ -140,120 +143,6 @@ def shown(audits: int | None) -> str:
     return f"> {LONGEST:,}" if audits is None else f"{audits:,}"
 
 
-# --- whole cascades ---
-
-COSTS_NANO_USD = (20_000, 100_000, 1_000_000)
-QUIET, LOUD, WINDOW, CALIBRATED, AUDITED = 2500, 5000, 250, 200, 0.2
-_STRENGTHS = (1.0, 2.2, 3.6)  # log-odds of a right answer to an easy question, less 4 for the hardest
-
-
-def questions(chance: np.random.Generator, n: int, broken: float) -> tuple[StepArrays, ScoreArrays]:
-    """Return n questions to three models in turn, and the doubts that say whether to go on.
-
-    Args:
-        chance: the source of randomness.
-        n: how many.
-        broken: the share of questions that the first model now gets wrong with the sureness of a right answer.
-    """
-    hard = 4 * chance.random((n, 1)) - np.array(_STRENGTHS)
-    right = chance.random((n, 3)) < 1 / (1 + np.exp(hard))
-    struck = chance.random(n) < broken
-    seems = right.copy()
-    right[struck, 0], seems[struck, 0] = False, True
-    doubt = np.where(seems, chance.beta(2, 5, (n, 3)), chance.beta(5, 2, (n, 3)))
-    steps = StepArrays(
-        answer=np.where(right, 0, np.array([1, 2, 2]))[:, :, None],
-        correct=right[:, :, None],
-        cost=np.tile(np.array(COSTS_NANO_USD), (n, 1)),
-        steps=np.full(n, 3),
-        complete=np.ones(n, dtype=np.bool_),
-    )
-    return steps, ScoreArrays(np.full((n, 3, 1), np.inf), doubt)
-
-
-def broken_share() -> float:
-    """Return the share of broken questions that makes 25 % of 10 % misses, by a population of 400,000."""
-    rates: list[float] = []
-    kappa = 0.0
-    for broken in (0.0, 1.0):
-        steps, scores = questions(np.random.default_rng(4), 400_000, broken)
-        critical = critical_kappa(steps, levels(steps, scores))
-        if not rates:
-            kappa = float(np.quantile(critical, ALPHA))
-        rates.append(float(np.mean(~covered_at(critical, kappa))))
-    return (AFTER - rates[0]) / (rates[1] - rates[0])
-
-
-class Served(NamedTuple):
-    """What the questions of one stream got: covered or not, and at which cost, each bool or int64 (questions,)."""
-
-    covered: Bools
-    cost: Ints
-
-
-POLICIES = ("as calibrated", "monitor, then everything", "monitor, then guide")
-
-
-def stream(seed: int, broken: float, delta: float | None = None) -> tuple[dict[str, Served], int | None]:
-    """Serve one stream in each way; return also the number of audits from the jump to the alarm.
-
-    The alarm is None where there is none; a false one, before the jump, has a number below 0.
-    """
-    chance, total = np.random.default_rng([5, seed]), QUIET + LOUD
-    calibration = questions(chance, CALIBRATED, 0.0)
-    kappa = calibrate(critical_kappa(calibration[0], levels(*calibration)), ALPHA, delta=delta)
-    parts = questions(chance, QUIET, 0.0), questions(chance, LOUD, broken)
-    names = ("answer", "correct", "cost", "steps", "complete")
-    answer, correct, cost, many, complete = (
-        np.concatenate([getattr(part[0], name) for part in parts]) for name in names
-    )
-    steps = StepArrays(answer, correct, cost, many, complete)
-    scores = ScoreArrays(*(np.concatenate(two) for two in zip(parts[0][1], parts[1][1], strict=True)))
-    found = levels(steps, scores)
-    critical, plan = critical_kappa(steps, found), AuditPlan(AUDITED, seed=seed)
-    audited = np.array([number for number in range(total) if plan.draw(number)])
-    start = Monitor.start(alpha=ALPHA, n=kappa.n, k=kappa.k, delta=delta, level=LEVEL)
-    monitor = fed(start, ~covered_at(critical[audited], kappa.kappa))
-    alarm = total if monitor.alarmed_after is None else int(audited[monitor.alarmed_after - 1]) + 1
-    late = np.arange(total) >= alarm
-
-    def at(threshold: float | Floats) -> Served:
-        result = rollout(steps, found, threshold)
-        return Served(result.covered, result.cost)
-
-    plain, all_kept = at(kappa.kappa), at(-np.inf)
-    guide = steps.correct[:, 2, 0] | ~steps.solvable
-    ways = (
-        plain,
-        Served(np.where(late, all_kept.covered, plain.covered), np.where(late, all_kept.cost, plain.cost)),
-        Served(np.where(late, guide, plain.covered), np.where(late, COSTS_NANO_USD[2], plain.cost)),
-    )
-    since = None if monitor.alarmed_after is None else monitor.alarmed_after - int(np.searchsorted(audited, QUIET))
-    return dict(zip(POLICIES, ways, strict=True)), since
-
-
-class Course(NamedTuple):
-    """Means over streams: coverage and cost in each window of questions, float64 (windows,) each; alarms by stream."""
-
-    coverage: dict[str, Floats]
-    cost_usd: dict[str, Floats]
-    alarms: list[int | None]
-
-
-def course(streams: int) -> Course:
-    """Serve so many streams and average them."""
-    broken, runs = broken_share(), []
-    covered = {name: np.zeros((QUIET + LOUD) // WINDOW) for name in POLICIES}
-    cost = {name: np.zeros((QUIET + LOUD) // WINDOW) for name in POLICIES}
-    for seed in range(streams):
-        ways, alarm = stream(seed, broken)
-        runs.append(alarm)
-        for name, served in ways.items():
-            covered[name] += served.covered.reshape(-1, WINDOW).mean(axis=1) / streams
-            cost[name] += served.cost.reshape(-1, WINDOW).mean(axis=1) / streams * 1e-9
-    return Course(covered, cost, runs)
-
-
 # --- tables ---
 
 
@@ -278,38 +167,17 @@ def delay_lines(streams: int) -> Iterator[str]:
         yield f"| {null} | {size} | {quiet:,} | {shown(row.median)} | {shown(row.late)} | {row.early} of {streams} |"
 
 
-def course_lines(found: Course) -> Iterator[str]:
-    """Yield the table of whole cascades."""
-    jump = QUIET // WINDOW
-    yield "| served | coverage before | 1,000 questions after the jump | last 2,500 | USD for 1,000, before | last |"
-    yield "|---|---|---|---|---|---|"
-    for name in POLICIES:
-        coverage, cost = found.coverage[name], found.cost_usd[name] * 1000
-        means = [part.mean() for part in (coverage[:jump], coverage[jump : jump + 4], coverage[-10:])]
-        spent = [part.mean() for part in (cost[:jump], cost[-10:])]
-        yield "| " + " | ".join([name, *(f"{x:.3f}" for x in means), *(f"{x:.3f}" for x in spent)]) + " |"
-    early = sum(one is not None and one <= 0 for one in found.alarms)
-    late = [LONGEST + 1 if one is None else one for one in found.alarms if one is None or one > 0]
-    yield ""
-    yield (
-        f"{len(found.alarms)} streams: {early} alarms before the jump; after it the median comes within "
-        f"{_of(late, 0.5)} audits, 95 % within {_of(late, 0.95)}, none in {sum(one is None for one in found.alarms)}."
-    )
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the streams")
-    parser.add_argument("--only", choices=("false-alarms", "delays", "served"), help="one of the tables")
+    parser.add_argument("--only", choices=("false-alarms", "delays"), help="one of the tables")
     given = parser.parse_args()
     part = 10 if given.quick else 1
     if given.only in {None, "false-alarms"}:
         print("\n".join(alarm_lines(2000 // part)), flush=True)
     if given.only in {None, "delays"}:
         print("\n".join(delay_lines(400 // part)), flush=True)
-    if given.only in {None, "served"}:
-        print("\n".join(course_lines(course(200 // part))))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
 BY_HAND = 0.16
-"""Nats per token of the base's reply, set on the log of short questions (`benchmarks/ladder_threshold.py`)."""
+"""Nats per token of the base's reply, set on the log of short questions."""
 JUDGING = 0.5
 """The guide's uncertainty in nats from which rounds of base and guide go on."""
 

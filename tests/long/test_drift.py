@@ -1,9 +1,8 @@
-"""Drift: a monitor alarms no more often without it than its level allows, finds it soon, and its fallback covers."""
+"""Drift: a monitor alarms no more often without it than its level allows, and finds it soon."""
 
 from __future__ import annotations
 
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import drift  # noqa: E402
-from drift import LEVEL, STEADY, Course, Steady  # noqa: E402
+from drift import LEVEL, STEADY, Steady  # noqa: E402
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -41,28 +40,3 @@ def test_a_jump_from_10_to_25_percent_is_found_within_so_many_audits(null, n, me
     assert found.late is not None
     assert found.median <= median
     assert found.late <= late
-
-
-@cache
-def course() -> Course:
-    """Serve the streams once for all tests."""
-    return drift.course(100)
-
-
-@pytest.mark.xdist_group("course")
-@pytest.mark.parametrize("name", drift.POLICIES)
-def test_before_the_jump_all_ways_of_serving_keep_the_promise(name) -> None:
-    before = course().coverage[name][: drift.QUIET // drift.WINDOW].mean()
-    assert abs(before - 0.9) < 0.01  # 1 − k/(n + 1) = 0.9005; 3 sd of 100 calibrations are 0.006
-
-
-@pytest.mark.xdist_group("course")
-def test_the_threshold_as_calibrated_falls_to_what_the_drift_leaves() -> None:
-    assert abs(course().coverage["as calibrated"][-10:].mean() - 0.75) < 0.015
-
-
-@pytest.mark.xdist_group("course")
-def test_after_the_alarm_the_fallback_keeps_the_promise() -> None:
-    after = course().coverage
-    assert after["monitor, then everything"][-10:].mean() > 0.995  # 1 wherever it has alarmed
-    assert sum(one is None for one in course().alarms) == 0

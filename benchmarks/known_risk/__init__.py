@@ -1,1 +1,0 @@
-"""Guarantees measured on populations of which every risk is known: the parts of `validity.py`."""
