@@ -20,8 +20,8 @@ from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion, read_questions
 from cascade.episodes.schema import GUIDE_ONLY, Dropped
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import CascadeError, ProviderError, UsageError
+from cascade.house.rows import reads_of
 from cascade.matching import get_matcher
 from cascade.money import usd
 from cascade.text import counted
@@ -185,8 +185,8 @@ def _line(said: str) -> Text:
 
 def _steps(output: Path) -> Iterator[RenderableType]:
     try:
-        tables = tables_from_rows(read_rows(output))
+        reads = reads_of(read_rows(output))
     except UsageError:  # the log is written all the same
         yield "The log does not say which answers are right, for any question."
         return
-    yield from map(rounds_table, tables)
+    yield from map(rounds_table, reads)

@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import Files, LogAsked, LogGiven, Models, ReviewOptions, Where, read_judged, tables_for
+from cascade.api.logs import Files, LogAsked, LogGiven, Models, ReviewOptions, Where
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import PolicyAsked, given_policy
 from cascade.api.tables import evaluation_notes, evaluation_table
+from cascade.api.tables_of_logs import read_judged, tables_for
 from cascade.evaluation import evaluate as evaluating
 from cascade.evaluation.evaluate import Evaluation
 

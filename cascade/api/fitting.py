@@ -21,33 +21,31 @@ from cascade.api.logs import (
     Problems,
     ReviewOptions,
     read_reviewed,
+    reads_for,
     refuse_other_prices,
-    tables_for,
-    tell_pooled,
-    tell_questions,
 )
+from cascade.api.notices import reference_of, tell_pooled, tell_requests
 from cascade.api.output import Result, Tell, shown, warn
-from cascade.calibration.fingerprint import describe_uncovered, holds_for, refuse_other_cascade
-from cascade.calibration.samples import joined
-from cascade.calibration.scores import taken
+from cascade.conformal.fingerprint import MadeFor, certified_for, of_log
 from cascade.conformal.promise import Promise
+from cascade.conformal.scope import unlike
 from cascade.episodes.files import is_url
-from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.logs import LADDER, OFFERS, SHIPPED, Log
 from cascade.files import writable
-from cascade.guarantees.base import is_known
 from cascade.house.attempts import place_of
-from cascade.house.bridge import log_of
-from cascade.house.bridge_serving import before, problems
+from cascade.house.bridge_serving import problems
 from cascade.house.certificate import Certificate
 from cascade.house.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.house.fit import Fit, FitSettings
 from cascade.house.fit import fit as fitted
 from cascade.house.live import Live
+from cascade.house.opening import LADDER, OFFERS, SHIPPED
 from cascade.house.proof import unseen, written
+from cascade.house.reading import Reading
 from cascade.house.report import of_fit
-from cascade.policies.artifact import PolicyArtifact
+from cascade.house.rows import Read, joined
+from cascade.money import exact_dollars
+from cascade.text import counted
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -145,17 +143,17 @@ def fit(
 
 
 def _fitted(
-    asked: LogAsked, opened: Log, promise: Promise, settings: FitSettings, earlier: PolicyDirectory | None,
+    asked: LogAsked, opened: Reading, promise: Promise, settings: FitSettings, earlier: PolicyDirectory | None,
     config: CascadeConfig | None, tell: Tell, output: str | PathLike[str] | None,
 ) -> FitResult:  # fmt: skip
-    tables = tables_for(opened, promise.kind) if is_known(promise.kind) else opened.tables
-    tell_pooled(tables, tell)
-    tell_questions(tables, tell, reference="reference" in promise.rules.needs)
-    table = joined(tables)
-    log, truth = log_of(table), table.truth
-    if truth is not None and truth.asked is not None:
+    reads = reads_for(opened, promise.kind)
+    tell_pooled(reads, tell)
+    tell_requests(reads, tell, reference="reference" in promise.rules.needs)
+    read = joined(reads)
+    log, truth = read.log, read.facts.truth
+    if truth is not None and truth.kind is not None:
         promise = replace(promise, rate=truth.rate)
-    refuse_other_cascade(table, config)
+    cascade = None if config is None else _cascade(read, config)
     requests = Requests() if earlier is None else earlier.requests
     if earlier is not None:
         if [node.name for node in earlier.plan] != [node.name for node in log.nodes]:
@@ -163,15 +161,15 @@ def _fitted(
         settings = replace(settings, policy=earlier.policy)
     done = fitted(unseen(log, requests.fitted), promise, settings, attempts=_attempts(asked))
     live = Live(done.policy, log.nodes)
-    proves = _rows(table, done)
-    made_for = holds_for(proves, config, PolicyArtifact({}), walked=taken(live, proves))
-    about = {"made_for": made_for, "reference": None if log.reference is None else _reference(table)}
+    bought = done.log if live.by_call else done.policy.walks(done.log).log
+    before = None if earlier is None else next((each.made_for for each in earlier.certificates.values()), None)
+    about: dict[str, Any] = {"made_for": certified_for(done.log, bought, read.facts, cascade, before)}
+    about["reference"] = None if log.reference is None else reference_of(read)
     about["comparator"] = None if truth is None else truth.comparator
     directory = written(done, log.nodes, datetime.now(UTC).date(), before=requests, **about)
     for problem in () if config is None else problems(config, live):
         tell(f"The configured strategy cannot serve it: {problem}")
-    outside = describe_uncovered(table, tuple(map(before, directory.certificates.values())))
-    if outside is not None and not outside.startswith("0 "):
+    if outside := _outside(read, directory):
         tell(outside)
     result = FitResult(done, directory)
     return result if output is None else result.save(output)
@@ -181,23 +179,40 @@ def _names(plan: Any) -> str:
     return ", ".join(node.name for node in plan)
 
 
-def _rows(table: EpisodeTable, done: Fit) -> EpisodeTable:
-    """Return the rows that certify: the first of each request."""
-    first = {name: row for row, name in reversed([*enumerate(table.questions)])}
-    return table.take(np.array(sorted(first[name] for name in done.log.ids), dtype=np.int64))
+def _cascade(read: Read, config: CascadeConfig) -> MadeFor:
+    """Return the configured cascade. Raises UsageError if the log is of another."""
+    from cascade.serving.made_for import made_for, refuse_other_cascade  # with strategies and providers
+
+    cascade = made_for(config)
+    refuse_other_cascade(read.log.name, of_log(read.log, read.facts), cascade)
+    return cascade
 
 
-def _reference(table: EpisodeTable) -> str:
-    """Return the name of the reference."""
-    if table.truth is not None:
-        return table.truth.reference
-    last = table.step_models[-1] if table.step_models else None
-    return last or "the guide"
+def _outside(read: Read, directory: PolicyDirectory) -> str | None:
+    """Return how many requests of a log no certificate covers, and their cost, as a sentence; None if there are none.
+
+    They are of a segment without a certificate, or of a kind that the requests that certify do not have.
+    """
+    log, certificates = read.log, directory.certificates
+    by_segment = any(each.covers == "segment" for each in certificates.values())
+    first, rows = next(iter(certificates.values()), None), list[int]()
+    for row, (name, segment) in enumerate(zip(log.ids, log.segments, strict=True)):
+        certificate, kind = certificates.get(segment or "") if by_segment else first, read.facts.kinds.get(name)
+        if certificate is None or (kind is not None and any(unlike(kind, certificate.made_for.get("requests")))):
+            rows.append(row)
+    if first is None or not rows:
+        return None
+    costs = np.empty(0) if log.reference is None else log.reference.cost_nano_usd[rows]
+    known = costs[costs >= 0]
+    cost = exact_dollars(round(float(known.mean()) * len(rows))) if known.size else "an unknown amount"
+    share = f"{100 * len(rows) / log.n:.1f} % of the log"
+    many = f"{counted(len(rows), 'question')} ({share}) lie outside the certificate"
+    return f"{many}: the guide answers such requests, which costs {cost} for those"
 
 
 def _attempts(asked: LogAsked) -> Path | None:
     """Return the file beside a log that counts its fits; None for a log that is no file."""
-    if isinstance(asked.source, Log) or str(asked.source) in SHIPPED or is_url(str(asked.source)):
+    if isinstance(asked.source, Reading) or str(asked.source) in SHIPPED or is_url(str(asked.source)):
         return None
     file = Path(str(asked.source).removeprefix(LADDER).removeprefix(OFFERS))
     return place_of(file) if file.is_file() else None

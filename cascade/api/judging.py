@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.api.logs import LogAsked, Models, Where, compared, read_log
+from cascade.api.logs import LogAsked, Models, Where
 from cascade.api.output import Tell
 from cascade.api.policies import policy_directory
+from cascade.api.tables_of_logs import compared, read_log
 from cascade.calibration.samples import joined, once, one_a_group, tied
 from cascade.config import CascadeConfig, traces_url
 from cascade.episodes.files import is_url

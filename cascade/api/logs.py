@@ -8,29 +8,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+
+from cascade.api.notices import about_truth
 from cascade.api.output import Tell, warn
-from cascade.calibration.samples import unseen
-from cascade.calibration.scores import about_gaps, about_parents, about_questions, about_reference, mispriced
+from cascade.conformal.promise import Kind, kind_of
 from cascade.episodes.schema import UNJUDGED, Dropped
-from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError, UsageError
-from cascade.evaluation import logs
-from cascade.evaluation.logs import Log
-from cascade.guarantees.base import get, is_known
+from cascade.house import opening
+from cascade.house.reading import GUIDE, Reading, labelled_by_reference, mispriced, reviewed
+from cascade.house.rows import Read
 from cascade.money import Price
-from cascade.policies.artifact import PolicyArtifact
-from cascade.text import capital, counted
+from cascade.text import counted
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
 """The rows to read: values by column, or COLUMN=VALUE pairs."""
 Models: TypeAlias = str | Sequence[str] | None
 """Models by name, the cheapest first, as a list or joined by commas."""
-LogGiven: TypeAlias = str | PathLike[str] | Log
+LogGiven: TypeAlias = str | PathLike[str] | Reading
 """A log by its name or its file, or one that `open_log` has read."""
 
 
@@ -67,7 +66,7 @@ def open_log(
     reviews: Files = None,
     label_rate: float | None = None,
     tell: Tell = warn,
-) -> Log:
+) -> Reading:
     """Read a log once, to pass it to several functions.
 
     Args:
@@ -85,102 +84,81 @@ def open_log(
     Raises:
         UsageError: there is no such log, column or matcher, or no episode is left.
 
-    >>> open_log("demo").tables[0].n
+    >>> open_log("demo").reads[0].log.n
     244
     """
     asked = LogAsked(source, where, matcher, reference, models)
     return read_judged(asked, ReviewOptions.of(reviews, label_rate), None, tell)
 
 
-def read_log(asked: LogAsked, tell: Tell) -> Log:
+def read_log(asked: LogAsked, tell: Tell) -> Reading:
     """Read a log, or return one that was read already. Raises as `open_log`."""
-    if isinstance(asked.source, Log):
+    if isinstance(asked.source, Reading):
         if any(asked[1:]):
             raise UsageError("This log has been read already: pass where, matcher and the other options to open_log.")
         return asked.source
     dropped, where = Dropped(), parse_where(asked.where or ())
-    how: dict[str, Any] = {"reference": asked.reference, "models": asked.named}
-    log = logs.open_log(fspath(asked.source), where, asked.matcher, dropped, **how)
+    how: dict[str, Any] = {"matcher": asked.matcher, "reference": asked.reference, "models": asked.named}
+    reading = opening.open_log(fspath(asked.source), where, dropped, **how)
     if dropped.describe():
         tell(dropped.describe())
-    if dropped.rows[UNJUDGED]:
-        judged = sum(table.n for table in log.tables)
+    if many := dropped.rows[UNJUDGED]:
+        judged = sum(read.log.n for read in reading.reads)
         tell(
-            f"Only {judged:,} of {judged + dropped.rows[UNJUDGED]:,} questions have all their answers judged. Whatever "
-            "needs labels uses these alone, and a certificate from them covers the others only if the judged ones were "
-            "drawn at random. Agreement needs no labels and uses all"
+            f"Only {judged:,} of {judged + many:,} questions have all their answers judged. Whatever needs labels uses "
+            "these alone, and a certificate from them covers the others only if the judged ones were drawn at random. "
+            "Agreement needs no labels and uses all"
         )
-    if log.unlabelled:
-        for table in log.tables:
-            tell(unlabelled_said(table, unjudged=log.unjudged))
-    return log
+    for read in reading.reads if reading.unlabelled else ():
+        tell(about_truth(read, unjudged=reading.unjudged))
+    return reading
 
 
-def unlabelled_said(table: EpisodeTable, *, unjudged: bool = False) -> str:
-    """Return the notice for a log without labels: it can only get a promise of agreement.
+def reads_for(reading: Reading, kind: str | None, comparator: str | None = None) -> tuple[Read, ...]:
+    """Return a log's data sets; for a kind of promise that compares, an answer is right if it equals the reference's.
 
-    Accepted answers are not judged by a default matcher: one that is too strict finds both models wrong, and a promise
-    of regret then holds without meaning anything.
-    """
-    assert table.truth is not None  # noqa: S101 - such a log is compared with its reference
-    reference, comparator = table.truth.reference, table.truth.comparator
-    cautions = "".join(f" {said}" for said in table.truth.cautions)
-    has = "has accepted answers (gold), and" if unjudged else "does not say which answers are right, so"
-    matcher = " no matcher was named to judge by them (--matcher exact, label, json, …), so" if unjudged else ""
-    return (
-        f"The log {table.dataset} {has}{matcher} the guarantee offered is agreement with "
-        f"{reference}: that the answer served is the same as what {reference} gives, by the comparator {comparator}. "
-        f"No label is needed.{cautions}"
-    )
-
-
-def tables_for(log: Log, kind: str | None, held: PolicyArtifact | None = None) -> tuple[EpisodeTable, ...]:
-    """Return a log's tables with the extra columns that a kind of guarantee reads.
-
-    It says whether each answer equals the reference's. The comparator is that of the
-    directory's certificates.
+    Args:
+        reading: the log.
+        kind: the kind of promise; None: any.
+        comparator: what says that two outputs are the same; None: the log's own.
 
     Raises:
         UsageError: the log's "right" is not what the kind is about.
     """
-    kind = kind if kind is not None and is_known(kind) else None
-    if kind is not None and get(kind).compares:
-        log = log.compared(held.certificates[0].comparator if held is not None and held.certificates else None)
-    tables = log.tables
-    for table in tables if kind is not None else ():
-        get(kind).check_truth(table)
-    return tables
+    rules = None if kind is None else kind_of(kind)
+    if rules is None:
+        return reading.reads
+    reads = reading.compared(comparator).reads if rules.compares else reading.reads
+    for read in reads:
+        _check_truth(rules, read)
+    return reads
 
 
-def tell_questions(tables: Sequence[EpisodeTable], tell: Tell, *, reference: bool = False) -> None:
-    """Report to `tell` how many questions were merged; with `reference`, also which model is the reference."""
-    said = [*about_questions(tables), *about_gaps(tables), *about_parents(tables)]
-    said += [*(one for table in tables[:1] if reference for one in about_reference(table))]
-    for one in said:
-        tell(capital(one))
+def _check_truth(rules: Kind, read: Read) -> None:
+    """Raise UsageError if "right" in a log does not mean what a kind of promise is about."""
+    truth, where = read.facts.truth, read.log.name
+    if "judgements" in rules.needs and (truth is None or truth.kind is None):
+        raise UsageError(f"{rules.name} needs people's judgements of the outputs: cascade review, then --reviews FILE.")
+    if truth is not None and truth.kind not in {None, rules.name}:
+        raise UsageError(f"In {where} people judged the outputs for {truth.kind}, not for {rules.name}.")
+    if truth is not None and truth.kind is None and not rules.compares:
+        raise UsageError(
+            f"{rules.name} needs labels, but in {where} right means equal to what {truth.reference} gives: ask for "
+            "--promise agreement, or read a log with labels without --reference, or name the matcher that judges by "
+            "the accepted answers where the log has them (column gold): --matcher exact, or have the outputs that "
+            "differ judged: cascade review, then --reviews FILE (regret, preference)."
+        )
 
 
-def tell_pooled(tables: Sequence[EpisodeTable], tell: Tell) -> None:
-    """Report to `tell` which data sets are pooled, if there are several."""
-    if len(tables) > 1:
-        listed = ", ".join(f"{table.dataset} ({table.n})" for table in tables)
-        tell(f"{len(tables)} data sets are used as one: {listed}; --where dataset=NAME chooses one")
-
-
-def other_prices(log: Log, prices: Mapping[str, Price | None]) -> list[str]:
-    """Return a sentence for each model whose logged costs differ from these prices."""
-    return [one.describe() for one in mispriced(log.rows(), prices)]
+def refuse_other_prices(reading: Reading, prices: Mapping[str, Price | None], whose: str, advice: str) -> None:
+    """Refuse a log whose costs were computed at other prices, by model, than those of `whose`. Raises UsageError."""
+    differing = [each.describe() for each in mispriced(reading.rows(), prices)]
+    if differing:
+        raise UsageError(f"the log was costed at other prices than {whose}: {'; '.join(differing)}; {advice}")
 
 
 CONFIGURED = "the configuration", "collect a new log, or set the prices of this one in the configuration"
 """Whose prices those of a configuration are, and what to do where a log has others."""
-
-
-def refuse_other_prices(log: Log, prices: Mapping[str, Price | None], whose: str, advice: str) -> None:
-    """Refuse a log whose costs were computed at other prices, by model, than those of `whose`. Raises UsageError."""
-    found = other_prices(log, prices)
-    if found:
-        raise UsageError(f"the log was costed at other prices than {whose}: {'; '.join(found)}; {advice}")
 
 
 def parse_where(where: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
@@ -253,18 +231,6 @@ def _set_in(error: CascadeError) -> str:
     return str(error).replace("\n", "\n  ")
 
 
-def checked_log(problems: Problems, asked: LogAsked, tell: Tell) -> Log | None:
-    """Return a log; if it cannot be read, note the problems and return None."""
-    log, matcher = problems.of(lambda: read_log(asked, tell)), asked.matcher
-    if log is None and any(asked[1:]):
-        problems.of(lambda: read_log(LogAsked(asked.source), tell))
-        if matcher is not None:
-            from cascade.matching import get_matcher
-
-            problems.of(lambda: get_matcher(matcher))
-    return log
-
-
 Files: TypeAlias = str | Path | Iterable[str | Path] | None
 """One file of reviews, several, or none."""
 
@@ -295,13 +261,13 @@ class ReviewOptions(NamedTuple):
         return found
 
 
-def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
+def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Reading:
     """Read a log; if there are reviews, they are its labels.
 
     Args:
         asked: the log.
         reviews: the judgements.
-        kind: the kind of guarantee; None: the kind that the reviews asked about.
+        kind: the kind of promise; None: the kind that the reviews asked about.
         tell: is called with each notice about the log.
 
     Raises:
@@ -309,53 +275,43 @@ def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tel
     """
     if not reviews.files:
         return read_log(asked, tell)
-    from cascade.review.labels import labelled_by_reviews
+    from cascade.review.labels import judgements
     from cascade.review.pairs import compare
     from cascade.review.reviews import read_reviews
 
-    held = [read_reviews(path) for path in reviews.files]
-    log = read_log(compared(asked), tell)
-    found, said = compare(log.rows, asked.matcher or held[0].terms.matcher), kind or held[0].terms.ask
-    tables = labelled_by_reviews(found, held, said, reviews.rate)
-    for table in tables:
-        missing = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
+    files = [read_reviews(path) for path in reviews.files]
+    reading = read_log(compared(asked), tell)
+    pairs = compare(reading.rows, asked.matcher or files[0].terms.matcher)
+    judged = judgements(pairs, files, kind or files[0].terms.ask, reviews.rate)
+    reads = reviewed(labelled_by_reference(reading.rows, pairs.comparator), judged, Dropped())
+    for read in reads:
+        log = read.log
+        missing = (
+            0 if log.drawn is None else np.count_nonzero((log.answers & np.isnan(log.right)).any(axis=1) & log.drawn)
+        )
         if missing:
-            lack = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
-            tell(f"{table.dataset}: {lack}")
-    return replace(log, tables=tuple(tables))
+            lack = f"{counted(int(missing), 'question')} drawn for review lack a judgement, which counts as a loss"
+            tell(f"{log.name}: {lack}")
+    return reading._replace(reads=tuple(reads))
 
 
-def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
+def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Reading:
     """Read a log as `read_reviewed`; with reviews only the drawn questions, since the loss of the others is unknown.
 
     Raises:
         UsageError: as there; or none was drawn.
     """
-    log = read_reviewed(asked, reviews, kind, tell)
-    drawn = [one if one.labels is None else one.take(one.labels.drawn) for one in log.tables]
-    if not all(one.n for one in drawn):
+    reading = read_reviewed(asked, reviews, kind, tell)
+    drawn = [
+        read if read.log.drawn is None else read._replace(log=read.log.take(read.log.drawn)) for read in reading.reads
+    ]
+    if not all(read.log.n for read in drawn):
         raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
-    return replace(log, tables=tuple(drawn))
+    return reading._replace(reads=tuple(drawn))
 
 
 def compared(asked: LogAsked) -> LogAsked:
     """Return the options that read a log without its labels: an output is right if it equals the reference's."""
-    if isinstance(asked.source, Log) or asked.reference is not None:
+    if isinstance(asked.source, Reading) or asked.reference is not None:
         return asked
-    from cascade.episodes.truth import GUIDE
-
     return asked._replace(reference=asked.named[-1] if asked.named else GUIDE)
-
-
-def without_training(log: Log, held: PolicyArtifact | None, tell: Tell) -> Log:
-    """Return a log without the questions from which a policy was made, and report how many were left out."""
-    if held is None:
-        return log
-    left = tuple([unseen(table, held) for table in log.tables])
-    gone = sum(table.n for table in log.tables) - sum(table.n for table in left)
-    if gone:
-        tell(
-            f"{counted(gone, 'question')} of the log, used to make the policy, "
-            f"{'is' if gone == 1 else 'are'} left out; the others certify"
-        )
-    return replace(log, tables=left)

@@ -10,9 +10,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, LogGiven, Models, Where, read_log, tables_for, tell_pooled
+from cascade.api.logs import LogAsked, LogGiven, Models, Where
 from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.api.policies import certified_directory
+from cascade.api.tables_of_logs import read_log, tables_for, tell_pooled
 from cascade.calibration.monitoring import Watch, Watched, logged, watch
 from cascade.errors import CascadeError, NotCertifiedError
 from cascade.factory import read_levels

@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.collecting import collect
-from cascade.api.logs import LogAsked, Where, read_log
+from cascade.api.logs import LogAsked, Where
 from cascade.api.output import Result, Tell, warn
+from cascade.api.tables_of_logs import read_log
 from cascade.calibration.scores import play, reference_cost, sample_of
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, load

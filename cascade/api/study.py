@@ -12,16 +12,15 @@ from typing import Any, TypeAlias
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, LogGiven, read_log, tables_for, tell_questions
+from cascade.api.logs import LogAsked, LogGiven, read_log, reads_for
+from cascade.api.notices import tell_requests
 from cascade.api.output import Result, Tell, shown, warn
 from cascade.conformal.promise import Promise, kind_of
-from cascade.episodes.schema import GUIDE_ONLY, identity
-from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.logs import Log
-from cascade.guarantees.questions import REFERENCES, has_reference
-from cascade.house.bridge import log_of
+from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY, identity
 from cascade.house.networks import NetworkSettings
+from cascade.house.reading import Reading
 from cascade.house.report import Report, of_study
+from cascade.house.rows import Read
 from cascade.house.study import Study, study
 from cascade.house.ways import ways
 
@@ -154,25 +153,25 @@ def _studied(
     tell: Tell,
 ) -> StudyResult:
     opened = read_log(LogAsked(log), tell)
-    tables = tables_for(opened, None if promise is None else promise.kind)
-    tell_questions(tables, tell, reference=True)
+    reads = reads_for(opened, None if promise is None else promise.kind)
+    tell_requests(reads, tell, reference=True)
     found = []
-    for table in tables:
-        asked, part = promise or default_promise(table), log_of(table)
-        others = None if networks is None else ways(part, asked, networks)
-        found.append(study(part, asked, others, splits=splits, seed=seed, show=show))
-        if "base" in table.sources and GUIDE_ONLY in table.walks:
-            tell(f"{table.dataset} can also be read as a ladder, without judging: put ladder: before the log's name")
+    for read in reads:
+        wanted = promise or default_promise(read)
+        others = None if networks is None else ways(read.log, wanted, networks)
+        found.append(study(read.log, wanted, others, splits=splits, seed=seed, show=show))
+        if "base" in read.facts.sources and read.facts.reference == GUIDE_ONLY:
+            tell(f"{read.log.name} can also be read as a ladder, without judging: put ladder: before the log's name")
     differences = tuple([_differences(opened, each.why.differ) for each in found])
-    return StudyResult(tuple(found), "LOG" if isinstance(log, Log) else shlex.quote(fspath(log)), differences)
+    return StudyResult(tuple(found), "LOG" if isinstance(log, Reading) else shlex.quote(fspath(log)), differences)
 
 
-def _differences(log: Log, names: Sequence[str]) -> Differences:
+def _differences(log: Reading, names: Sequence[str]) -> Differences:
     """Return requests with their first answer and the reference's; of rounds the base's and the guide's at once."""
     texts: dict[str, tuple[str, list[tuple[bool, int, str]]]] = {name: ("", []) for name in names}
     for row in log.rows() if names else ():
         name = row["episode_id"] if row["question"] is None else identity(row["question"], row["context"])
-        if name in texts and row["answer"] is not None and row["walk"] in {None, *REFERENCES}:
+        if name in texts and row["answer"] is not None and row["walk"] in {None, GUIDE_ONLY, LAST_ONLY}:
             answers = [*texts[name][1], (row["walk"] is not None, row["step"], row["answer"])]
             texts[name] = row["question"] or name, answers
     found = []
@@ -211,7 +210,7 @@ def _short(text: str) -> str:
 
 
 def default_promise(
-    table: EpisodeTable, kind: str | None = None, risk: float | None = None, confidence: float | None = None
+    read: Read, kind: str | None = None, risk: float | None = None, confidence: float | None = None
 ) -> Promise:
     """Return a promise, with what is not given as follows.
 
@@ -219,10 +218,10 @@ def default_promise(
     the reference's answers; else coverage. Of one answer served it is broken on 5 % of requests at most, with
     confidence 90 %; a set lacks a right answer on 10 % on average.
     """
-    truth = table.truth
+    truth = read.facts.truth
     if kind is None and truth is not None:
-        kind = truth.asked or "agreement"
-    kind = kind or ("regret" if has_reference(table) else "coverage")
+        kind = truth.kind or "agreement"
+    kind = kind or ("coverage" if read.log.reference is None else "regret")
     known = kind_of(kind)
     of_set = known is not None and known.of_set
     risk = (SET_RISK if of_set else RISK) if risk is None else risk

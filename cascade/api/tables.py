@@ -8,8 +8,8 @@ import numpy as np
 from rich.console import Group
 
 from cascade.api.output import per_thousand, plain, table
-from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.evaluate import LEAST_QUESTIONS, Evaluation
+from cascade.house.rows import Read
 
 
 def _name(text: str) -> str:
@@ -72,17 +72,18 @@ _FIGURES = {
 }
 
 
-def rounds_table(episodes: EpisodeTable) -> Group:
+def rounds_table(read: Read) -> Group:
     """Return a table by step: how often each answer was right, how often some answer so far was, and the cost."""
-    steps = episodes.arrays
-    title = f"[bold]{_name(episodes.dataset)}[/]  {len(set(episodes.questions))} questions, right answers by step"
-    heads = ("step", *(f"{_name(source)} right" for source in episodes.sources), "some right so far", "cost/1k")
-    so_far = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
-    rows = []
-    for t in range(steps.horizon):
-        on = episodes.has(t + 1)
-        shares = (f"{steps.correct[on, t, a].mean():.1%}" if on.any() else "-" for a in range(len(episodes.sources)))
-        cost = per_thousand(float(steps.cost[on, t].mean()) / 1e9) if episodes.cost_known and on.any() else "-"
-        name = f"{t + 1} {_name(episodes.step_names[t])}" if any(episodes.calls) else str(t + 1)
-        rows.append([name, *shares, f"{so_far[:, t].mean():.1%}", cost])
+    log, sources = read.log, read.facts.sources
+    title = f"[bold]{_name(log.name)}[/]  {len(set(log.ids))} questions, right answers by step"
+    heads = ("step", *(f"{_name(source)} right" for source in sources), "some right so far", "cost/1k")
+    so_far, rows = np.logical_or.accumulate(log.right == 1, axis=1), []
+    for step, last in enumerate(np.flatnonzero(log.decides).tolist(), 1):
+        at = np.flatnonzero(log.steps == log.steps[last])
+        on = log.bought[:, last]
+        shares = [f"{np.mean(log.right[on, node] == 1):.1%}" if on.any() else "-" for node in at]
+        cost = log.cost_nano_usd[on][:, at]
+        spent = per_thousand(float(cost.sum(axis=1).mean()) / 1e9) if on.any() and (cost >= 0).all() else "-"
+        name = f"{step} {_name(log.nodes[last].name)}" if any(read.facts.callers) and len(at) == 1 else str(step)
+        rows.append([name, *shares, f"{so_far[:, last].mean():.1%}", spent])
     return Group(title, table(heads, rows, left=0))

@@ -18,22 +18,20 @@ from cascade.api.logs import (
     Models,
     ReviewOptions,
     Where,
-    other_prices,
     read_reviewed,
-    tell_pooled,
+    reads_for,
 )
+from cascade.api.notices import tell_pooled
 from cascade.api.output import Result, Tell, plain_text, table, warn
 from cascade.api.policies import current_directory
-from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
-from cascade.calibration.samples import joined
 from cascade.config import CascadeConfig, load
-from cascade.episodes.table import EpisodeTable
+from cascade.conformal.fingerprint import differences, models_said, of_log, unknown
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError
-from cascade.evaluation.logs import Log
-from cascade.guarantees.base import get, is_known
-from cascade.house.bridge import log_of
 from cascade.house.certificate import Certificate
 from cascade.house.proof import Check, checks
+from cascade.house.reading import Reading, mispriced
+from cascade.house.rows import Read, joined
+from cascade.serving.made_for import made_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,35 +104,29 @@ def verify(
     except ConfigError as error:
         where_from = "" if error.source is None else f"{error.source}: "
         return VerificationResult((Check("file", False, where_from + "; ".join(error.problems)),))
-    kind = None if read.promise is None or not is_known(read.promise.kind) else read.promise.kind
-    asked, said = LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate)
-    opened = read_reviewed(asked, said, kind or "", tell)
-    first = next(iter(read.certificates.values()), None)
-    if kind is not None and get(kind).compares and not said.files:
-        opened = opened.compared(matcher or (None if first is None else first.comparator))
-    for each in opened.tables if kind is not None else ():
-        get(kind).check_truth(each)
-    tell_pooled(opened.tables, tell)
-    whole = joined(opened.tables)
-    log_read = log_of(whole)
-    if [node.name for node in log_read.nodes] != [node.name for node in read.plan]:
+    kind, first = None if read.promise is None else read.promise.kind, next(iter(read.certificates.values()), None)
+    asked = LogAsked(log, where, matcher, models=models)
+    opened = read_reviewed(asked, ReviewOptions.of(reviews, label_rate), kind, tell)
+    reads = reads_for(opened, kind, matcher or (None if first is None else first.comparator))
+    tell_pooled(reads, tell)
+    whole = joined(reads)
+    if [node.name for node in whole.log.nodes] != [node.name for node in read.plan]:
         plan = ", ".join(node.name for node in read.plan)
-        there = ", ".join(node.name for node in log_read.nodes)
+        there = ", ".join(node.name for node in whole.log.nodes)
         return VerificationResult((Check("cascade", False, f"the policy is for {plan}, and the log has {there}"),))
-    found = list(checks(read, log_read, datetime.now(UTC).date()))
+    found = list(checks(read, whole.log, datetime.now(UTC).date()))
     if first is not None:
         found.insert(2, _cascade(first, whole, settings))
-    return VerificationResult((*found, *([] if settings is None else [prices_check(opened, settings)])))
+    return VerificationResult((*found, *([] if settings is None else [_prices(opened, settings)])))
 
 
-def _cascade(certificate: Certificate, log: EpisodeTable, config: CascadeConfig | None) -> Check:
+def _cascade(certificate: Certificate, read: Read, config: CascadeConfig | None) -> Check:
     """Check that the log, and the configuration, are of the cascade that a certificate was made for."""
-    then, logged = certificate.made_for, made_for(log)
+    then, logged = certificate.made_for, of_log(read.log, read.facts)
     changed = [f"in the log, {text}" for text in differences(then, logged)]
     if config is not None:
         now = made_for(config)
-        of_log = [text.replace("the certificate", "the log") for text in differences(logged, now)]
-        changed += [f"as configured, {text}" for text in differences(then, now) or of_log]
+        changed += [f"as configured, {text}" for text in differences(then, now) or differences(logged, now, "the log")]
     if changed:
         return Check("cascade", False, "; ".join(changed))
     unseen = unknown(then)
@@ -142,9 +134,9 @@ def _cascade(certificate: Certificate, log: EpisodeTable, config: CascadeConfig 
     return Check("cascade", True, f"made for {models_said(then) or 'unknown models'}{rest}")
 
 
-def prices_check(log: Log, config: CascadeConfig) -> Check:
+def _prices(log: Reading, config: CascadeConfig) -> Check:
     """Check that the log's costs were computed at the prices of the configuration."""
-    found = other_prices(log, config.prices())
+    found = [each.describe() for each in mispriced(log.rows(), config.prices())]
     if found:
         return Check("prices", False, f"the log was costed at other prices than the configuration: {'; '.join(found)}")
     return Check("prices", True, "every call of the log costs the same at the configured prices")

@@ -18,8 +18,8 @@ from cascade.api.study import prove as prove_log
 from cascade.cli.main import Shown, notes, print_json, say
 from cascade.conformal.promise import KINDS, Promise, kind_of
 from cascade.errors import UsageError
-from cascade.evaluation.logs import Log
 from cascade.house.networks import NetworkSettings
+from cascade.house.reading import Reading
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="A log, demo, demo-ladder or demo-requests.")]
 Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS.built_in)}.")]
@@ -108,7 +108,7 @@ def _opened(
     risk: float | None,
     confidence: float | None,
     report: Path | None,
-) -> tuple[Log, Promise | None]:
+) -> tuple[Reading, Promise | None]:
     """Return the log, and what is promised; None where each data set has its own default.
 
     Before anything is computed it refuses a report that cannot be written.
@@ -124,7 +124,7 @@ def _opened(
     opened = read_judged(log, reviews, kind, say)
     if kind is None and risk is None and confidence is None:
         return opened, None
-    return opened, default_promise(opened.tables[0], kind, risk, confidence)
+    return opened, default_promise(opened.reads[0], kind, risk, confidence)
 
 
 def _print(

@@ -32,7 +32,8 @@ _CONFIDENCE = ("p_yes", "verdict_mass")
 """The source of the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
 _SURE = "reply_mean_logprob"
 """The signal by which answers are withheld."""
-_LENGTH = "reply_tokens"
+LENGTHS: Mapping[str, str] = {"reply_tokens": "output_tokens", "prompt_tokens": "input_tokens"}
+"""The signals that are counted where a plan does not give them: which tokens of the calls of a step."""
 
 
 class _Rule(NamedTuple):
@@ -178,11 +179,17 @@ ODD = "lacks an answer or a signal"
 
 
 def _is_known(step: Step, name: str) -> bool:
-    """Return whether a step has a signal; where a strategy gives no length of a reply, its tokens are counted."""
-    if name != _LENGTH or name in step.signals:
+    """Return whether a step has a signal, or what counts it."""
+    if name not in LENGTHS or name in step.signals:
         return step.signals.get(name) is not None
-    counts = [call.completion.usage.output_tokens for call in step.calls if call.completion is not None]
-    return bool(counts) and None not in counts
+    return length(step, name) is not None
+
+
+def length(step: Step, name: str) -> int | None:
+    """Return one of `LENGTHS`, summed over the calls of a step; None if a count is unknown, or there is no call."""
+    each = [call.completion.usage for call in step.calls if call.completion is not None]
+    counts = [getattr(usage, LENGTHS[name]) for usage in each]
+    return None if not counts or None in counts else sum(counts)
 
 
 def usual(at: Shown) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from cascade.conformal.scope import LENGTHS
 from cascade.house.certificate import Certificate
 from cascade.house.directory import PolicyDirectory
 from cascade.house.live import STRICTEST, Live, places_of
@@ -54,7 +55,11 @@ def problems(config: CascadeConfig, live: Live) -> Iterator[str]:
     strategy, takes, steps = config.strategy, live.takes, len(places_of(live.plan))
     if steps != strategy.horizon:
         yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
-    yield from (f"policy: no step of the strategy gives {name}" for name in live.reads if name not in strategy.given)
+    yield from (
+        f"policy: no step of the strategy gives {name}"
+        for name in live.reads
+        if name not in {*strategy.given, *LENGTHS}
+    )
     if takes is not None and takes.calls and not strategy.has_calls:
         yield f"policy: it decides before each call, and the {strategy.kind} strategy has no single calls"
     elif takes is not None and not (strategy.has_reference if takes.reference else strategy.has_parts or takes.calls):

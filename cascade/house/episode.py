@@ -46,7 +46,8 @@ class LoggedCall(NamedTuple):
     kept: bool | None
     replied: bool
     cost: int | None
-    tokens: int | None
+    output_tokens: int | None
+    input_tokens: int | None
 
 
 @dataclass(slots=True)
@@ -191,6 +192,7 @@ def call_of(row: Row) -> LoggedCall:
         schema.replied(row),
         row["cost_nano_usd"],
         row["output_tokens"],
+        row["input_tokens"],
     )
 
 

@@ -16,11 +16,12 @@ import numpy as np
 
 from cascade.conformal.path import Point, newest
 from cascade.conformal.path import Scores as Given
+from cascade.conformal.scope import LENGTHS, length
 from cascade.episodes.schema import identity
 from cascade.errors import UsageError
 from cascade.house.features import asked_numbers
 from cascade.house.policy import Policy as Rule
-from cascade.house.simple import TIE, Alone
+from cascade.house.simple import Alone
 from cascade.matching.same import answer_key
 from cascade.policies.base import (
     ALWAYS,
@@ -33,7 +34,6 @@ from cascade.policies.base import (
     Scores,
     Takes,
 )
-from cascade.policies.views import LiveView
 from cascade.table import Log, Node
 from cascade.types import Candidate, Question, Step
 
@@ -44,7 +44,7 @@ _BEFORE = Observation(Question("?"), (Step(0, (), {}),), 1)
 
 
 def row_of(observation: Observation, nodes: Sequence[Node]) -> Log:
-    """Return the log of one row that a request in progress is: what `bridge.log_of` gives for the steps so far.
+    """Return the log of one row that a request in progress is: what `rows.reads_of` gives for the steps so far.
 
     Args:
         observation: the question and its steps; step k buys the nodes of the k-th step among `nodes`.
@@ -54,21 +54,25 @@ def row_of(observation: Observation, nodes: Sequence[Node]) -> Log:
     answer, cost = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     bought, confidence = np.zeros(shape, dtype=np.bool_), np.full(shape, np.nan)
     signals = {name: np.full(shape, np.nan) for step in observation.steps for name in step.signals}
-    signals.setdefault(TIE, np.full(shape, np.nan))
     numbers: dict[str, int] = {}
-    counted, places = not any(TIE in step.signals for step in observation.steps), places_of(nodes)
-    for t, step in enumerate(observation.steps):
+    counted, places = [name for name in LENGTHS if name not in signals], places_of(nodes)
+    signals |= {name: np.full(shape, np.nan) for name in counted}
+    for step in observation.steps:
         if not step.number:  # before the first call
             continue
         at = places[step.number - 1]
         bought[0, at] = True
-        spent = step.cost_nano_usd
-        cost[0, at[-1]] = -1 if spent is None else spent
+        sources = _sources(nodes, at)
+        for call in [call for call in step.calls if call.completion is not None]:
+            node = at[sources.index(call.request.role)] if call.request.role in sources else at[-1]
+            spent = call.cost_nano_usd
+            cost[0, node] = -1 if spent is None or cost[0, node] < 0 else cost[0, node] + spent
         for name, value in step.signals.items():
             signals[name][0, at[-1]] = np.nan if value is None else value
-        if counted:
-            signals[TIE][0, at[-1]] = LiveView(observation, ()).tokens(t)
-        for node, candidate in zip(at, in_places(step.candidates, _sources(nodes, at)), strict=False):
+        for name in counted:
+            tokens = length(step, name)
+            signals[name][0, at[-1]] = np.nan if tokens is None else tokens
+        for node, candidate in zip(at, in_places(step.candidates, sources), strict=False):
             if candidate is not None:
                 answer[0, node] = numbers.setdefault(answer_key(candidate.text, question.chat), len(numbers))
                 confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence

@@ -126,6 +126,13 @@ class Mispriced(NamedTuple):
     logged_nano_usd: int
     priced_nano_usd: int
 
+    def describe(self) -> str:
+        """Return the difference in words."""
+        return (
+            f"{self.model}: {self.calls} calls; one is logged with {self.logged_nano_usd / 1e9:.6g} USD and costs "
+            f"{self.priced_nano_usd / 1e9:.6g} USD at the configured price"
+        )
+
 
 def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[Mispriced]:
     """Return the models whose logged costs differ from the given prices, in the order of the log.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cascade import table
-from cascade.conformal.scope import Kind
+from cascade.conformal.scope import LENGTHS, Kind
 from cascade.episodes import schema
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
@@ -31,7 +31,6 @@ from cascade.house.episode import (
     answer_name,
     total_of,
 )
-from cascade.house.simple import TIE
 from cascade.table import Baseline, Bools, Log, Node, Reference
 from cascade.types import ACT
 
@@ -231,9 +230,10 @@ def _columns(
     """
     shape = len(episodes), horizon * places
     answer, right, confidence = np.full(shape, -1, dtype=np.int64), np.full(shape, np.nan), np.full(shape, np.nan)
-    cost, bought, replies = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_), np.full(shape, np.nan)
+    cost, bought = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
     names = sorted({name for episode in episodes for step in episode.steps for name in episode.signals[step]})
     signals = {name: np.full(shape, np.nan) for name in names}
+    lengths = {name: np.full(shape, np.nan) for name in LENGTHS if name not in names}
     steps = np.array([max(episode.steps) for episode in episodes], dtype=np.int64)
     told = any(episode.told for episode in episodes)  # the length of a run until a model is right shows whether it was
     for row, episode in enumerate(episodes):
@@ -251,12 +251,12 @@ def _columns(
                 node = first + own.get(call.source, unplaced if call.candidate is None else call.candidate)
                 unknown = call.cost is None or cost[row, node] < 0
                 cost[row, node] = -1 if unknown else cost[row, node] + (call.cost or 0)
-            tokens = total_of([call.tokens for call in episode.steps[step]])
-            replies[row, last] = math.nan if told or tokens is None else tokens
+            for name, values in lengths.items():
+                tokens = total_of([getattr(call, LENGTHS[name]) for call in episode.steps[step]])
+                values[row, last] = math.nan if told or tokens is None else tokens
             for name, value in episode.signals[step].items():
                 signals[name][row, last] = value
-    if TIE not in signals and not np.isnan(replies).all():
-        signals[TIE] = replies
+    signals |= {name: values for name, values in lengths.items() if not np.isnan(values).all()}
     # Without a horizon in the log, its longest request decides.
     complete = steps >= np.array([episode.horizon or horizon for episode in episodes])
     return {

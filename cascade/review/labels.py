@@ -20,6 +20,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.guarantees.base import get
 from cascade.guarantees.questions import Labels
+from cascade.house.reading import Judgements
 from cascade.review.pairs import Compared, Episode, PairId, digest_of, place_of
 from cascade.review.reviews import Reviews, Terms
 
@@ -82,6 +83,23 @@ def labelled_by_reviews(
     tables = tables_with(compared, lambda place, number: said[place][number] is False)
     coded = tables_from_rows(_coded(compared, said))
     return [_with_labels(*each, said, kind, share, terms.key) for each in zip(tables, coded, strict=True)]
+
+
+def judgements(compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None) -> Judgements:
+    """Return what people judged, to read a log by (`house.reading.reviewed`). Arguments and errors as above."""
+    terms = _terms(compared, reviews, kind)
+    share = terms.rate if rate is None else rate
+    losses: dict[PairId, bool] = {}
+    for held in reviews:
+        for pair, lost in held.losses(kind).items():
+            losses[pair] = losses.get(pair, False) or lost
+    said = {place: verdicts_of(one, losses) for place, one in compared.episodes.items()}
+
+    def loses(row: Mapping[str, Any]) -> bool | None:
+        number = compared.episodes[place_of(row)].numbers.get(digest_of(row["answer"]), -1)
+        return True if number < 0 else said[place_of(row)][number]
+
+    return Judgements(kind, share, lambda name: is_drawn(terms.key, name, share), loses)
 
 
 _JUDGED, _UNJUDGED = 0.0, 1.0

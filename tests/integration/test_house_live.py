@@ -10,29 +10,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cascade.calibration.fingerprint import holds_for
-from cascade.calibration.samples import data_sha256
-from cascade.calibration.scores import taken
+from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
+from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
-from cascade.episodes.table import EpisodeTable
+from cascade.episodes.schema import identity
 from cascade.errors import ConfigError, NotCertifiedError
-from cascade.evaluation.logs import DEMO, DEMO_REQUESTS, open_log
-from cascade.house.bridge import log_of
 from cascade.house.certificate import Certificate
 from cascade.house.directory import POLICY_FILE, PolicyDirectory, Requests, hashed
 from cascade.house.fit import Fit, fit
-from cascade.house.live import Live, row_of
+from cascade.house.live import row_of
+from cascade.house.opening import DEMO, DEMO_REQUESTS, open_log
 from cascade.house.policy import Policy
+from cascade.house.rows import Read
 from cascade.house.simple import Alone, Depth, Threshold
 from cascade.matching.same import answer_key
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
-from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Observation
 from cascade.policies.config import DirectoryConfig
 from cascade.providers.replay import Replay
+from cascade.serving.made_for import made_for
+from cascade.table import Log
 from cascade.types import Question
 
 CONFIG = ladder_config(demo_config(*PAIR))
@@ -43,31 +43,37 @@ ASKED = 100
 class Made(NamedTuple):
     """The demo's requests, a fit of them, and what replays them."""
 
-    table: EpisodeTable
+    read: Read
     done: Fit
     directory: PolicyDirectory
     replay: Replay
+    chats: tuple[ChatRequest, ...]
+
+    @property
+    def log(self) -> Log:
+        return self.read.log
 
 
 @pytest.fixture(scope="module")
 def made() -> Made:
     log = open_log(DEMO_REQUESTS).compared()
-    (table,) = log.tables
-    done = fit(log_of(table), Promise("agreement", 0.05, 0.9))
-    return Made(table, done, directory_of(table, done), Replay.of(log.rows()))
+    (read,) = log.reads
+    done, rows = fit(read.log, Promise("agreement", 0.05, 0.9)), list(log.rows())
+    chats = {identity(row["question"], row["context"]): CHATS[row["episode_id"]] for row in rows}
+    return Made(read, done, directory_of(read, done), Replay.of(rows), tuple([chats[name] for name in read.log.ids]))
 
 
-def directory_of(table: EpisodeTable, done: Fit, **changes: Any) -> PolicyDirectory:
+def directory_of(read: Read, done: Fit, **changes: Any) -> PolicyDirectory:
     """Return the policy directory of a fit."""
-    plan, (certified,) = log_of(table).nodes, done.certified.values()
+    plan, (certified,) = read.log.nodes, done.certified.values()
     bare = PolicyDirectory(plan, done.policy, done.promise, {}, Requests(certified=hashed(done.log.ids)))
-    live, kappa = Live(done.policy, plan), certified.point.kappa
-    made_for = holds_for(table, CONFIG, PolicyArtifact({}), walked=taken(live, table))
-    about = {"level": certified.level, "attempts": done.attempt.number, "made_for": made_for, "reference": PAIR[1]}
+    kappa = certified.point.kappa
+    cascade = certified_for(read.log, done.policy.walks(read.log).log, read.facts, made_for(CONFIG))
+    about = {"level": certified.level, "attempts": done.attempt.number, "made_for": cascade, "reference": PAIR[1]}
     given = {**about, "comparator": "json", **changes}
     return bare.certified(
         Certificate(
-            done.promise, kappa, certified.n, float(certified.losses), data_sha256(table), bare.policy_sha256,
+            done.promise, kappa, certified.n, float(certified.losses), "0" * 64, bare.policy_sha256,
             "2026-11-21", **given,
         )
     )  # fmt: skip
@@ -87,12 +93,12 @@ def served(made: Made, directory: PolicyDirectory, path: Path, **guarantee: Any)
 
 
 def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: Path) -> None:
-    log, directory = log_of(made.table), made.directory
+    log, directory = made.log, made.directory
     walked, kappa = made.done.policy.walks(log), directory.certificates[""].kappa
     stop, cost = walked.stop(kappa), walked.cost.at(kappa)
     with served(made, directory, tmp_path, kind="agreement", alpha=0.05, delta=0.1, required=True) as orchestrator:
-        for row, name in enumerate(made.table.ids[:ASKED]):
-            answer = orchestrator.chat(CHATS[name])
+        for row, chat in enumerate(made.chats[:ASKED]):
+            answer = orchestrator.chat(chat)
             assert answer.certificate is not None
             assert answer.certificate.calibration_id == directory.certificates[""].id
             assert not answer.warnings
@@ -110,28 +116,28 @@ def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: P
 @pytest.mark.parametrize("kappa", [-np.inf, -0.1, -0.02, -0.001, np.inf])
 def test_at_every_threshold_the_same_answer_is_served(made: Made, kappa: float, tmp_path: Path) -> None:
     policy = Threshold("reply_mean_logprob", -1.0)
-    bare = PolicyDirectory(log_of(made.table).nodes, policy, made.done.promise)
+    bare = PolicyDirectory(made.log.nodes, policy, made.done.promise)
     certificate = replace(made.directory.certificates[""], kappa=-kappa, policy_sha256=bare.policy_sha256)
-    log = log_of(made.table)
+    log = made.log
     walked = policy.walks(log)
     stop, cost = walked.stop(-kappa), walked.cost.at(-kappa)
     with served(made, bare.certified(certificate), tmp_path) as orchestrator:
-        for row, name in enumerate(made.table.ids[:40]):
-            answer = orchestrator.chat(CHATS[name])
+        for row, chat in enumerate(made.chats[:40]):
+            answer = orchestrator.chat(chat)
             assert len(answer.steps) == stop[row] + 1
             assert answer.cost_nano_usd == cost[row]
             serve = int(walked.serve[row, stop[row]])
             assert serve >= 0
             assert answer.text is not None
             texts = [candidate.text for step in answer.steps for candidate in step.candidates]
-            assert answer_key(answer.text, CHATS[name]) == answer_key(texts[-1], CHATS[name])
+            assert answer_key(answer.text, chat) == answer_key(texts[-1], chat)
             assert bool(log.right[row, serve]) or serve == 0  # the last model's own answer is right
 
 
 def test_the_reference_alone_is_asked_at_once(made: Made, tmp_path: Path) -> None:
-    directory = PolicyDirectory(log_of(made.table).nodes, Alone(), made.done.promise)
+    directory = PolicyDirectory(made.log.nodes, Alone(), made.done.promise)
     with served(made, directory, tmp_path) as orchestrator:
-        answer = orchestrator.chat(CHATS[made.table.ids[0]])
+        answer = orchestrator.chat(made.chats[0])
     assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
 
 
@@ -152,8 +158,8 @@ def test_what_is_not_covered_is_answered_by_the_guide(
     if requests == "other":
         kinds = {"of": 1, "kinds": {"temperature": {"of": 1, "least": 1.0, "most": 1.0}}}
         changes = {"made_for": {**before.made_for, "requests": kinds}}
-    directory = directory_of(made.table, made.done, **changes)
-    chat = CHATS[made.table.ids[0]]
+    directory = directory_of(made.read, made.done, **changes)
+    chat = made.chats[0]
     with served(made, directory, tmp_path, **guarantee) as orchestrator:
         answer = orchestrator.chat(chat)
     assert (answer.uncovered is not None) == uncovered
@@ -165,7 +171,7 @@ def test_what_is_not_covered_is_answered_by_the_guide(
 def test_a_segment_is_served_under_its_own_certificate(made: Made, tmp_path: Path) -> None:
     only = made.directory.certificates[""]
     certificates = [replace(only, covers="segment", name=name, kappa=k) for name, k in (("a", np.inf), ("b", -np.inf))]
-    chat = CHATS[made.table.ids[0]]
+    chat = made.chats[0]
     with served(made, made.directory.certified(*certificates), tmp_path) as orchestrator:
         lengths = []
         for name, certificate in zip(("a", "b"), certificates, strict=True):
@@ -178,7 +184,7 @@ def test_a_segment_is_served_under_its_own_certificate(made: Made, tmp_path: Pat
 
 def test_a_required_certificate_that_expired_is_refused(made: Made, tmp_path: Path) -> None:
     with pytest.raises(NotCertifiedError):
-        served(made, directory_of(made.table, made.done, expires="2026-11-22"), tmp_path, required=True)
+        served(made, directory_of(made.read, made.done, expires="2026-11-22"), tmp_path, required=True)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +194,7 @@ def test_a_required_certificate_that_expired_is_refused(made: Made, tmp_path: Pa
 def test_a_policy_that_the_strategy_cannot_serve_is_refused(
     made: Made, policy: Policy, nodes: int, tmp_path: Path
 ) -> None:
-    plan = tuple(
-        [node._replace(name=f"model {at}", step=at) for at, node in enumerate([*log_of(made.table).nodes] * 2)]
-    )
+    plan = tuple([node._replace(name=f"model {at}", step=at) for at, node in enumerate([*made.log.nodes] * 2)])
     PolicyDirectory(plan[:nodes], policy).write(tmp_path)
     with pytest.raises(ConfigError):
         Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
@@ -207,19 +211,19 @@ def test_a_directory_that_was_changed_is_not_served(made: Made, tmp_path: Path) 
 @pytest.mark.parametrize("kappa", [-np.inf, -0.9, -0.6, np.inf])
 def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_path: Path) -> None:
     opened = open_log(DEMO)
-    (table,) = opened.tables
-    log, policy = log_of(table), Threshold("p_yes", -1.0)
+    (read,) = opened.reads
+    log, policy = read.log, Threshold("p_yes", -1.0)
     bare = PolicyDirectory(log.nodes, policy, Promise("coverage", 0.1, 0.9))
-    made_for = holds_for(table, load(settings := demo_config(*PAIR).model_dump()), PolicyArtifact({}))
-    given: dict[str, Any] = {"level": 0.1, "made_for": made_for}
+    cascade = made_for(load(settings := demo_config(*PAIR).model_dump()))
+    given: dict[str, Any] = {"level": 0.1, "made_for": certified_for(log, log, read.facts, cascade)}
     only = Certificate(bare.promise, kappa, 60, 0, "0" * 64, bare.policy_sha256, "2026-11-21", **given)  # type: ignore[arg-type]
     bare.certified(only).write(tmp_path)
     walked, rows = policy.walks(log), list(opened.rows())
-    asked = {row["episode_id"]: Question(row["question"], row["context"]) for row in rows}
+    asked = {identity(row["question"], row["context"]): Question(row["question"], row["context"]) for row in rows}
     stop, cost = walked.stop(kappa), walked.cost.at(kappa)
     settings |= {"provider": "replay:the log", "policy": str(tmp_path), "traces": "off"}
     with Orchestrator.from_config(settings, providers={"replay": Replay.of(rows)}) as orchestrator:
-        for row, name in enumerate(table.ids[:60]):
+        for row, name in enumerate(log.ids[:60]):
             answer = orchestrator.ask(asked[name])
             assert answer.certificate is not None
             assert 2 * len(answer.steps) == stop[row] + 1
@@ -230,4 +234,5 @@ def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_p
             for signal, values in live.signals.items():
                 np.testing.assert_array_equal(values[0, there], log.signals[signal][row, there])
             np.testing.assert_array_equal(live.answer[0, there], log.answer[row, there])
+            np.testing.assert_array_equal(live.cost_nano_usd[0, there], log.cost_nano_usd[row, there])
             np.testing.assert_array_equal(live.confidence[0, there], log.confidence[row, there])

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from simulated import WORLDS, simulate
 
 import cascade
 from cascade.collection.collector import BASELINES
 from cascade.conformal.promise import Promise
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
-from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.logs import Log
+from cascade.table import Log
 
 pytest.importorskip("pyarrow")
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"
@@ -25,18 +23,18 @@ LADDER = "qwen2.5-3b,phi-4-mini>gemini-1.5-pro"
 
 
 class Seen(NamedTuple):
-    """What `cascade compare --json` prints of a log, a document a data set, and the tables that it read."""
+    """What `cascade compare --json` prints of a log, a document a data set, and what it read."""
 
     documents: dict[str, dict[str, Any]]
-    tables: dict[str, EpisodeTable]
+    logs: dict[str, Log]
 
 
-def seen(episodes: Path | Log, splits: int = 1) -> Seen:
+def seen(episodes: Path, splits: int = 1) -> Seen:
     """Compare every way to answer on a log."""
-    opened = episodes if isinstance(episodes, Log) else cascade.open_log(str(episodes), tell=lambda _: None)
+    opened = cascade.open_log(str(episodes), tell=lambda _: None)
     found = cascade.compare(opened, Promise("coverage", 0.1), splits=splits, tell=lambda _: None)
     documents = json.loads(json.dumps(found.to_dict(), allow_nan=False))["studies"]
-    return Seen({one["log"]: one for one in documents}, {table.dataset: table for table in opened.tables})
+    return Seen({one["log"]: one for one in documents}, {read.log.name: read.log for read in opened.reads})
 
 
 @cache
@@ -59,10 +57,11 @@ def cut(name: str, target: Path, *, pair: str | None = None, every: int = 1, row
     return target
 
 
-def shares(table: EpisodeTable) -> tuple[float, ...]:
+def shares(log: Log) -> tuple[float, ...]:
     """Return how often the base alone, the guide alone and some answer of the log is right."""
-    guide = table.walks[GUIDE_ONLY].right if GUIDE_ONLY in table.walks else table.arrays.correct[:, 0, 1]
-    return tuple(float(right.mean()) for right in (table.walks[BASE_ONLY].right, guide, table.arrays.solvable))
+    guide = log.right[:, 1] == 1 if log.reference is None else log.reference.right
+    some = (log.right == 1).any(axis=1)
+    return tuple(float(right.mean()) for right in (log.baselines[BASE_ONLY].right, guide, some))
 
 
 def sane(document: dict[str, Any]) -> None:
@@ -108,26 +107,26 @@ LARGE = {"episodes_zell_mmlu", "episodes_zell_truthfulqa"}
 def test_the_tables_say_what_the_sources_say_and_every_way_to_answer_runs(name: str) -> None:
     found = log(name)
     for dataset, (n, *figures) in PUBLISHED[name].items():
-        assert found.tables[dataset].n == n
-        assert shares(found.tables[dataset]) == pytest.approx(figures, abs=6e-4), dataset
-    assert list(found.documents) == list(found.tables)
+        assert found.logs[dataset].n == n
+        assert shares(found.logs[dataset]) == pytest.approx(figures, abs=6e-4), dataset
+    assert list(found.documents) == list(found.logs)
     for document in found.documents.values():
         sane(document)
 
 
 @data
 def test_intercode_gets_better_turn_by_turn() -> None:
-    arrays = log("episodes_intercode").tables["intercode_sql/gpt-3.5-turbo>gpt-4"].arrays
-    base = np.logical_or.accumulate(arrays.correct[:, :, 0], axis=1).mean(axis=0)
-    assert (arrays.horizon, base[0], base[-1]) == (4, pytest.approx(0.085, abs=6e-4), pytest.approx(0.289, abs=6e-4))
+    turns = log("episodes_intercode").logs["intercode_sql/gpt-3.5-turbo>gpt-4"].right[:, ::2]
+    base = np.logical_or.accumulate(turns == 1, axis=1).mean(axis=0)
+    assert (base.size, base[0], base[-1]) == (4, pytest.approx(0.085, abs=6e-4), pytest.approx(0.289, abs=6e-4))
 
 
 @data
 @pytest.mark.long
 def test_a_ladder_has_its_rungs_and_the_guide_above_them() -> None:
-    arrays = log("episodes_zell_mmlu").tables["zell_mmlu/llama-1b,3b,8b,70b>gpt-4o"]
-    assert (arrays.arrays.horizon, arrays.sources) == (5, ("answer",))
-    assert shares(arrays)[:2] == pytest.approx((0.422, 0.829), abs=6e-4)
+    ladder = log("episodes_zell_mmlu").logs["zell_mmlu/llama-1b,3b,8b,70b>gpt-4o"]
+    assert (ladder.width, ladder.decides.all()) == (5, True)
+    assert shares(ladder)[:2] == pytest.approx((0.422, 0.829), abs=6e-4)
 
 
 @data
@@ -137,9 +136,12 @@ def test_mint_over_all_its_sets() -> None:
 
     def right(base: str, walk: str) -> tuple[int, float]:
         ending = f"/gpt-3.5-turbo-0613 {base}>gpt-4-0613 alone-max5"
-        chosen = [table for name, table in found.tables.items() if name.endswith(ending)]
-        asked = sum(table.n for table in chosen)
-        return asked, sum(float(table.walks[walk].right.sum()) for table in chosen) / asked
+        chosen = [log for name, log in found.logs.items() if name.endswith(ending)]
+        n, right = sum(log.n for log in chosen), 0.0
+        for log in chosen:
+            assert log.reference is not None
+            right += float((log.reference if walk == GUIDE_ONLY else log.baselines[walk]).right.sum())
+        return n, right / n
 
     assert right("alone-max5", BASE_ONLY) == (452, pytest.approx(0.345, abs=6e-4))
     assert right("gpt4-feedback-max5", BASE_ONLY) == (452, pytest.approx(0.469, abs=6e-4))
@@ -152,7 +154,7 @@ def test_mint_over_all_its_sets() -> None:
 @pytest.mark.long
 def test_routellm_one_answer_a_row() -> None:
     found = log("routellm")
-    assert {name.partition("/")[0]: table.n for name, table in found.tables.items()} == {
+    assert {name.partition("/")[0]: log.n for name, log in found.logs.items()} == {
         "routellm_gsm8k": 1_319,
         "routellm_mmlu": 14_042,
     }
@@ -172,8 +174,8 @@ def test_a_part_of_the_single_rounds(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_mmlu_pro_says_what_its_source_says_and_its_costs_are_not_known(tmp_path: Path) -> None:
     found = seen(cut("episodes_mmlu_pro", tmp_path / "part.parquet", pair="qwen2.5-3b>gemini-1.5-pro"))
-    (table,) = found.tables.values()
-    assert shares(table) == pytest.approx((0.362, 0.703, 0.756), abs=6e-4)
+    (only,) = found.logs.values()
+    assert shares(only) == pytest.approx((0.362, 0.703, 0.756), abs=6e-4)
     ladder = seen(cut("episodes_mmlu_pro", tmp_path / "ladder.parquet", pair=LADDER, rows=1_000))
     for document in (*found.documents.values(), *ladder.documents.values()):
         sane(document)
@@ -188,11 +190,3 @@ def test_a_self_check_that_tells_little_gains_little() -> None:
     telling = log("episodes_zell_mmlu").documents["zell_mmlu/llama-3b>gpt-4o"]
     assert control["why"]["auroc"] < 0.6
     assert telling["why"]["auroc"] > 0.7
-
-
-@pytest.mark.parametrize("name", sorted(WORLDS))
-def test_every_way_to_answer_runs_on_a_simulated_world(name: str) -> None:
-    ((_, document),) = seen(Log((simulate(WORLDS[name], 400, seed=0),), lambda: iter(()))).documents.items()
-    sane(document)
-    assert document["requests"] == 400
-    assert {"UALA, tuned", "reference alone", "LLM-exit, guide"} <= {way["name"] for way in document["ways"]}

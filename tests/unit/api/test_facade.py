@@ -105,4 +105,4 @@ def test_questions_are_collected(tmp_path: Path) -> None:
     )
     found = cascade.collect(questions, tmp_path / "log.jsonl", config=settings, walks=())
     assert (found.error, found.to_dict()["questions"]) == (None, 1)
-    assert cascade.open_log(tmp_path / "log.jsonl").tables[0].n == 1
+    assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1

@@ -42,7 +42,7 @@ def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_a
     path = log(tmp_path / "log.jsonl", 300)
     ran = cli("fit", path, *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
-    assert "does not say which answers are right, so the guarantee offered is agreement with large" in plain(ran)
+    assert "agreement with large" in plain(ran)
     (one,) = Policy.load(tmp_path / "policy").certificates
     assert (one.promise.kind, one.reference, one.comparator) == ("agreement", "large", "text")
     assert cli("verify", "policy", path).code == 0

@@ -45,7 +45,7 @@ def logged(folder: Path, rate: float = 1.0, ask: str = "regret") -> tuple[str, s
 
 def proved(log: str, reviews: str, **asked: Any) -> dict[str, Any]:
     opened = cascade.open_log(log, reviews=reviews, **asked)
-    found = cascade.prove(opened, default_promise(opened.tables[0], risk=0.3), splits=2).to_dict()
+    found = cascade.prove(opened, default_promise(opened.reads[0], risk=0.3), splits=2).to_dict()
     (one,) = found["studies"]
     return dict(one)
 

@@ -93,7 +93,7 @@ def test_a_configuration_is_compared(cli: Cli, log: str, tmp_path: Path) -> None
     ran = cli("verify", "policy", log, "--config", "cascade.yaml", "--json")
     assert ran.code == 3
     assert (
-        "the models are small, then huge; the certificate was made for small, then large"
+        "the list of models is small, then huge; the certificate was made for small, then large"
         in checks(ran)["cascade"]["text"]
     )
 

@@ -77,7 +77,8 @@ def differing(new: Log, log: Log) -> list[str]:
     known = by_step(log) >= (0 if new.revealing else -1)
     found += [] if equal(by_step(new)[known], by_step(log)[known]) else ["cost"]
     for name in ("signals", "features"):
-        ours, theirs = getattr(new, name), getattr(log, name)
+        ours = {key: values for key, values in getattr(new, name).items() if key != "prompt_tokens"}
+        theirs = getattr(log, name)
         found += [] if ours.keys() == theirs.keys() else [name]
         found += [f"{name} {key}" for key in ours.keys() & theirs.keys() if not equal(ours[key], theirs[key])]
     masks = (("drawn", new.drawn, log.drawn), ("texts_known", new.texts_known, log.texts_known))
@@ -363,7 +364,8 @@ CASES = {
         {"bought": [True, False, True], "answer": [0, -1, 0], "cost_nano_usd": [10, 0, 10]},
     ),
     "the reply's length is that of the output": Case(
-        [row(input_tokens=50, output_tokens=7), row(step=2, output_tokens=None)], {"reply_tokens": [7, NAN]}
+        [row(input_tokens=50, output_tokens=7), row(step=2, input_tokens=60, output_tokens=None)],
+        {"reply_tokens": [7, NAN], "prompt_tokens": [50, 60]},
     ),
     "a call that was cut off is no step": Case([row(), row(walk="cut off", candidate=None)], {"cost_nano_usd": [10]}),
 }

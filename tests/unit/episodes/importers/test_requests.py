@@ -63,7 +63,7 @@ class TestRequests:
         with pytest.raises(UsageError, match="did you mean small"):
             list(rows_from_requests(log, models=["smal", "large"]))
         opened = open_log(log, models="large,small")  # as a command does with --models
-        assert opened.tables[0].step_models == ("large", "small")
+        assert opened.reads[0].facts.step_models == ("large", "small")
 
     def test_the_kth_runs_of_all_models_are_one_episode_and_further_ones_are_counted(self, tmp_path: Path) -> None:
         runs = [logged(model="large", run=str(run)) for run in range(3)] + [logged(run=str(run)) for run in range(2)]

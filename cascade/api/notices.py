@@ -1,0 +1,137 @@
+"""Notices about a log that was read: what its "right" means, what counts as one request, which calls it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cascade.api.output import Tell
+from cascade.episodes.schema import LAST_ONLY, identity
+from cascade.house.rows import Read
+from cascade.text import capital, counted
+
+GUIDE = "the guide"
+_OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})
+"""Signals of a call that reads other calls, or of one of several calls to the same model."""
+_OF_ROUNDS = frozenset({"base", "guide"})
+"""The roles of the models in rounds of base and guide."""
+
+
+def tell_requests(reads: Sequence[Read], tell: Tell, *, reference: bool = False) -> None:
+    """Report how many requests count as one, which calls are missing, and with `reference` the reference."""
+    notices = [*_about_requests(reads), *(notice for read in reads for notice in _about_calls(read))]
+    for notice in [*notices, *(about_reference(reads[0]) if reference and reads else ())]:
+        tell(capital(notice))
+
+
+def tell_pooled(reads: Sequence[Read], tell: Tell) -> None:
+    """Report which data sets are used as one, if there are several."""
+    if len(reads) > 1:
+        listed = ", ".join(f"{read.log.name} ({read.log.n})" for read in reads)
+        tell(f"{len(reads)} data sets are used as one: {listed}; --where dataset=NAME chooses one")
+
+
+def about_truth(read: Read, *, unjudged: bool = False) -> str:
+    """Return the notice for a log without labels: it can only get a promise of agreement.
+
+    Accepted answers are not judged by a default matcher: one that is too strict finds both models wrong, and a promise
+    of regret then holds without meaning anything.
+    """
+    truth = read.facts.truth
+    assert truth is not None  # noqa: S101 - such a log is compared with its reference
+    has = "has accepted answers (gold), and" if unjudged else "does not say which answers are right, so"
+    matcher = " no matcher was named to judge by them (--matcher exact, label, json, …), so" if unjudged else ""
+    return (
+        f"The log {read.log.name} {has}{matcher} the promise offered is agreement with {truth.reference}: that the "
+        f"answer served is the same as what {truth.reference} gives, by the comparator {truth.comparator}. No label is "
+        f"needed.{''.join(f' {caution}' for caution in truth.cautions)}"
+    )
+
+
+def _about_requests(reads: Sequence[Read]) -> Iterator[str]:
+    """Yield notes on requests of a log that count as one although they look different."""
+    blank = sum(read.log.ids.count(identity("")) for read in reads)
+    if blank > 1:
+        yield (
+            f"the column question is empty in {blank:,} episodes, so they count as one question: fill it in, or "
+            "leave it null and give each question an episode_id"
+        )
+    spelled: dict[str, set[str]] = {}
+    for read in reads:
+        for name, hashes in read.facts.spelled.items():
+            spelled.setdefault(name, set()).update(hashes)
+    alike = [len(hashes) for name, hashes in spelled.items() if len(hashes) > 1 and name != identity("")]
+    if alike:
+        yield (
+            f"{sum(alike):,} questions are near-duplicates, which differ only in case, blanks, punctuation or Unicode "
+            f"form: they are kept together and count as {counted(len(alike), 'question')}. If other questions belong "
+            "together (one document, one user), name that in the column group"
+        )
+
+
+def _about_calls(read: Read) -> Iterator[str]:
+    """Yield a note on each missing call that has later ones, and one where the log does not say what calls read."""
+    log, facts = read.log, read.facts
+    later = np.logical_or.accumulate(log.bought[:, ::-1], axis=1)[:, ::-1]
+    for node, many in zip(log.nodes, np.count_nonzero(later & ~log.bought, axis=0).tolist(), strict=True):
+        if many:
+            yield (
+                f"{many:,} of {log.n:,} questions have no logged call of {node.name}: if a policy asks {node.name} on "
+                "such a question, the question counts against the promise. Log every model's answer, or leave these "
+                "questions out"
+            )
+    callers = [caller for caller in facts.callers if caller is not None]
+    if facts.parents is not None or len(facts.sources) > 1 or any(caller.role in _OF_ROUNDS for caller in callers):
+        return
+    models = [caller.model for caller in callers]
+    known = {name for name, values in log.signals.items() if not np.isnan(values).all()}
+    if models and log.width > 1 and (len({*models}) < len(models) or known & _OF_OFFERS):
+        yield (
+            f"the log {log.name} does not say what its calls read (column parents): the steps "
+            f"{', '.join(node.name for node in log.nodes)} were taken for calls that do not read each other, as in a "
+            "ladder. If a call reads others, as a judge does, write the numbers of their steps into parents, as in "
+            "[1], and [] for a call that reads none"
+        )
+
+
+def reference_of(read: Read) -> str:
+    """Return the reference's name."""
+    log, facts = read.log, read.facts
+    if facts.truth is not None:
+        return facts.truth.reference
+    if facts.step_models and log.reference is not None and log.reference.is_last:
+        return facts.step_models[-1] or GUIDE
+    names = facts.models.get("guide", ())
+    return names[0] if len(names) == 1 else GUIDE
+
+
+def about_reference(read: Read) -> Iterator[str]:
+    """Yield which model is the reference of savings and of a promise of regret, and reasons to doubt it."""
+    log, facts = read.log, read.facts
+    if log.reference is None:
+        return
+    name, is_last = reference_of(read), facts.reference == LAST_ONLY
+    last = "the last model of the ladder" if facts.parents is None else "the last offer of the list"
+    who = last if is_last else "the guide, asked alone"
+    why = "the log has no walk of a guide alone" if is_last else f"the log has the walk {facts.reference!r}"
+    yield f"the reference is {who if name == GUIDE else f'{name}, {who}'}, because {why}"
+    if name not in facts.step_models:
+        return
+    own, right = _mean_cost(read, facts.step_models.index(name)), float(np.nanmean(log.reference.right))
+    for at, model in enumerate(facts.step_models):
+        cost, better = _mean_cost(read, at), float(np.nansum(log.right[:, at])) / log.n > right
+        if cost is None:
+            yield f"the log has no cost of {model}: check that {name} is the model to compare with"
+        elif cost == 0 and (model == name or better):
+            more = "" if model == name else f", and it is right more often than {name}"
+            yield f"the cost of {model} is 0 in this log{more}: if it is unknown, leave it empty"
+        elif own and cost > own:
+            yield f"the reference costs less than {model}: check that {name} is the model to compare with"
+
+
+def _mean_cost(read: Read, at: int) -> float | None:
+    """Return the mean cost of a node, nano-USD; None if it is unknown."""
+    log = read.log
+    known = log.bought[:, at] & (log.cost_nano_usd[:, at] >= 0)
+    return float(log.cost_nano_usd[known, at].mean()) if known.any() else None
