@@ -197,14 +197,14 @@ class _Looking:
         elif opened.era != self.store.state(self.name).era:
             why = "a certificate was withdrawn since it began, so its rows certify nothing"
         if why is not None:
-            return Found(unseen(self.asked, opened, why))
+            return unseen(self.asked, opened, why)
         fit = [
             one
             for one in self.store.draws(self.name)
             if one.era == opened.era and one.drawn_s <= opened.opened_s
             if one.role == "fit" or (one.look is not None and one.look < opened.look)
         ]
-        return look_at(self._rows([*fit, *opened.certifying]), opened.certifying, self.asked, opened.look, opened.level)
+        return look_at(self._rows([*fit, *opened.certifying]), opened, self.asked)
 
     def planned(self) -> PromotionPlan:
         """Return the plan of the next look; where people judge, the fitting rows tell how many answers are unjudged."""

@@ -199,25 +199,24 @@ class Part(NamedTuple):
     uncached: Floats
     turns: Turns
 
+    @classmethod
+    def of(cls, log: Log, uncached: Floats) -> Part:
+        """Return conversations whose turns are all on record, one conversation after the other."""
+        return cls(log, uncached, Turns(np.arange(log.n), np.unique(log.groups, return_inverse=True)[1]))
 
-def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int, level: float) -> Found:
+
+def look_at(rows: Rows, opened: Opened, asked: Asked) -> Found:
     """Look: choose on the other rows, certify on whole conversations, and see whether the policy saves money.
 
     Args:
         rows: the rows to fit and those that certify.
-        certifying: the turns of the certifying conversations, which no earlier look has used.
+        opened: the look; no earlier one has used its conversations.
         asked: the request for the look.
-        look: its number.
-        level: the part of delta that it may spend.
     """
-    page: dict[str, Any] = {
-        **_asked_for(asked, look, level),
-        "certifying_conversations": len({draw.conversation for draw in certifying}),
-        "requests": len(certifying),
-    }
+    page = {**_asked_for(asked, opened), "requests": len(opened.certifying)}
     try:
         observed = rows.observed()
-        chooses, certifies = _divided(observed, certifying)
+        chooses, certifies = _divided(observed, opened.certifying)
         missing = int(np.count_nonzero(certifies.turns.row < 0))
         page |= {"comparator": observed.comparator, "fit_rows": chooses.log.n, "missing": missing}
         policy = _chosen(chooses, asked)
@@ -228,8 +227,9 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int, lev
         return Found({**page, "why": "no certificate: no policy is cheaper than the guide"})
     if not certifies.log.priced.any():
         return Found({**page, "why": "no saving: no cost of a certifying row is known"})
-    proof = Proof.best(asked.modes.risk, level, certifies.turns.lengths.size, chooses.turns.lengths)
-    page |= {"losses_allowed": max(0, proof.allowed(certifies.turns.lengths))}
+    lengths = certifies.turns.lengths
+    proof = Proof.best(asked.modes.risk, opened.level, lengths.size, chooses.turns.lengths)
+    page |= {"losses_allowed": max(0, proof.allowed(lengths))}
     lenient = _lenient(policy, chooses, certifies, proof, asked)
     if lenient is None:
         return Found({**page, "why": "no certificate: too many requests are lost at the strictest threshold"})
@@ -238,53 +238,57 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int, lev
     page |= _saving(certifies, lenient, asked.modes.audit)
     if page["saving_usd"] <= 0:
         return Found({**page, "why": "no saving: with the cost of audits the policy is no cheaper than the guide"})
-    tested = Tested(kappa, page["losses"], certifies.turns.lengths.size, level, look)
-    directory = _directory(policy, observed, (chooses.log, certifies.log), asked, tested)
+    directory = _directory(policy, observed, (chooses.log, certifies.log), asked, {**page, "threshold": kappa})
     (certificate,) = directory.certificates.values()
     held = InForce(
-        *(certificate.id, look, asked.modes.risk, level, tested.n, observed.comparator, rows.models, rows.builds),
-        asked.modes.promise,
-        longest=int(max(*chooses.turns.lengths, *certifies.turns.lengths)),
+        *(certificate.id, opened.look, asked.modes.risk, opened.level, certificate.n, observed.comparator),
+        *(rows.models, rows.builds, asked.modes.promise),
+        longest=int(max(*chooses.turns.lengths, *lengths)),
     )
     return Found({**page, "certificate": certificate.id}, held, _files(directory))
 
 
+def unseen(asked: Asked, opened: Opened, why: str) -> Found:
+    """Return the outcome of a look that ends without reading a row."""
+    return Found({**_asked_for(asked, opened), "why": why})
+
+
+def _asked_for(asked: Asked, opened: Opened) -> dict[str, Any]:
+    return {
+        "look": opened.look,
+        "promise": asked.modes.promise,
+        "risk": asked.modes.risk,
+        "confidence": asked.modes.confidence,
+        "level": opened.level,
+        "certifying_conversations": len({draw.conversation for draw in opened.certifying}),
+    }
+
+
 def _divided(observed: Observed, certifying: Sequence[Draw]) -> tuple[Part, Part]:
     """Return the conversations that choose, and those that certify. Raises UsageError if there are none."""
-    place = {name: row for row, name in enumerate(observed.traces)}
+    log, place = observed.log, {name: row for row, name in enumerate(observed.traces)}
     ordered = sorted(certifying, key=lambda draw: (draw.conversation, draw.drawn_s))
     recorded = np.array([place[draw.trace_id] for draw in ordered if draw.trace_id in place], dtype=np.int64)
-    groups = np.array(observed.log.groups)
-    others = np.setdiff1d(np.lexsort((observed.drawn_s, groups)), recorded, assume_unique=True)
+    in_turn = np.lexsort((observed.drawn_s, np.array(log.groups)))
+    others = in_turn[~np.isin(in_turn, recorded)]
     if not recorded.size or not others.size:
         raise UsageError("none of the requests that fit, or of those that certify, has an outcome.")
     known = np.array([draw.trace_id in place for draw in ordered])
-    row = np.where(known, np.cumsum(known) - 1, -1)
     of = np.unique([draw.conversation for draw in ordered], return_inverse=True)[1]
-    return _part(observed, others), _part(observed, recorded)._replace(turns=Turns(row, of))
-
-
-def _part(observed: Observed, rows: Ints) -> Part:
-    """Return whole conversations whose turns are all on record, by their rows in order."""
-    log = observed.log.take(rows)
-    of = np.unique(log.groups, return_inverse=True)[1]
-    return Part(log, observed.uncached[rows], Turns(np.arange(log.n), of))
+    turns = Turns(np.where(known, np.cumsum(known) - 1, -1), of)
+    chooses = Part.of(log.take(others), observed.uncached[others])
+    return chooses, Part(log.take(recorded), observed.uncached[recorded], turns)
 
 
 def _chosen(part: Part, asked: Asked) -> Policy | None:
     """Return the policy that saves most where it keeps the promise on these conversations; None if none saves."""
-    groups = np.array(part.log.groups)
-    learns = part.log.take(np.zeros(0, dtype=np.int64))
-    if part.turns.lengths.size > 1:
-        learns = divided(part.log, LEARNS, 0).learns
+    several = part.turns.lengths.size > 1
+    learns = divided(part.log, LEARNS, 0).learns if several else part.log.take(np.zeros(0, dtype=np.int64))
     best, most = None, 0.0
     for member in menu(part.log, learns, asked.promise, CHOOSES):
-        tries = part
-        if member.rows is not None:
-            rows = member.rows
-            of = np.unique(groups[rows], return_inverse=True)[1]
-            tries = Part(part.log.take(rows), part.uncached[rows], Turns(np.arange(rows.size), of))
-        policy, lengths = member.make(), tries.turns.lengths
+        rows = np.arange(part.log.n) if member.rows is None else member.rows
+        tries, policy = Part.of(part.log.take(rows), part.uncached[rows]), member.make()
+        lengths = tries.turns.lengths
         lenient = _lenient(policy, tries, tries, Proof.best(asked.modes.risk, CHOOSES, lengths.size, lengths), asked)
         if lenient is not None and tries.log.priced.any():
             saving = _saving(tries, lenient, asked.modes.audit)["saving_usd"]
@@ -318,9 +322,7 @@ class Served:
     def of(cls, policy: Policy, log: Log, promise: Promise) -> Served:
         """Return what a policy does on requests whose last node is the guide."""
         walked = policy.walks(log)
-        last, order = walked.log.width - 1, None
-        if policy.nodes is None:
-            order = policy.scores(log).order
+        last, order = walked.log.width - 1, None if policy.nodes is not None else policy.scores(log).order
         guide = np.full(log.n, last) if order is None else np.argmax(order == last, axis=1)
         spent = np.maximum(walked.log.cost_nano_usd, 0).cumsum(axis=1)
         return cls(walked.reach, spent, promise.rules.at_stop(walked) > 0, guide)
@@ -328,26 +330,7 @@ class Served:
     def at(self, kappa: float) -> Outcome:
         """Return the outcome of each request at a threshold."""
         rows, stop = np.arange(self.guide.size), np.count_nonzero(self.reach >= kappa, axis=1) - 1
-        return Outcome(self.lost[rows, stop], self.cost[rows, stop], self.guide <= stop)
-
-
-def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
-    """Return the page of a look that ends without reading a row."""
-    return {
-        **_asked_for(asked, opened.look, opened.level),
-        "certifying_conversations": len({draw.conversation for draw in opened.certifying}),
-        "why": why,
-    }
-
-
-def _asked_for(asked: Asked, look: int, level: float) -> dict[str, Any]:
-    return {
-        "look": look,
-        "promise": asked.modes.promise,
-        "risk": asked.modes.risk,
-        "confidence": asked.modes.confidence,
-        "level": level,
-    }
+        return Outcome(self.lost[rows, stop] | (stop < 0), self.cost[rows, stop], self.guide <= stop)
 
 
 def _saving(part: Part, lenient: Lenient, audit: float) -> dict[str, float]:
@@ -370,33 +353,22 @@ def _saving(part: Part, lenient: Lenient, audit: float) -> dict[str, float]:
     }
 
 
-class Tested(NamedTuple):
-    """A threshold that passed: with how many lost conversations of how many, at which level, in which look."""
-
-    kappa: float
-    losses: int
-    n: int
-    level: float
-    look: int
-
-
 def _directory(
-    policy: Policy, observed: Observed, logs: tuple[Log, Log], asked: Asked, tested: Tested
+    policy: Policy, observed: Observed, logs: tuple[Log, Log], asked: Asked, page: Mapping[str, Any]
 ) -> PolicyDirectory:
     """Return the policy with its certificate; `logs` has the rows that chose it and those that certify."""
-    promise, (chose, certify) = asked.promise, logs
-    requests = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
-    bare = PolicyDirectory(observed.log.nodes, policy, promise, {}, requests)
-    facts, truth, made = observed.facts, None, {}
+    (chose, certify), facts, truth, made = logs, observed.facts, None, {}
     if facts is not None:
         bought = certify.only(range(certify.width) if policy.nodes is None else policy.nodes)
         cascade = None if asked.config is None else made_for(asked.config)
         truth, made = facts.truth, dict(certified_for(certify, bought, facts, cascade))
+    requests = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
+    bare = PolicyDirectory(observed.log.nodes, policy, asked.promise, {}, requests)
     certificate = Certificate(
-        *(promise, tested.kappa, tested.n, float(tested.losses), sha256_of(certify), bare.policy_sha256),
-        datetime.now(UTC).date().isoformat(),
-        level=tested.level,
-        attempts=tested.look,
+        *(asked.promise, page["threshold"], page["certifying_conversations"], float(page["losses"])),
+        *(sha256_of(certify), bare.policy_sha256, datetime.now(UTC).date().isoformat()),
+        level=page["level"],
+        attempts=page["look"],
         unit="group",
         reference=None if truth is None else truth.reference,
         comparator=observed.comparator,

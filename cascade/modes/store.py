@@ -348,13 +348,8 @@ class ModeStore:
             era = 0 if held is None else CascadeState.loads(held[0], 0).era
             found = run(query, era, *[cascade] * 4, era, cascade, since_s).fetchone()
         *numbers, requests, first, cost, priced = found
-        return Counts(
-            *(int(number or 0) for number in numbers),
-            requests=round(requests or 0.0),
-            first_s=first,
-            off_path_nano_usd=int(cost or 0),
-            priced=int(priced),
-        )
+        settled = [int(number or 0) for number in numbers]
+        return Counts._make([*settled, round(requests or 0.0), first, int(cost or 0), int(priced)])
 
     # --- looks ---
 

@@ -25,7 +25,7 @@ from cascade.house.study import clairvoyant
 from cascade.house.ways import play_fit
 from cascade.modes.draws import look_level
 from cascade.modes.look import Asked, Observed, Rows, look_at
-from cascade.modes.state import Draw, InForce
+from cascade.modes.state import Draw, InForce, Opened
 from cascade.modes.store import ModeStore
 from cascade.table import Log, Node, Reference
 
@@ -95,9 +95,8 @@ def promoted(observed: Log, certifying: Callable[[str], bool], folder: Path) -> 
         for turn, (name, group) in enumerate(zip(observed.ids, observed.groups, strict=True))
         if certifying(group)
     ]
-    found = look_at(
-        _Observed(observed), draws, Asked(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9)), 1, look_level(DELTA, 1)
-    )
+    opened = Opened(1, look_level(DELTA, 1), draws, opened_s=0.0, tries=1, era=0)
+    found = look_at(_Observed(observed), opened, Asked(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9)))
     if not found.promoted:
         return None
     folder.mkdir()
