@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from cascade.api.logs import LogAsked, Models, Where
+from cascade.api.logs import LogAsked, Models, Where, compared, read_log
 from cascade.api.output import Tell
-from cascade.api.policies import policy_directory
-from cascade.api.tables_of_logs import compared, read_log
-from cascade.calibration.samples import joined, once, one_a_group, tied
+from cascade.api.policies import current_directory
 from cascade.config import CascadeConfig, traces_url
+from cascade.conformal.promise import Promise
 from cascade.episodes.files import is_url
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee
-from cascade.house.attempts import FIRST
-from cascade.review.labels import tables_with
+from cascade.house.attempts import level_of, place_of, upcoming
+from cascade.house.proof import unseen
+from cascade.review.labels import Along, Plan, certifying, plans, to_judge
 from cascade.review.pairs import Compared, compare
-from cascade.review.path import Along, along_path
-from cascade.review.plan import Plan, plans
-from cascade.review.reviews import Reviews, Terms
+from cascade.review.reviews import Ask, Place, Reviews, Terms, place_for, reviews_at
 from cascade.review.session import Room
-from cascade.review.storage import Place, place_for, reviews_at
+from cascade.table import Log
 from cascade.text import counted
 
 SUFFIX = ".reviews.jsonl"
-_SHARE = 0.1
-"""The default alpha and delta of a certificate from reviews."""
 
 
 class Judging(NamedTuple):
@@ -38,8 +32,8 @@ class Judging(NamedTuple):
         file: the file of reviews; None: beside the log.
         ask: "preference", or "regret", which also asks whether each output is right.
         policy: a policy directory; only the outputs that decide its certificate are shown.
-        alpha, delta: those of the certificate.
-        rate: the share of the questions that is drawn; None: the file's rate, or all.
+        risk, confidence: those of the certificate.
+        rate: the share of the requests that is drawn; None: the file's rate, or all.
         seed: seed of the draw; None: a random one.
         where, matcher, models: how the log is read.
     """
@@ -48,8 +42,8 @@ class Judging(NamedTuple):
     file: Place | None = None
     ask: str = "preference"
     policy: Path | None = None
-    alpha: float | None = None
-    delta: float | None = None
+    risk: float = 0.05
+    confidence: float = 0.9
     rate: float | None = None
     seed: int | None = None
     where: Where = None
@@ -63,50 +57,54 @@ class Judging(NamedTuple):
 
     def read(self, tell: Tell) -> Compared:
         """Return the log's outputs; report how many requests lack the reference's output. Raises UsageError."""
-        return self._compared(self.matcher or _held(self.path).matcher, tell)
+        begun = reviews_at(self.path)
+        return self._compared(self.matcher or (None if begun is None else begun.terms.matcher), tell)
 
     def _compared(self, matcher: str | None, tell: Tell) -> Compared:
         log = read_log(compared(LogAsked(self.episodes, self.where, matcher, models=self.models)), tell)
-        found = compare(log.rows, matcher)
-        if found.without_reference:
-            tell(f"{counted(found.without_reference, 'request')} without an output of the reference: not shown")
-        return found
+        outputs = compare(log.rows, matcher)
+        if outputs.without_reference:
+            tell(f"{counted(outputs.without_reference, 'request')} without an output of the reference: not shown")
+        return outputs
 
     def terms(self, comparator: str) -> Terms:
         """Return the terms for the file's first line; terms that were not given are taken from an existing file."""
-        key = "" if self.seed is None else f"seed {self.seed}"
-        rate = _held(self.path).rate if self.rate is None else self.rate
-        return Terms(self.ask, comparator, rate, key)  # type: ignore[arg-type]  # it says what is wrong with it
+        key, begun = "" if self.seed is None else f"seed {self.seed}", reviews_at(self.path)
+        rate = self.rate if self.rate is not None else 1.0 if begun is None else begun.terms.rate
+        return Terms(cast("Ask", self.ask), comparator, rate, key)
 
-    def room(self, found: Compared, terms: Terms, tell: Tell) -> Room:
+    def promise(self, rate: float = 1.0) -> Promise:
+        """Return what is to be certified with the judgements of a share of the requests."""
+        return Promise(self.ask, self.risk, self.confidence, rate)
+
+    def room(self, outputs: Compared, terms: Terms) -> Room:
         """Return the room.
 
         Args:
-            found: what `read` returned.
+            outputs: what `read` returned.
             terms: the terms in the file's first line.
-            tell: is called with notices.
         """
-        along = None if self.policy is None else self._along(found, self._wanted(tell), terms)
-        return Room(found.pairs(), terms, _certify(found), along)
+        log, promise = to_judge(outputs, terms), self.promise(terms.rate)
+        return Room(outputs.pairs, terms, certifying(log, promise).n, self._along(outputs, log, promise))
 
     def plans(self, tell: Tell) -> list[Plan]:
         """Return the number of judgements that a certificate needs, for several rates of the draw."""
-        found, wanted = self._compared(self.matcher, tell), self._wanted(tell)
-        along = self._along(found, wanted, Terms(self.ask, self.matcher or ""))  # type: ignore[arg-type]  # as above
-        return plans(_certify(found), len(found.pairs()), along, wanted)
+        outputs, promise = self._compared(self.matcher, tell), self.promise()
+        log = to_judge(outputs, Terms(cast("Ask", self.ask), outputs.comparator))
+        along = self._along(outputs, log, promise)
+        return plans(certifying(log, promise).n, len(outputs.pairs), along, promise)
 
-    def _wanted(self, tell: Tell) -> Guarantee:
-        if self.delta is None:
-            tell(f"a guarantee of {self.ask} has a delta; without --delta it is {_SHARE:g}")
-        alpha, delta = (_SHARE if share is None else share for share in (self.alpha, self.delta))
-        return Guarantee(self.ask, alpha, delta)
-
-    def _along(self, found: Compared, wanted: Guarantee, terms: Terms) -> Along | None:
+    def _along(self, outputs: Compared, log: Log, promise: Promise) -> Along | None:
         if self.policy is None:
             return None
-        held = policy_directory(self.policy, certificates=False)
-        first = None if wanted.delta is None else FIRST * wanted.delta  # what a first fit may spend
-        return along_path(found, held.policy, held.artifact, replace(wanted, delta=first), terms)
+        directory = current_directory(self.policy)
+        if [node.name for node in directory.plan] != [node.name for node in log.nodes]:
+            names = [", ".join([node.name for node in nodes]) for nodes in (directory.plan, log.nodes)]
+            raise UsageError(f"The policy is for {names[0]}, and {log.name} has {names[1]}.")
+        fresh = unseen(log, directory.requests.fitted)
+        number = upcoming(place_of(self.episodes), certifying(fresh, promise).ids)
+        level = level_of(number, promise.delta or 0.0)  # what the next fit may spend
+        return Along.of(fresh, directory.policy, outputs.pairs, promise, level)
 
 
 def beside(episodes: str) -> Path:
@@ -116,18 +114,6 @@ def beside(episodes: str) -> Path:
             f"{episodes} is not a file, so reviews cannot be kept beside it: name a file for them with -o FILE."
         )
     return Path(f"{episodes}{SUFFIX}")
-
-
-class _Held(NamedTuple):
-    """The terms of a file of reviews that a caller may leave out."""
-
-    matcher: str | None = None
-    rate: float = 1.0
-
-
-def _held(place: Place) -> _Held:
-    held = reviews_at(place)
-    return _Held() if held is None else _Held(held.terms.matcher, held.terms.rate)
 
 
 def review_place(settings: CascadeConfig) -> Place | None:
@@ -153,9 +139,3 @@ def reviews_of(settings: CascadeConfig) -> Reviews | None:
     """
     place = review_place(settings)
     return None if place is None else reviews_at(place)
-
-
-def _certify(found: Compared) -> int:
-    """Return the number of questions of a log that can certify: one of each group."""
-    table = tied(joined(tables_with(found, lambda _, __: True)))
-    return one_a_group(table.take(once(table))).n

@@ -9,7 +9,7 @@ from typing import Any
 
 from cascade.api.logs import LogAsked, ReviewOptions, parse_where
 from cascade.api.output import Tell
-from cascade.episodes.schema import UNJUDGED, Dropped
+from cascade.episodes.schema import UNJUDGED, Dropped, identity
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
@@ -18,7 +18,6 @@ from cascade.evaluation.logs import Log
 from cascade.guarantees.base import get
 from cascade.house.reading import Reading
 from cascade.policies.artifact import PolicyArtifact
-from cascade.text import counted
 
 
 def read_log(asked: LogAsked, tell: Tell) -> Log:
@@ -92,47 +91,36 @@ def tell_pooled(tables: Sequence[EpisodeTable], tell: Tell) -> None:
         tell(f"{len(tables)} data sets are used as one: {listed}; --where dataset=NAME chooses one")
 
 
-def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
-    """Read a log; if there are reviews, they are its labels.
-
-    Args:
-        asked: the log.
-        reviews: the judgements.
-        kind: the kind of guarantee; None: the kind that the reviews asked about.
-        tell: is called with each notice about the log.
+def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
+    """Read a log; if there are reviews, they are its labels, on the requests that were drawn.
 
     Raises:
-        UsageError: the log or the reviews cannot be read, or do not suit the kind.
+        UsageError: as `read_log`; the reviews cannot be read, or do not suit the kind; or no request was drawn.
     """
     if not reviews.files:
         return read_log(asked, tell)
-    from cascade.review.labels import labelled_by_reviews
+    from cascade.review.labels import judgements
     from cascade.review.pairs import compare
     from cascade.review.reviews import read_reviews
 
-    held = [read_reviews(path) for path in reviews.files]
+    files = [read_reviews(path) for path in reviews.files]
     log = read_log(compared(asked), tell)
-    found, said = compare(log.rows, asked.matcher or held[0].terms.matcher), kind or held[0].terms.ask
-    tables = labelled_by_reviews(found, held, said, reviews.rate)
-    for table in tables:
-        missing = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
-        if missing:
-            lack = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
-            tell(f"{table.dataset}: {lack}")
-    return replace(log, tables=tuple(tables))
-
-
-def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
-    """Read a log as `read_reviewed`; with reviews only the drawn questions, since the loss of the others is unknown.
-
-    Raises:
-        UsageError: as there; or none was drawn.
-    """
-    log = read_reviewed(asked, reviews, kind, tell)
-    drawn = [one if one.labels is None else one.take(one.labels.drawn) for one in log.tables]
-    if not all(one.n for one in drawn):
+    outputs, kind = compare(log.rows, asked.matcher or files[0].terms.matcher), kind or files[0].terms.ask
+    judged, dropped = judgements(outputs, files, kind, reviews.rate), Dropped()
+    rows = [
+        row if row["correct"] is not False else {**row, "correct": judged.loses(row) is False}
+        for row in outputs.labelled.rows(dropped)
+        if judged.drawn(identity(row["question"] or "", row["context"]))
+    ]
+    if not rows:
         raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
-    return replace(log, tables=tuple(drawn))
+    before = {table.dataset: table.truth for table in log.tables}
+    tables = []
+    for table in tables_from_rows(rows, dropped):
+        truth = before[table.dataset]
+        assert truth is not None  # noqa: S101 - the log was compared
+        tables.append(replace(table, truth=truth._replace(asked=kind, rate=judged.rate)))
+    return replace(log, tables=tuple(tables))
 
 
 def compared(asked: LogAsked) -> LogAsked:

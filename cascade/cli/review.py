@@ -7,27 +7,24 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.cells import chop_cells
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cascade.api.judging import Judging, beside
 from cascade.api.output import spelled, table
 from cascade.cli.main import console, print_json, say
 from cascade.errors import UsageError
-from cascade.review.pairs import Output
-from cascade.review.plan import Plan
+from cascade.review.labels import Plan
+from cascade.review.pairs import Output, output_lines, request_lines
 from cascade.review.report import agreements, tallies
-from cascade.review.reviews import SKIPPED, ReviewFile, Reviews, merged, read_reviews
-from cascade.review.session import ASKED, KEYS, MOVES, Room, Session
-from cascade.review.shown import output_lines, request_lines
-from cascade.review.storage import ReviewTable, opened
+from cascade.review.reviews import SKIPPED, ReviewFile, Reviews, ReviewTable, merged, opened, read_reviews
+from cascade.review.session import MOVES, Room, Session
 from cascade.text import counted
 
 ENDED = "\x04"
@@ -58,8 +55,8 @@ def review_log(
             help="A policy directory: show only the outputs that decide its certificate, until it is decided.",
         ),
     ] = None,
-    alpha: Annotated[float | None, typer.Option("--alpha", help="The certificate's alpha. By default 0.1.")] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="The certificate's delta. By default 0.1.")] = None,
+    risk: Annotated[float, typer.Option("--risk", help="The share of requests that may be lost.")] = 0.05,
+    confidence: Annotated[float, typer.Option("--confidence", help="The probability that it is no larger.")] = 0.9,
     label_rate: Annotated[
         float | None,
         typer.Option("--label-rate", help="The share of questions drawn for review. By default 1: all."),
@@ -89,17 +86,17 @@ def review_log(
         _say_report(merged([read_reviews(path) for path in files]), as_json=as_json)
         return
     file = output[0] if output else None
-    asked = Judging(episodes, file, ask, policy, alpha, delta, label_rate, seed, where, matcher, models)
+    judging = Judging(episodes, file, ask, policy, risk, confidence, label_rate, seed, where, matcher, models)
     if plan:
-        _say_plan(asked.plans(say), as_json=as_json)
+        _say_plan(judging.plans(say), as_json=as_json)
         return
     if as_json or (output is not None and len(output) > 1):
         raise UsageError(
             "A review is written to one file and prints no JSON; --json and several files go with --report."
         )
-    found = asked.read(say)
-    with opened(asked.path, asked.terms(found.comparator)) as held:
-        _review(held, asked.room(found, held.reviews.terms, say), reviewer or _user(), skipped=skipped)
+    outputs = judging.read(say)
+    with opened(judging.path, judging.terms(outputs.comparator)) as place:
+        _review(place, judging.room(outputs, place.reviews.terms), reviewer or _user(), skipped=skipped)
 
 
 def _user() -> str:
@@ -113,12 +110,11 @@ def _review(file: ReviewFile | ReviewTable, room: Room, reviewer: str, *, skippe
     """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer quits."""
     judged = file.reviews.by(reviewer)
     if skipped:
-        judged = {pair: one for pair, one in judged.items() if one.verdict != SKIPPED}
+        judged = {pair: judgement for pair, judgement in judged.items() if judgement.verdict != SKIPPED}
     session = room.session(reviewer, judged)
     screen = _Screen(console(), Keys(), len(room.drawn) if room.along is None else None)
     if session.current is not None:
-        told = f"{_to_do(room)} You are {reviewer}; {file.path} keeps your judgements."
-        say(told)
+        say(f"{_to_do(room)} You are {reviewer}; {file.path} keeps your judgements.")
     _loop(session, file, screen)
     _say_done(session, room, screen, str(file.path))
 
@@ -177,8 +173,8 @@ def _loop(session: Session, file: ReviewFile | ReviewTable, screen: _Screen) -> 
             if screen.show(session, number):
                 return
             screen.keys.forget()
-        choices = " · ".join(f"{key} {said}" for key, said in {**KEYS[session.stage], **MOVES}.items())
-        screen.out.print(Text(f"{ASKED[session.stage]}  {choices}", style="bold"), soft_wrap=True)
+        choices = " · ".join(f"{key} {meaning}" for key, meaning in {**session.stage.keys, **MOVES}.items())
+        screen.out.print(Text(f"{session.stage.question}  {choices}", style="bold"), soft_wrap=True)
         key = screen.keys.read()
         pressed = session.press("q" if key == ENDED else key)
         if pressed.written is not None:
@@ -277,57 +273,53 @@ def _print(out: Console, rows: Sequence[Text]) -> None:
 
 def _say_report(reviews: Reviews, *, as_json: bool) -> None:
     """Print the reviewers' judgements and how far they agree."""
-    each, both = tallies(reviews), agreements(reviews)
+    people, pairs = tallies(reviews), agreements(reviews)
     if as_json:
-        people = {"reviewers": [one._asdict() for one in each], "agreement": [one._asdict() for one in both]}
-        print_json({"ask": reviews.terms.ask, "rate": reviews.terms.rate, **people})
+        documents = {"reviewers": [each._asdict() for each in people], "agreement": [each._asdict() for each in pairs]}
+        print_json({"ask": reviews.terms.ask, "rate": reviews.terms.rate, **documents})
         return
-    out = console()
-    if not each:
-        out.print("Nothing was judged yet.")
+    if not people:
+        console().print("Nothing was judged yet.")
         return
+    rows: dict[str, list[Any]] = {"judged": [each.judged for each in people]}
+    rows["skipped"] = [each.skipped for each in people]
     verdicts = {"output": "cascade better", "reference": "reference better", "equal": "equal", "both_bad": "both bad"}
-    rows = [
-        [
-            *(one.reviewer, one.judged, one.skipped, *(one.verdicts[name] for name in verdicts), one.lost),
-            f"{one.first_better} / {one.second_better}",
-        ]
-        for one in each
-    ]
-    out.print(_table(["reviewer", "judged", "skipped", *verdicts.values(), "lost", "first / second better"], rows))
-    if both:
-        heads = ["reviewers", "pairs of both", "same verdict", "Cohen's κ", "same on loss", "Cohen's κ"]
-        pairs = [
-            [
-                *(" and ".join(one.reviewers), one.pairs),
-                *(one.equal, _kappa(one.kappa), one.equal_losses, _kappa(one.kappa_losses)),
-            ]
-            for one in both
-        ]
-        out.print(_table(heads, pairs))
+    rows |= {text: [each.verdicts[name] for each in people] for name, text in verdicts.items()}
+    rows["lost"] = [each.lost for each in people]
+    rows["first / second better"] = [f"{each.first_better} / {each.second_better}" for each in people]
+    _say_columns("reviewer", [each.reviewer for each in people], rows)
+    if pairs:
+        rows = {"pairs of both": [each.pairs for each in pairs], "same verdict": [each.equal for each in pairs]}
+        rows["Cohen's κ of it"] = [_kappa(each.kappa) for each in pairs]
+        rows["same on loss"] = [each.equal_losses for each in pairs]
+        rows["Cohen's κ of that"] = [_kappa(each.kappa_losses) for each in pairs]
+        _say_columns("reviewers", [" and ".join(each.reviewers) for each in pairs], rows)
 
 
 def _say_plan(plans: Sequence[Plan], *, as_json: bool) -> None:
     """Print how many judgements a certificate needs."""
     if as_json:
-        print_json({"plans": [one._asdict() for one in plans]})
+        print_json({"plans": [each._asdict() for each in plans]})
         return
-    heads = ["label rate", "judge everything", "only what differs", "along the path", "may be lost", "requests needed"]
-    rows = [
-        [
-            *(f"{one.rate:g}", one.requests, f"{one.differing:.0f}"),
-            "needs --policy" if one.along_path is None else f"at most {one.along_path:.0f}",
-            "nothing is proven" if one.most_lost is None else one.most_lost,
-            one.least,
-        ]
-        for one in plans
-    ]
-    console().print(_table(heads, rows))
+    along = ["needs --policy" if each.along_path is None else f"at most {each.along_path:.0f}" for each in plans]
+    rows: dict[str, list[Any]] = {
+        "judge everything": [each.requests for each in plans],
+        "only what differs": [f"{each.differing:.0f}" for each in plans],
+        "along the path": along,
+        "may be lost": ["nothing is proven" if each.most_lost is None else each.most_lost for each in plans],
+        "requests needed": [each.least for each in plans],
+    }
+    _say_columns("label rate", [f"{each.rate:g}" for each in plans], rows)
 
 
 def _kappa(kappa: float | None) -> str:
     return "undefined" if kappa is None else f"{kappa:.2f}"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    return table(heads, [[Text(spelled(str(cell))) for cell in row] for row in rows])
+_WIDE = 10_000
+
+
+def _say_columns(head: str, names: Sequence[str], rows: Mapping[str, Sequence[Any]]) -> None:
+    """Print a table with a column for each name, as wide as it is: nothing is cut."""
+    cells = [[Text(spelled(str(cell))) for cell in (name, *row)] for name, row in rows.items()]
+    console().print(table([head, *map(spelled, names)], cells), width=_WIDE, crop=False)

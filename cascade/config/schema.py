@@ -292,8 +292,8 @@ class ReviewConfig(Section):
     file: str | None = Field(default=None, min_length=1)
     ask: Literal["preference", "regret"] = "preference"
     policy: str | None = Field(default=None, min_length=1)
-    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    risk: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
     label_rate: Annotated[float, Field(gt=0, le=1)] | None = None
 
 

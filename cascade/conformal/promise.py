@@ -192,10 +192,7 @@ class Agreement(Kind):
 
 
 class Preference(Kind):
-    """A request is lost if a person prefers the reference's answer to the one served; a tie loses nothing.
-
-    Only requests that were drawn count, all others lose nothing: the risk that is tested is smaller by the share drawn.
-    """
+    """A request is lost if a person prefers the reference's answer to the one served; a tie loses nothing."""
 
     name = "preference"
     kept = "no reviewer prefers the reference's answer to the one served"
@@ -205,7 +202,7 @@ class Preference(Kind):
 
     def loss(self, log: Log) -> Floats:
         """Return 1 for an answer that is worse, or not judged, of a request that was drawn."""
-        return _wrong(log) if log.drawn is None else _wrong(log) * log.drawn[:, None]
+        return _wrong(log)
 
     def audited(self, audit: Audit) -> float:
         """Return 1 if the answer served is worse than the reference's."""
@@ -213,7 +210,12 @@ class Preference(Kind):
 
 
 def _wrong(log: Log) -> Floats:
-    return np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
+    """Return 1 − right, and 1 where it is unknown; 0 for requests that were not drawn for people to judge.
+
+    The risk that is tested is smaller by the share drawn (`Promise.tested_risk`).
+    """
+    wrong = np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
+    return wrong if log.drawn is None else wrong * log.drawn[:, None]
 
 
 KINDS: Registry[type[Kind]] = Registry(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -190,9 +191,7 @@ def tested_alpha(guarantee: Guarantee, table: Questions) -> float:
     alpha = guarantee.alpha or 0.0
     if table.truth is None:
         return alpha
-    from cascade.conformal.labels import sampled
-
-    return sampled(alpha, table.truth.rate)
+    return float(Fraction(repr(float(alpha))) * Fraction(repr(table.truth.rate)))
 
 
 def drawn_alone(answered: Served, table: Questions) -> Served:

@@ -16,7 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def count(file: Path | None, requests: Iterable[str], fit: str) -> Attempts:
             same = [other["number"] for other in earlier if other["fit"] == fit]
             if same:
                 return Attempts(same[0])
-            number = 1 + sum(bool(np.isin(here, other["requests"]).any()) for other in earlier)
+            number = _next(here, earlier)
             line = {"fit": fit, "number": number, "requests": base64.b64encode(here.tobytes()).decode("ascii")}
             out.write(json.dumps(line) + "\n")
             out.flush()
@@ -83,6 +83,19 @@ def count(file: Path | None, requests: Iterable[str], fit: str) -> Attempts:
     except OSError as error:
         return Attempts(None, f"{file} cannot be written: {error.strerror}")
     return Attempts(number)
+
+
+def upcoming(file: Path, requests: Iterable[str]) -> int:
+    """Return the number that a further attempt on these requests would have.
+
+    Raises:
+        ConfigError: the file is not one of attempts.
+    """
+    return _next(_hashes(requests), _read(file)) if file.is_file() else 1
+
+
+def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[Mapping[str, Any]]) -> int:
+    return 1 + sum(bool(np.isin(here, other["requests"]).any()) for other in earlier)
 
 
 def _hashes(requests: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

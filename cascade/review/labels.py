@@ -1,148 +1,293 @@
-"""A log with people's judgements as its truth: an output is "right" if serving it loses nothing.
+"""People's judgements as a log's truth, which of them a certificate depends on, and how many it takes.
 
-It loses nothing if it equals the reference's output, or if it was judged and found no loss. Every other output counts
-as a loss, unless its question was not drawn: a calibration leaves that out, and tests the drawn ones at alpha times the
-share drawn.
+An output is right if it equals the reference's, or if it was judged and found to lose nothing. An output that nobody
+judged is unknown: it counts as lost, unless its request was not drawn. A known share of the requests is drawn, by a
+hash that depends on no outcome, and the drawn losses are tested at the risk times this share.
+
+A policy's thresholds are tested from the strictest, an order that depends on no outcome. At each one only the requests
+count on which an output is served that differs from the reference's. Judgements are asked for until the threshold
+passes whatever the missing ones are, or fails. A missing one never helps, so they may depend on earlier ones, and the
+certificate is the same as with all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from cascade.conformal.binomial import most_losses, needed_without_loss, upper_bound
+from cascade.conformal.certify import most_units
 from cascade.conformal.labels import is_drawn
+from cascade.conformal.path import Jumps, Walks, strict_to_lenient
+from cascade.conformal.promise import Promise
 from cascade.episodes.schema import Dropped
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
-from cascade.guarantees.base import get
-from cascade.guarantees.questions import Labels
-from cascade.house.reading import Judgements
-from cascade.review.pairs import Compared, Episode, PairId, digest_of, place_of
-from cascade.review.reviews import Reviews, Terms
+from cascade.house.divide import drawn, usable
+from cascade.house.episode import Row
+from cascade.house.policy import Policy
+from cascade.house.reading import Judgements, reviewed
+from cascade.house.rows import joined, reads_of
+from cascade.review.pairs import Compared, Pair, PairId
+from cascade.review.reviews import ASKS, Reviews, Terms
+from cascade.table import Bools, Floats, Ints, Log
 
-Harmless = Callable[[tuple[str, str], int], bool]
-"""Whether an output, given by its number and the episode of a data set, loses nothing."""
-
-
-def tables_with(compared: Compared, harmless: Harmless) -> list[EpisodeTable]:
-    """Return a log's tables, in which an output is right if it equals the reference's or is harmless."""
-    left_out = Dropped()
-    rows = (
-        row if number < 0 else {**row, "correct": harmless(place_of(row), number)}
-        for row, number in _numbered(compared, left_out)
-    )
-    tables = tables_from_rows(rows, left_out)
-    return [replace(table, truth=compared.relabelled.truths[table.dataset]) for table in tables]
+RATES = (1.0, 0.5, 0.2)
+"""The shares of requests to draw that a plan compares."""
+_FURTHER = 10
+"""How many further judgements are considered, besides all missing ones."""
 
 
-def _numbered(compared: Compared, dropped: Dropped) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """Yield the rows, each with the number of its output among those that differ; −1 for another row."""
-    for row in compared.relabelled.rows(dropped):
-        one = compared.episodes.get(place_of(row))
-        differs = one is not None and row["answer"] is not None and row["correct"] is False
-        yield row, one.numbers.get(digest_of(row["answer"]), -1) if one is not None and differs else -1
-
-
-def verdicts_of(one: Episode, losses: Mapping[PairId, bool]) -> list[bool | None]:
-    """Return, for each differing output of an episode, whether it was judged a loss; None without a judgement."""
-    if one.reference is None:
-        return [None for _ in one.kinds()]
-    reference = one.reference.digest
-    said = [
-        [losses[pair] for digest in kind if (pair := PairId(one.question, digest, reference)) in losses]
-        for kind in one.kinds()
-    ]
-    return [any(each) if each else None for each in said]
-
-
-def labelled_by_reviews(
-    compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None
-) -> list[EpisodeTable]:
-    """Return a log's tables with people's judgements as the truth.
+def judgements(compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None) -> Judgements:
+    """Return what people judged, to read a log by it (`reading.reviewed`).
 
     Args:
         compared: the log.
         reviews: the judgements, all drawn with the same key. If reviewers differ, the output is a loss.
         kind: the kind of loss, "preference" or "regret".
-        rate: the share of the questions whose judgements count; by default all that were drawn.
+        rate: the share of the requests whose judgements count; by default all that were drawn.
 
     Raises:
         UsageError: the reviews have another comparator or another draw, or did not ask for this kind of loss.
     """
     terms = _terms(compared, reviews, kind)
     share = terms.rate if rate is None else rate
-    losses: dict[PairId, bool] = {}
-    for held in reviews:
-        for pair, lost in held.losses(kind).items():
-            losses[pair] = losses.get(pair, False) or lost
-    said = {place: verdicts_of(one, losses) for place, one in compared.episodes.items()}
-    tables = tables_with(compared, lambda place, number: said[place][number] is False)
-    coded = tables_from_rows(_coded(compared, said))
-    return [_with_labels(*each, said, kind, share, terms.key) for each in zip(tables, coded, strict=True)]
+    losses = dict[PairId, bool]()
+    for file in reviews:
+        for pair_id, lost in file.losses(kind).items():
+            losses[pair_id] = losses.get(pair_id, False) or lost
 
-
-def judgements(compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None) -> Judgements:
-    """Return what people judged, to read a log by (`house.reading.reviewed`). Arguments and errors as above."""
-    terms = _terms(compared, reviews, kind)
-    share = terms.rate if rate is None else rate
-    losses: dict[PairId, bool] = {}
-    for held in reviews:
-        for pair, lost in held.losses(kind).items():
-            losses[pair] = losses.get(pair, False) or lost
-    said = {place: verdicts_of(one, losses) for place, one in compared.episodes.items()}
-
-    def loses(row: Mapping[str, Any]) -> bool | None:
-        number = compared.episodes[place_of(row)].numbers.get(digest_of(row["answer"]), -1)
-        return True if number < 0 else said[place_of(row)][number]
+    def loses(row: Row) -> bool | None:
+        pair = compared.pair_of(row)
+        return True if pair is None else pair.lost(losses)  # without the reference's output nobody can judge
 
     return Judgements(kind, share, lambda name: is_drawn(terms.key, name, share), loses)
 
 
-_JUDGED, _UNJUDGED = 0.0, 1.0
-
-
-def _coded(compared: Compared, said: Mapping[tuple[str, str], list[bool | None]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows with a mark, in the column of the confidence, of whether a differing answer was judged.
-
-    A table stores each confidence at its answer's position, so the same code finds the position of every mark.
-    """
-    for row, number in _numbered(compared, Dropped()):
-        judged = None if number < 0 else said[place_of(row)][number] is not None
-        yield {**row, "confidence": None if judged is None else _JUDGED if judged else _UNJUDGED}
-
-
-def _with_labels(
-    table: EpisodeTable,
-    coded: EpisodeTable,
-    said: Mapping[tuple[str, str], list[bool | None]],
-    kind: str,
-    rate: float,
-    key: str,
-) -> EpisodeTable:
-    drawn = np.array([is_drawn(key, question, rate) for question in table.questions], dtype=np.bool_)
-    verdicts = [said.get((table.dataset, name), []) for name in table.ids]
-    unsaid = np.array([any(one is None for one in each) for each in verdicts], dtype=np.bool_)
-    assert table.truth is not None  # noqa: S101 - `tables_with` has set it
-    labels = Labels(drawn, unsaid, coded.confidence == _JUDGED, coded.confidence == _UNJUDGED)
-    return replace(table, truth=table.truth._replace(asked=kind, rate=rate), labels=labels)
-
-
 def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
     """Return the terms of the reviews; refuse reviews that do not fit the request."""
-    terms = reviews[0].terms
+    terms, every = reviews[0].terms, [file.terms for file in reviews]
     problems = []
-    if any(one.terms.rate != terms.rate or (one.terms.key != terms.key and terms.rate < 1) for one in reviews):
+    if any(each.rate != terms.rate or (each.key != terms.key and terms.rate < 1) for each in every):
         problems.append("the files of reviews have different draws; give files of one draw")
-    if any(one.terms.matcher != compared.comparator for one in reviews):
+    if any(each.matcher != compared.comparator for each in every):
         problems.append(f"the reviews compare outputs by {terms.matcher}, the log by {compared.comparator}: --matcher")
-    if get(kind).labelled and any(one.terms.ask == "preference" for one in reviews):
+    if kind == "regret" and any(each.ask == "preference" for each in every):
         problems.append(f"{kind} needs right or wrong for both outputs, and the reviews asked only which is better")
-    if not get(kind).reviewed:
-        problems.append(f"reviews do not determine {kind}; ask for --promise regret or preference")
+    if kind not in ASKS:
+        problems.append(f"reviews do not determine {kind}; ask for --promise {' or '.join(ASKS)}")
     if problems:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")
     return terms
+
+
+# --- the judgements that a certificate depends on ---
+
+
+def to_judge(compared: Compared, terms: Terms) -> Log:
+    """Return a log before anybody judged: an output that differs is unknown.
+
+    Its signal `PAIR` has for each such output the number of its pair among those of `compared`.
+    """
+    nobody = Judgements(terms.ask, terms.rate, lambda name: is_drawn(terms.key, name, terms.rate), lambda _: None)
+    log = joined(reviewed(compared.labelled, nobody, Dropped())).log
+    number = {pair.id: float(place) for place, pair in enumerate(compared.pairs)}
+
+    def numbered() -> Iterable[Row]:
+        """Yield the rows with the number of the pair as their confidence, which stands at the output's own node."""
+        for row in compared.labelled.rows(Dropped()):
+            pair = compared.pair_of(row)
+            yield {**row, "confidence": None if pair is None else number[pair.id]}
+
+    pairs = joined(reads_of(numbered(), drawn=nobody.drawn)).log.confidence
+    return replace(log, signals={**log.signals, PAIR: pairs})
+
+
+PAIR = "pair to judge"
+"""The signal of `to_judge`."""
+
+
+def certifying(log: Log, promise: Promise) -> Log:
+    """Return the requests that can certify: one of each group."""
+    return drawn(usable(log, promise).log, 0)
+
+
+@dataclass(frozen=True)
+class Along:
+    """The path of a policy's thresholds, on the requests that certify.
+
+    Attributes:
+        walks: the policy's walks over the requests, of which no differing output was judged.
+        pair: int64 (n, T), the number of the pair of each output; −1: it needs no judgement, or none can be made.
+        pairs: the pairs of the log.
+        promise: what is to be certified.
+        level: the probability, over calibrations, at which it will be tested.
+    """
+
+    walks: Walks = field(repr=False)
+    pair: Ints = field(repr=False)
+    pairs: Sequence[Pair] = field(repr=False)
+    promise: Promise
+    level: float
+
+    @classmethod
+    def of(cls, log: Log, policy: Policy, pairs: Sequence[Pair], promise: Promise, level: float) -> Along:
+        """Return the path of a policy.
+
+        Args:
+            log: a log `to_judge`, of which the requests that made the policy were left out.
+            policy: the policy.
+            pairs: the pairs of the log.
+            promise: what is to be certified, with the share drawn as its rate.
+            level: the probability at which it will be tested.
+
+        Raises:
+            UsageError: its thresholds are put in order by requests that would need judgements of their own.
+        """
+        certifies = certifying(log, promise)
+        if not promise.rules.safe_last(certifies):
+            raise UsageError(
+                "The thresholds of this policy are ordered on questions, which also need judgements. Review without "
+                "--policy: every differing output is then shown."
+            )
+        number = np.nan_to_num(certifies.signals[PAIR], nan=-1.0).astype(np.int64)
+        assert certifies.drawn is not None  # noqa: S101 - the log is read so
+        return cls(policy.walks(certifies), np.where(certifies.drawn[:, None], number, -1), pairs, promise, level)
+
+    def wanted(self, losses: Mapping[PairId, bool], passed: frozenset[PairId] = frozenset()) -> list[Pair]:
+        """Return the pairs that decide the next threshold; none if no judgement changes the certificate.
+
+        Args:
+            losses: the judgements.
+            passed: pairs that will not be judged and count as lost.
+        """
+        known = {**losses, **dict.fromkeys(passed, True)}
+        verdicts = [pair.lost(known) for pair in self.pairs]
+        right = np.array([np.nan if lost is None else 1.0 - lost for lost in verdicts] or [np.nan])[self.pair]
+        right = np.where(self.pair >= 0, right, self.walks.log.right)
+        worst, best = self._jumps(right), self._jumps(np.where((self.pair >= 0) & np.isnan(right), 1.0, right))
+        path, most = strict_to_lenient(self.walks, worst), most_units(self.walks.log.n, self.promise, self.level)
+        fails = np.flatnonzero(path.loss > most)
+        if not fails.size:
+            return []
+        kappa = path.points[fails[0]].kappa
+        if int(best.at(kappa).sum()) > most:
+            return []
+        waits = np.flatnonzero(worst.at(kappa) != best.at(kappa))
+        node = self.walks.serve[waits, self.walks.stop(kappa)[waits]]
+        return [self.pairs[number] for number in self.pair[waits, node].tolist()]
+
+    def _jumps(self, right: Floats) -> Jumps:
+        return self.promise.rules.jumps(replace(self.walks, log=replace(self.walks.log, right=right)))
+
+    @property
+    def most_labels(self) -> int:
+        """The number of pairs that can decide some threshold: the most that the whole path may ask for."""
+        reach, serve = self.walks.reach, self.walks.serve
+        ends: Bools = reach > np.column_stack([reach[:, 1:], np.full(len(reach), -np.inf)])
+        served = np.where(ends & (serve >= 0), np.take_along_axis(self.pair, np.maximum(serve, 0), axis=1), -1)
+        return np.unique(served[served >= 0]).size
+
+
+# --- how many judgements it takes, and what they show ---
+
+
+class Plan(NamedTuple):
+    """The number of judgements needed at a rate of the draw.
+
+    Attributes:
+        rate: the share of the requests that is drawn.
+        requests: the number of requests that certify, one of each group, which is the number of labels without a
+            review.
+        differing: the number of differing outputs of drawn requests, on average over draws.
+        along_path: the most that the path of a policy's thresholds asks for, on average; None without a policy.
+        most_lost: the largest number of losses among drawn requests that proves the promise; None if not even 0 do.
+        least: the least number of requests for a certificate, if nothing is lost.
+    """
+
+    rate: float
+    requests: int
+    differing: float
+    along_path: float | None
+    most_lost: int | None
+    least: int
+
+
+def plans(requests: int, differing: int, along: Along | None, promise: Promise) -> list[Plan]:
+    """Return the judgements that each rate takes.
+
+    Args:
+        requests: the number of requests of the log that can certify.
+        differing: the number of outputs in the log that differ from the reference's.
+        along: the path of a policy's thresholds, drawn at rate 1.
+        promise: what is to be certified.
+    """
+    n, longest = (requests, None) if along is None else (along.walks.log.n, along.most_labels)
+    delta, listed = _delta(promise), list[Plan]()
+    for rate in RATES:
+        risk, asks = replace(promise, rate=rate).tested_risk, None if longest is None else rate * longest
+        lost, least = most_losses(n, risk, delta), needed_without_loss(risk, delta)
+        listed.append(Plan(rate, n, rate * differing, asks, lost, least))
+    return listed
+
+
+def _delta(promise: Promise) -> float:
+    assert promise.delta is not None  # noqa: S101 - what people judge is promised with a confidence
+    return promise.delta
+
+
+class Shown(NamedTuple):
+    """Bounds on the share of requests that lose something, from the judgements so far and from further ones.
+
+    Attributes:
+        requests: the number of requests that can certify.
+        drawn: the number of drawn requests with a differing output.
+        lost: drawn requests with an output that is a loss.
+        unjudged: drawn requests without a loss but with an unjudged output; they count as lost.
+        bound: the share is at most this, with the confidence.
+        more: (further judged requests, the bound if none of them is a loss, the bound if losses continue at the same
+            rate; None if nothing was judged).
+        confidence: the probability that the bound is not too low.
+    """
+
+    requests: int
+    drawn: int
+    lost: int
+    unjudged: int
+    bound: float
+    more: tuple[tuple[int, float, float | None], ...]
+    confidence: float
+
+
+def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promise) -> Shown:
+    """Return the bounds from reviews on the loss of serving the differing outputs instead of the reference's.
+
+    The losses of the drawn requests, with those that lack a judgement, are counted among all that can certify. An
+    upper confidence bound on that rate, divided by the rate of drawing, bounds the share of requests that lose.
+
+    Args:
+        pairs: the pairs of the drawn requests.
+        requests: the number of requests that can certify.
+        reviews: the judgements.
+        promise: what is promised; its confidence is that of the bounds.
+    """
+    losses, delta = reviews.losses(reviews.terms.ask), _delta(promise)
+    each: dict[str, list[bool | None]] = {}
+    for pair in pairs:
+        each.setdefault(pair.question, []).append(pair.lost(losses))
+    lost = sum(any(verdicts) for verdicts in each.values())
+    unjudged = sum(not any(verdicts) and None in verdicts for verdicts in each.values())
+    judged, n = len(each) - unjudged, max(requests, len(each), 1)
+
+    def bound(count: float) -> float:
+        return min(1.0, upper_bound(min(n, round(count)), n, delta) / reviews.terms.rate)
+
+    share = lost / judged if judged else None
+    more = [
+        (k, bound(lost + unjudged - k), None if share is None else bound(lost + unjudged - k + share * k))
+        for k in sorted({_FURTHER, unjudged})
+        if 0 < k <= unjudged
+    ]
+    return Shown(n, len(each), lost, unjudged, bound(lost + unjudged), tuple(more), 1 - delta)

@@ -1,21 +1,26 @@
-"""Selects from a log the pairs to judge: a servable output, and the reference's output that differs from it.
+"""The pairs that people judge: an output that a cascade may serve, and the reference's output that differs from it.
 
 Serving an output can only lose something if it differs from the reference's. Outputs that are equal by the comparator
-count as one, so that each distinct output is in one pair.
+count as one, so that each distinct output is in one pair. A person sees a pair as lines of text: nothing is cut.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 from cascade.episodes.schema import CHAT, Dropped, chat_of, identity, is_hashed, replay_of
-from cascade.episodes.truth import Relabelled, Row, labelled_by_reference, same
 from cascade.errors import UsageError
+from cascade.house.episode import Row
+from cascade.house.reading import Relabelled, Rows, labelled_by_reference, same
 from cascade.matching import Comparator, get_comparator
+
+Place: TypeAlias = tuple[str, str]
+"""A data set and an episode of it."""
 
 
 class Output(NamedTuple):
@@ -36,7 +41,7 @@ def digest_of(text: str) -> str:
 
 
 class PairId(NamedTuple):
-    """The identifier of a pair in judgements: the question, and the digests of the two outputs."""
+    """The identifier of a pair in judgements: the request, and the digests of the two outputs."""
 
     question: str
     output: str
@@ -47,101 +52,77 @@ class Pair(NamedTuple):
     """A servable output and the reference's output.
 
     Attributes:
-        question: the hash that a question shares with its near-duplicates (`episodes.identity`).
-        asked: the question's text.
+        question: the hash that a request shares with its near-duplicates (`episodes.identity`).
+        text: the question.
         context: its context; for a chat request, the request as JSON.
         is_chat: whether it is a chat request.
         output: the output that the cascade may serve.
         reference: the reference's output.
-        number: the number of the output among the question's differing outputs, from 0.
+        equal: the digests of all outputs of the request that count as this one.
     """
 
     question: str
-    asked: str
+    text: str
     context: str | None
     is_chat: bool
     output: Output
     reference: Output
-    number: int
+    equal: tuple[str, ...]
 
     @property
     def id(self) -> PairId:
         """The identifier of its judgements."""
         return PairId(self.question, self.output.digest, self.reference.digest)
 
-
-@dataclass(slots=True)
-class Episode:
-    """One question's outputs.
-
-    Attributes:
-        question, asked, context, is_chat: as in `Pair`.
-        reference: the reference's output; None without one.
-        servable: each servable output by its digest, in the order of the steps.
-        numbers: by digest the number of an output's pair; −1 if it equals the reference's.
-    """
-
-    question: str
-    asked: str
-    context: str | None
-    is_chat: bool
-    reference: Output | None = None
-    servable: dict[str, Output] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def pairs(self) -> list[Pair]:
-        """Return a pair for each distinct output that differs from the reference's."""
-        if self.reference is None:
-            return []
-        head = self.question, self.asked, self.context, self.is_chat
-        first = [(number, members[0]) for number, members in enumerate(self.kinds())]
-        return [Pair(*head, self.servable[digest], self.reference, number) for number, digest in first]
-
-    def kinds(self) -> list[list[str]]:
-        """Return the digests of the outputs that differ from the reference's, with equal ones grouped."""
-        many = 1 + max(self.numbers.values(), default=-1)
-        return [[digest for digest, number in self.numbers.items() if number == kind] for kind in range(many)]
+    def lost(self, losses: Mapping[PairId, bool]) -> bool | None:
+        """Return whether serving the output is a loss; None without a judgement of it or of an equal one."""
+        ids = [PairId(self.question, digest, self.reference.digest) for digest in self.equal]
+        verdicts = [losses[each] for each in ids if each in losses]
+        return any(verdicts) if verdicts else None
 
 
-class Compared(NamedTuple):
+@dataclass(frozen=True)
+class Compared:
     """A log's outputs.
 
     Attributes:
-        relabelled: the log with the reference's output as its truth.
-        comparator: the comparator that decides whether two outputs are the same.
-        episodes: by data set and episode.
+        labelled: the log with the reference's output as its truth.
+        comparator: decides whether two outputs are the same.
+        differing: for each episode the pair of each output that differs from the reference's, by the output's digest.
+        without_reference: the number of episodes without the reference's output; any other output is lost there.
     """
 
-    relabelled: Relabelled
+    labelled: Relabelled
     comparator: str
-    episodes: Mapping[tuple[str, str], Episode]
+    differing: Mapping[Place, Mapping[str, Pair]]
+    without_reference: int
 
-    def pairs(self) -> list[Pair]:
-        """Return every pair once, even if the log has its question several times."""
-        found: dict[PairId, Pair] = {}
-        for one in self.episodes.values():
-            for pair in one.pairs():
-                found.setdefault(pair.id, pair)
-        return list(found.values())
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every pair once, even if the log has its request several times."""
+        first = dict[PairId, Pair]()
+        for each in self.differing.values():
+            for pair in each.values():
+                first.setdefault(pair.id, pair)
+        return tuple(first.values())
 
-    @property
-    def without_reference(self) -> int:
-        """The number of episodes without the reference's output; any other output counts as lost there."""
-        return sum(one.reference is None for one in self.episodes.values())
+    def pair_of(self, row: Row) -> Pair | None:
+        """Return the pair of a row's output; None if it equals the reference's, or nobody can compare the two."""
+        if row["answer"] is None or row["correct"] is not False:
+            return None
+        return self.differing.get(place_of(row), {}).get(digest_of(row["answer"]))
 
 
-def place_of(row: Row) -> tuple[str, str]:
+def place_of(row: Row) -> Place:
     """Return the data set and episode of a row."""
     return row["dataset"] or "log", row["episode_id"]
 
 
-def compare(
-    read: Callable[[], Iterable[Row]], comparator: str | None = None, dropped: Dropped | None = None
-) -> Compared:
+def compare(rows: Rows, comparator: str | None = None, dropped: Dropped | None = None) -> Compared:
     """Read the outputs of a log, and compare them.
 
     Args:
-        read: reads the log from the start at each call.
+        rows: reads the log from the start at each call.
         comparator: decides whether two outputs are the same, as for `matching.get_matcher`; by default the one for the
             form of the requests.
         dropped: told of what is left out.
@@ -149,37 +130,52 @@ def compare(
     Raises:
         UsageError: there is no such matcher, or the log has no reference or no texts.
     """
-    relabelled = labelled_by_reference(read, comparator)
-    if not relabelled.truths:
+    labelled = labelled_by_reference(rows, comparator)
+    if not labelled.truths:
         raise UsageError("The log has no rows with texts: there is nothing to show.")
-    chosen = next(iter(relabelled.truths.values())).comparator
-    comparing, found = get_comparator(chosen), dict[tuple[str, str], Episode]()
-    for row in relabelled.rows(Dropped() if dropped is None else dropped):
+    chosen = next(iter(labelled.truths.values())).comparator
+    comparing, episodes = get_comparator(chosen), dict[Place, _Outputs]()
+    for row in labelled.rows(Dropped() if dropped is None else dropped):
         if row["answer"] is not None and row["correct"] is not None:
             _check_text(row)
-            head = identity(row["question"], row["context"]), row["question"], row["context"]
-            one = found.setdefault(place_of(row), Episode(*head, is_chat=bool(replay_of(row).get(CHAT))))
-            _take(row, one, comparing)
-    return Compared(relabelled, chosen, found)
+            episodes.setdefault(place_of(row), _Outputs(row)).add(row, comparing)
+    lacking = sum(each.reference is None for each in episodes.values())
+    return Compared(labelled, chosen, {place: each.pairs() for place, each in episodes.items()}, lacking)
 
 
-def _take(row: Row, one: Episode, comparing: Comparator) -> None:
-    """Record the output of a row."""
-    output = Output(row["answer"], row["text"] if replay_of(row).get(CHAT) else None)
-    given = None if not row["gold"] else row["gold"][0]
-    if given is not None and (one.reference is None or (one.reference.message is None and given == output.text)):
-        one.reference = output if given == output.text else Output(given, None)
-    digest = output.digest
-    if row["walk"] is not None or row["candidate"] is None or digest in one.servable:
-        return
-    one.servable[digest] = output
-    if row["correct"]:
-        one.numbers[digest] = -1
-        return
-    kinds, request = one.kinds(), chat_of(row)
-    texts = [one.servable[kind[0]].text for kind in kinds]
-    equal = (at for at, text in enumerate(texts) if same(comparing, row["answer"], text, request))
-    one.numbers[digest] = next(equal, len(kinds))
+@dataclass(slots=True)
+class _Outputs:
+    """The outputs of one episode: its first row, the reference's, and groups of equal ones that differ from it."""
+
+    first: Row
+    reference: Output | None = None
+    groups: list[list[Output]] = field(default_factory=list)
+
+    def add(self, row: Row, comparing: Comparator) -> None:
+        """Add the output of a row."""
+        output = Output(row["answer"], row["text"] if replay_of(row).get(CHAT) else None)
+        given = row["gold"][0] if row["gold"] else None
+        if given is not None and (self.reference is None or (self.reference.message is None and given == output.text)):
+            self.reference = output if given == output.text else Output(given, None)
+        if row["walk"] is not None or row["correct"] or any(output.text == other.text for other in self._outputs()):
+            return
+        alike = (group for group in self.groups if same(comparing, output.text, group[0].text, chat_of(row)))
+        group = next(alike, None)
+        self.groups.append([output]) if group is None else group.append(output)
+
+    def _outputs(self) -> Iterator[Output]:
+        return (output for group in self.groups for output in group)
+
+    def pairs(self) -> dict[str, Pair]:
+        """Return the pair of each output that differs from the reference's, by its digest."""
+        pairs = dict[str, Pair]()
+        text, context, is_chat = self.first["question"], self.first["context"], bool(replay_of(self.first).get(CHAT))
+        for group in self.groups if self.reference is not None else ():
+            digests = tuple([output.digest for output in group])
+            assert self.reference is not None  # noqa: S101 - of the loop
+            pair = Pair(identity(text, context), text, context, is_chat, group[0], self.reference, digests)
+            pairs |= dict.fromkeys(digests, pair)
+        return pairs
 
 
 def _check_text(row: Row) -> None:
@@ -191,12 +187,78 @@ def _check_text(row: Row) -> None:
         raise UsageError(f"Episode {row['episode_id']} has no question on record, so it cannot be judged.")
 
 
-def request_body(one: Pair) -> Mapping[str, Any] | None:
-    """Return the body of a chat request; None for a question."""
-    if not one.is_chat or one.context is None:
-        return None
+# --- a request and an output as lines of text; values that are not text are shown as JSON ---
+
+
+def request_lines(pair: Pair) -> Iterator[str]:
+    """Yield the lines of a request: a chat request message by message with its tools, or question and context."""
+    body = _json(pair.context) if pair.is_chat and pair.context is not None else None
+    if not isinstance(body, Mapping):
+        yield from pair.text.split("\n")
+        if pair.context is not None:
+            yield "[context]"
+            yield from pair.context.split("\n")
+        return
+    for message in body.get("messages", ()):
+        yield f"[{message.get('role', 'message')}]"
+        yield from _message(message)
+    for name, value in body.items():
+        if name != "messages":
+            yield f"[{name}]"
+            yield from _value(value)
+
+
+def output_lines(output: Output) -> Iterator[str]:
+    """Yield the lines of an output: a message's text and calls, JSON over several lines, any other text as it is."""
+    message = _json(output.message) if output.message is not None else None
+    if isinstance(message, Mapping):
+        yield from _message(message)
+    elif output.text.lstrip()[:1] in {"{", "["} and (value := _json(output.text)) is not None:
+        yield from _value(value)
+    else:
+        yield from output.text.split("\n")
+
+
+def _message(message: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message's content and every other field with a value; calls with their arguments as JSON."""
+    content = message.get("content")
+    if isinstance(content, str):
+        value = _json(content) if content.lstrip()[:1] in {"{", "["} else None
+        yield from content.split("\n") if value is None else _value(value)
+    elif content is not None:
+        for part in content if isinstance(content, list) else [content]:
+            is_text = isinstance(part, Mapping) and part.keys() == {"type", "text"}
+            yield from part["text"].split("\n") if is_text else _value(part)
+    for name, value in message.items():
+        if name == "tool_calls" and isinstance(value, list):
+            for call in value:
+                yield from _call(call)
+        elif name not in {"role", "content"} and value not in (None, [], ""):
+            yield f"{name}:"
+            yield from _value(value)
+
+
+def _call(call: Any) -> Iterator[str]:
+    """Yield a tool call without its id, which is random and would reveal whose output it is."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        yield from _value(call)
+        return
+    arguments = function.get("arguments")
+    value = _json(arguments) if isinstance(arguments, str) else arguments
+    yield f"call {function.get('name')}"
+    yield from _value(arguments if value is None else value)
+
+
+def _value(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from value.split("\n")
+    else:
+        yield from json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True).split("\n")
+
+
+def _json(text: str) -> Any:
     try:
-        body = json.loads(one.context)
-    except ValueError:
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    return body if isinstance(body, Mapping) else None

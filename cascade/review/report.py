@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
-from cascade.review.pairs import PairId
 from cascade.review.reviews import SKIPPED, Judgement, Reviews
 
 _T = TypeVar("_T", bound=Hashable)
@@ -59,34 +58,29 @@ def tallies(reviews: Reviews) -> list[Tally]:
     return [_tally(name, list(reviews.by(name).values()), reviews.terms.ask) for name in reviews.reviewers]
 
 
-def _tally(reviewer: str, held: Sequence[Judgement], ask: str) -> Tally:
-    judged = [one for one in held if one.verdict != SKIPPED]
-    sided = [one for one in judged if one.verdict in {"output", "reference"}]
-    first = sum(one.verdict == one.first for one in sided)
+def _tally(reviewer: str, every: Sequence[Judgement], ask: str) -> Tally:
+    judged = [each for each in every if each.verdict != SKIPPED]
+    sided = [each for each in judged if each.verdict in {"output", "reference"}]
+    first = sum(each.verdict == each.first for each in sided)
     verdicts = {
-        name: sum(one.verdict == name for one in judged) for name in ("output", "reference", "equal", "both_bad")
+        name: sum(each.verdict == name for each in judged) for name in ("output", "reference", "equal", "both_bad")
     }
-    lost = sum(one.loses(ask) is True for one in judged)
-    return Tally(reviewer, len(judged), len(held) - len(judged), verdicts, lost, first, len(sided) - first)
+    lost = sum(each.loses(ask) is True for each in judged)
+    return Tally(reviewer, len(judged), len(every) - len(judged), verdicts, lost, first, len(sided) - first)
 
 
 def agreements(reviews: Reviews) -> list[Agreement]:
     """Return the agreement of each two reviewers."""
-    said = {name: _judged(reviews.by(name).values()) for name in reviews.reviewers}
-    return [_agreement((one, other), said[one], said[other], reviews.terms.ask) for one, other in combinations(said, 2)]
+    return [_agreement(reviews, *names) for names in combinations(reviews.reviewers, 2)]
 
 
-def _judged(held: Iterable[Judgement]) -> dict[PairId, Judgement]:
-    return {one.pair: one for one in held if one.verdict != SKIPPED}
-
-
-def _agreement(
-    names: tuple[str, str], one: dict[PairId, Judgement], other: dict[PairId, Judgement], ask: str
-) -> Agreement:
-    both = [(one[pair], other[pair]) for pair in one if pair in other]
+def _agreement(reviews: Reviews, *names: str) -> Agreement:
+    left, right = ({pair: each for pair, each in reviews.by(name).items() if each.verdict != SKIPPED} for name in names)
+    both, ask = [(left[pair], right[pair]) for pair in left if pair in right], reviews.terms.ask
     verdicts = [(a.verdict, b.verdict) for a, b in both]
     losses = [(a.loses(ask), b.loses(ask)) for a, b in both]
-    return Agreement(names, len(both), _same(verdicts), cohens_kappa(verdicts), _same(losses), cohens_kappa(losses))
+    kappas = cohens_kappa(verdicts), cohens_kappa(losses)
+    return Agreement((names[0], names[1]), len(both), _same(verdicts), kappas[0], _same(losses), kappas[1])
 
 
 def _same(pairs: Sequence[tuple[object, object]]) -> int:

@@ -6,36 +6,33 @@ A terminal and a page share them: they decide which pair comes next, what a key 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cascade.conformal.labels import is_drawn
+from cascade.review.labels import Along
 from cascade.review.pairs import Output, Pair, PairId
-from cascade.review.path import Along
-from cascade.review.reviews import Ask, Better, Judgement, Side, Terms, now
+from cascade.review.reviews import Better, Judgement, Side, Terms, now
 
-Judged = Mapping[PairId, Judgement]
-Choose = Callable[[Judged], Pair | None]
-"""A function that returns the next pair to judge; None if no more are needed."""
-Stage = Literal["better", "first right", "second right", "both right"]
-
-KEYS: Mapping[Stage, Mapping[str, str]] = {
-    "better": {"1": "first better", "2": "second better", "=": "equal", "0": "both bad"},
-    "first right": {"r": "right", "w": "wrong"},
-    "second right": {"r": "right", "w": "wrong"},
-    "both right": {"r": "right", "w": "wrong"},
-}
-ASKED: Mapping[Stage, str] = {
-    "better": "Which output is better?",
-    "first right": "Is the first output right?",
-    "second right": "Is the second output right?",
-    "both right": "Are both right, or both wrong?",
-}
-"""The question of each stage."""
+_RIGHT = {"r": "right", "w": "wrong"}
+_BETTER = {"1": "first better", "2": "second better", "=": "equal", "0": "both bad"}
 MOVES: Mapping[str, str] = {"s": "skip", "b": "back", "q": "quit"}
-_BETTER: Mapping[str, Better] = {"=": "equal", "0": "both_bad"}
+_VERDICTS: Mapping[str, Better] = {"=": "equal", "0": "both_bad"}
+
+
+class Stage(NamedTuple):
+    """What a reviewer is asked, and the meaning of each key that answers."""
+
+    question: str
+    keys: Mapping[str, str]
+
+
+BETTER = Stage("Which output is better?", _BETTER)
+FIRST = Stage("Is the first output right?", _RIGHT)
+SECOND = Stage("Is the second output right?", _RIGHT)
+BOTH = Stage("Are both right, or both wrong?", _RIGHT)
 
 
 class Sides(NamedTuple):
@@ -65,113 +62,6 @@ class Pressed(NamedTuple):
     ended: bool = False
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A judgement in the making: the answers to the stages so far."""
-
-    better: str = ""
-    first_right: bool | None = None
-
-
-class Session:
-    """A review by one person.
-
-    Args:
-        ask: "preference" (which output is better), or "regret" (also whether each is right).
-        reviewer: who.
-        key: the key of the hash that orders the sides.
-        choose: returns the next pair.
-        judged: the reviewer's earlier judgements.
-        earlier: their pairs, in the order of judging, for going back.
-
-    Attributes:
-        current: the pair that is shown; None if no more are needed.
-        judged: the judgements so far, by pair.
-    """
-
-    def __init__(
-        self, ask: Ask, reviewer: str, key: str, choose: Choose, judged: Judged, earlier: Iterable[Pair] = ()
-    ) -> None:
-        self._ask, self._reviewer, self._key, self._choose = ask, reviewer, key, choose
-        self.judged: dict[PairId, Judgement] = dict(judged)
-        self._shown: list[Pair] = list(earlier)
-        self._stage: Stage = "better"
-        self._draft = _Draft()
-        self.current: Sides | None = None
-        self._next()
-
-    @property
-    def stage(self) -> Stage:
-        """The question that the reviewer has to answer."""
-        return self._stage
-
-    def press(self, key: str) -> Pressed:
-        """Process a key; the caller must write `Pressed.written` before showing anything else."""
-        if key == "q":
-            return Pressed(ended=True)
-        if self.current is None:
-            return Pressed(known=False)
-        if key == "b":
-            return Pressed(known=self._back())
-        if key == "s":
-            return self._done("skipped", None, None)
-        return self._answered(key) if key in KEYS[self._stage] else Pressed(known=False)
-
-    def _answered(self, key: str) -> Pressed:
-        draft = self._draft
-        if self._stage == "better":
-            draft.better = key
-            if self._ask == "preference" or key == "0":  # both bad: neither is right
-                right = None if self._ask == "preference" else False
-                return self._done(self._verdict(key), right, right)
-            self._stage = "both right" if key == "=" else "first right"
-            return Pressed()
-        if self._stage == "first right":
-            draft.first_right, self._stage = key == "r", "second right"
-            return Pressed()
-        second = key == "r"
-        first = second if self._stage == "both right" or draft.first_right is None else draft.first_right
-        return self._done(self._verdict(draft.better), first, second)
-
-    def _verdict(self, key: str) -> Better:
-        assert self.current is not None  # noqa: S101 - a key is asked for where a pair is shown
-        if key in _BETTER:
-            return _BETTER[key]
-        other: Side = "reference" if self.current.first == "output" else "output"
-        return self.current.first if key == "1" else other
-
-    def _done(self, verdict: Better, first_right: bool | None, second_right: bool | None) -> Pressed:
-        """Record a judgement and go on to the next pair."""
-        assert self.current is not None  # noqa: S101 - as above
-        pair, first = self.current
-        rights = (first_right, second_right) if first == "output" else (second_right, first_right)
-        one = Judgement(*pair.id, first, verdict, *rights, self._reviewer, now())
-        self.judged[pair.id] = one
-        self._shown.append(pair)
-        self._next()
-        return Pressed(written=one)
-
-    def _back(self) -> bool:
-        """Go back to the first question of this pair, or to the pair before; return whether there was one."""
-        if self._stage == "better":
-            if not self._shown:
-                return False
-            self._show(self._shown.pop())
-        self._stage, self._draft = "better", _Draft()
-        return True
-
-    def _next(self) -> None:
-        self._stage, self._draft = "better", _Draft()
-        pair = self._choose(self.judged)
-        if pair is None:
-            self.current = None
-        else:
-            self._show(pair)
-
-    def _show(self, pair: Pair) -> None:
-        self.current = Sides(pair, first_side(self._key, self._reviewer, pair.id))
-
-
 @dataclass(frozen=True)
 class Room:
     """The review of a log by any number of people.
@@ -179,7 +69,7 @@ class Room:
     Args:
         pairs: every pair of the log.
         terms: the terms of the file of reviews.
-        requests: the number of questions of the log that can certify, one of each group.
+        requests: the number of requests of the log that can certify, one of each group.
         along: the path of thresholds along which pairs are shown; None to show all pairs.
     """
 
@@ -190,58 +80,113 @@ class Room:
 
     @cached_property
     def drawn(self) -> tuple[Pair, ...]:
-        """The pairs whose question was drawn for review."""
+        """The pairs whose request was drawn for review."""
         return tuple([pair for pair in self.pairs if is_drawn(self.terms.key, pair.question, self.terms.rate)])
 
     def order(self, reviewer: str) -> list[Pair]:
-        """Return the drawn pairs in one reviewer's order."""
-        return shuffled(self.drawn, self.terms.key, reviewer)
+        """Return the drawn pairs in a reviewer's own random order, which stays the same."""
+        return sorted(self.drawn, key=lambda pair: _hash("order", self.terms.key, reviewer, *pair.id))
 
     def session(self, reviewer: str, judged: Mapping[PairId, Judgement]) -> Session:
-        """Return the session of a reviewer, continued after the earlier judgements.
+        """Return the session of a reviewer, continued after the earlier judgements, in their order."""
+        return Session(self, reviewer, judged)
 
-        Args:
-            reviewer: who.
-            judged: the reviewer's judgements, in their order.
-        """
-        order, terms = self.order(reviewer), self.terms
-        by_id = {pair.id: pair for pair in order}
-        choose = one_by_one(order) if self.along is None else _settling(self.along, order, terms.ask)
-        earlier = [by_id[pair] for pair in judged if pair in by_id]
-        return Session(terms.ask, reviewer, terms.key, choose, judged, earlier)
+    def following(self, order: Iterable[Pair], judged: Mapping[PairId, Judgement]) -> Pair | None:
+        """Return the first pair of an order that is still to be judged; None if no more are needed."""
+        if self.along is None:
+            return next((pair for pair in order if pair.id not in judged), None)
+        losses = {pair: lost for pair, each in judged.items() if (lost := each.loses(self.terms.ask)) is not None}
+        wanted = {pair.id for pair in self.along.wanted(losses, frozenset(judged.keys() - losses.keys()))}
+        return next((pair for pair in order if pair.id in wanted), None)
 
+    def token(self, reviewer: str, pair: PairId) -> str:
+        """Return a name for a pair that does not reveal which model wrote which output."""
+        return f"{_hash('token', self.terms.key, reviewer, *pair):064x}"[:32]
 
-def _settling(along: Along, order: Sequence[Pair], ask: str) -> Choose:
-    """Return a function that chooses among the pairs that decide the next point of the path, in a reviewer's order."""
-    place = {pair.id: number for number, pair in enumerate(order)}
-
-    def choose(judged: Judged) -> Pair | None:
-        losses = {pair: lost for pair, one in judged.items() if (lost := one.loses(ask)) is not None}
-        wanted = along.wanted(losses, frozenset(judged.keys() - losses.keys()))
-        return min(wanted, key=lambda pair: place[pair.id], default=None)
-
-    return choose
+    def first_side(self, reviewer: str, pair: PairId) -> Side:
+        """Return which output a reviewer sees first: random, but the same each time the pair is shown."""
+        return "output" if _hash("side", self.terms.key, reviewer, *pair) & 1 else "reference"
 
 
-def first_side(key: str, reviewer: str, pair: PairId) -> Side:
-    """Return which output a reviewer sees first: random, but the same each time the pair is shown."""
-    return "output" if _hash("side", key, reviewer, *pair) & 1 else "reference"
+class Session:
+    """A review by one person.
 
+    Args:
+        room: the review.
+        reviewer: who.
+        judged: the reviewer's earlier judgements, in their order.
 
-def token(key: str, reviewer: str, pair: PairId) -> str:
-    """Return a name for a pair that does not reveal which model wrote which output."""
-    return f"{_hash('token', key, reviewer, *pair):064x}"[:32]
+    Attributes:
+        current: the pair that is shown; None if no more are needed.
+        judged: the judgements so far, by pair.
+    """
 
+    def __init__(self, room: Room, reviewer: str, judged: Mapping[PairId, Judgement]) -> None:
+        self._room, self._reviewer, self._order = room, reviewer, room.order(reviewer)
+        self.judged: dict[PairId, Judgement] = dict(judged)
+        pairs = {pair.id: pair for pair in self._order}
+        self._earlier = [pairs[each] for each in judged if each in pairs]
+        self._keys = ""  # the answers about the current pair so far
+        self.current: Sides | None = None
+        self._show(room.following(self._order, self.judged))
 
-def shuffled(pairs: Iterable[Pair], key: str, reviewer: str) -> list[Pair]:
-    """Return pairs in a random order that is always the same for a reviewer."""
-    return sorted(pairs, key=lambda pair: _hash("order", key, reviewer, *pair.id))
+    @property
+    def stage(self) -> Stage:
+        """The question that the reviewer has to answer."""
+        if not self._keys:
+            return BETTER
+        return BOTH if self._keys[0] == "=" else (FIRST, SECOND)[len(self._keys) - 1]
 
+    def press(self, key: str) -> Pressed:
+        """Process a key; the caller must write `Pressed.written` before showing anything else."""
+        sides = self.current
+        if key == "q" or sides is None:
+            return Pressed(known=key == "q", ended=key == "q")
+        if key == "b":
+            return Pressed(known=self._back())
+        if key == "s":
+            return self._judge(sides, "skipped", None, None)
+        if key not in self.stage.keys:
+            return Pressed(known=False)
+        self._keys += key
+        return self._answered(sides, self._keys[0], self._keys[1:])
 
-def one_by_one(pairs: Iterable[Pair]) -> Choose:
-    """Return a function that chooses the first pair without a judgement."""
-    held = list(pairs)
-    return lambda judged: next((pair for pair in held if pair.id not in judged), None)
+    def _answered(self, sides: Sides, better: str, rights: str) -> Pressed:
+        """Judge the pair, if its answers say all that is asked."""
+        other: Side = "reference" if sides.first == "output" else "output"
+        verdict = _VERDICTS.get(better) or (sides.first if better == "1" else other)
+        if self._room.terms.ask == "preference":
+            return self._judge(sides, verdict, None, None)
+        if better == "0":  # both bad: neither is right
+            rights = "ww"
+        elif better == "=":
+            rights *= 2
+        if len(rights) < len("rr"):
+            return Pressed()
+        return self._judge(sides, verdict, *[right == "r" for right in rights])
+
+    def _judge(self, sides: Sides, verdict: Better, *rights: bool | None) -> Pressed:
+        """Record a judgement, with whether the first and the second output are right, and go on to the next pair."""
+        output, reference = rights if sides.first == "output" else rights[::-1]
+        judgement = Judgement(*sides.pair.id, sides.first, verdict, output, reference, self._reviewer, now())
+        self.judged[sides.pair.id] = judgement
+        self._earlier.append(sides.pair)
+        self._show(self._room.following(self._order, self.judged))
+        return Pressed(written=judgement)
+
+    def _back(self) -> bool:
+        """Go back to the first question of this pair, or to the pair before; return whether there was one."""
+        if self._keys:
+            self._keys = ""
+            return True
+        if self._earlier:
+            self._show(self._earlier.pop())
+            return True
+        return False
+
+    def _show(self, pair: Pair | None) -> None:
+        self._keys = ""
+        self.current = None if pair is None else Sides(pair, self._room.first_side(self._reviewer, pair.id))
 
 
 def _hash(*parts: str) -> int:

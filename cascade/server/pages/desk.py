@@ -16,18 +16,15 @@ from cascade.api.judging import Judging, review_place
 from cascade.config import CascadeConfig, traces_url
 from cascade.episodes.store import Store
 from cascade.errors import UsageError
-from cascade.review.pairs import Compared
-from cascade.review.plan import Shown, shown
+from cascade.review.labels import Shown, shown
+from cascade.review.pairs import Compared, output_lines, request_lines
 from cascade.review.report import Agreement, Tally, agreements, tallies
-from cascade.review.reviews import Reviews
-from cascade.review.session import ASKED, KEYS, MOVES, Room, Session, token
-from cascade.review.shown import output_lines, request_lines
-from cascade.review.storage import opened, reviews_at
+from cascade.review.reviews import Reviews, opened, reviews_at
+from cascade.review.session import MOVES, Room, Session
 from cascade.server.refusals import Refused
 
 _STALE_S = 60.0
 """Seconds after which a log is read again when a page is opened."""
-_DELTA = 0.1
 
 
 class Card(NamedTuple):
@@ -36,7 +33,7 @@ class Card(NamedTuple):
     Attributes:
         token: its name in a request.
         number: its number among the pairs that this reviewer sees.
-        asked: the question.
+        text: the question.
         request: the whole request, line by line.
         outputs: both outputs.
         question: what the reviewer is asked.
@@ -46,7 +43,7 @@ class Card(NamedTuple):
 
     token: str
     number: int
-    asked: str
+    text: str
     request: str
     outputs: tuple[str, str]
     question: str
@@ -142,7 +139,7 @@ class Desk:
                 for key in keys[:-1]:
                     session.press(key)
                 current = session.current
-                if current is None or token(room.terms.key, reviewer, current.pair.id) != pair:
+                if current is None or room.token(reviewer, current.pair.id) != pair:
                     raise Refused(409, "Another pair is next by now. Reload the page.", code="stale_pair")
                 pressed = session.press(keys[-1])
                 if pressed.written is not None:
@@ -162,8 +159,7 @@ class Desk:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
             _refuse_unaudited(log)
         policy = None if wanted.policy is None else Path(wanted.policy)
-        alpha, delta, rate = wanted.alpha, wanted.delta, wanted.label_rate
-        return Judging(log, file, wanted.ask, policy, alpha, delta, rate, where=where)
+        return Judging(log, file, wanted.ask, policy, wanted.risk, wanted.confidence, wanted.label_rate, where=where)
 
     def _read(self, judging: Judging, *, again: bool) -> _Read:
         """Return the log; read it if it has not been read, or if it is old and `again` is true."""
@@ -174,11 +170,10 @@ class Desk:
         return self._log
 
     def _room(self, judging: Judging, log: _Read, reviews: Reviews) -> Room:
-        held = self._made
-        if held is None or held[0] is not log.compared or held[1] != reviews.terms.key:
-            held = log.compared, reviews.terms.key, judging.room(log.compared, reviews.terms, lambda _: None)
-            self._made = held
-        return held[2]
+        made = self._made
+        if made is None or made[0] is not log.compared or made[1] != reviews.terms.key:
+            made = self._made = log.compared, reviews.terms.key, judging.room(log.compared, reviews.terms)
+        return made[2]
 
 
 def _refuse_unaudited(url: str) -> None:
@@ -211,7 +206,7 @@ def _view(
         room.terms.ask,
         tallies(reviews),
         agreements(reviews),
-        shown(room, reviews, judging.delta or _DELTA),
+        shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
         str(judging.path),
         log.notes,
     )
@@ -223,15 +218,14 @@ def _card(room: Room, session: Session, reviewer: str) -> Card | None:
         return None
     pair = sides.pair
     first, second = sides.outputs
-    number = 1 + sum(one != pair.id for one in session.judged)
-    moves = {key: said for key, said in MOVES.items() if key != "q"}
+    number = 1 + sum(judged != pair.id for judged in session.judged)
+    moves = {key: meaning for key, meaning in MOVES.items() if key != "q"}
     return Card(
-        token(room.terms.key, reviewer, pair.id),
+        room.token(reviewer, pair.id),
         number,
-        pair.asked,
+        pair.text,
         "\n".join(request_lines(pair)),
         ("\n".join(output_lines(first)), "\n".join(output_lines(second))),
-        ASKED[session.stage],
-        KEYS[session.stage],
+        *session.stage,
         moves,
     )

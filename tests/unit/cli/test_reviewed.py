@@ -35,8 +35,8 @@ def logged(folder: Path, rate: float = 1.0, ask: str = "regret") -> tuple[str, s
     found = compare(lambda: rows)
     terms = Terms(ask, found.comparator, rate, "key")  # type: ignore[arg-type]
     with ReviewFile(folder / "reviews.jsonl", terms) as file:
-        for pair in found.pairs():
-            bad = harms[int(pair.asked.split()[2])]
+        for pair in found.pairs:
+            bad = harms[int(pair.text.split()[2])]
             rights = (not bad, True) if ask == "regret" else (None, None)
             verdict = "reference" if bad else "equal"
             file.add(Judgement(*pair.id, "output", verdict, *rights, "ann", "2026-11-23T00:00:00Z"))  # type: ignore[arg-type]

@@ -23,8 +23,8 @@ from cascade.house.bridge import log_of
 from cascade.house.rows import Read, joined, reads_of
 from cascade.house.simple import tie_of
 from cascade.matching import get_matcher, judge_rows
-from cascade.review.labels import labelled_by_reviews, verdicts_of
-from cascade.review.pairs import PairId, compare, digest_of, place_of
+from cascade.review.labels import judgements
+from cascade.review.pairs import compare
 from cascade.review.reviews import Judgement, Reviews, Terms
 from cascade.table import Log
 from unit.evaluation.plain import batches, row, rows_of
@@ -202,26 +202,16 @@ def test_people_judge_the_outputs_that_differ(rate: float) -> None:
         {**each, "walk": "another", "step": 1, "kept": True} for each in rows if each["step"] == 1 and not each["walk"]
     ]
     compared = compare(lambda: rows)
-    pairs = [pair.id for pair in compared.pairs()]
-    losses: dict[PairId, bool] = {pair: place % 3 == 0 for place, pair in enumerate(pairs) if place % 2}
     verdicts = [
-        Judgement(*pair, "output", "reference" if lost else "equal", not lost, True, "ann", "")
-        for pair, lost in losses.items()
+        Judgement(*pair.id, "output", "equal", bool(place % 3), True, "ann", "")
+        for place, pair in enumerate(compared.pairs)
+        if place % 2
     ]
     reviews = Reviews(Terms("regret", compared.comparator, rate, "key"), tuple(verdicts))
-    known = {place: verdicts_of(each, losses) for place, each in compared.episodes.items()}
-
-    def loses(each: Row) -> bool | None:
-        place = place_of(each)
-        number = compared.episodes[place].numbers.get(digest_of(each["answer"]), -1)
-        return True if number < 0 else known[place][number]
-
-    labelled = reading.labelled_by_reference(lambda: rows)
-    judged = reading.Judgements("regret", rate, lambda name: is_drawn("key", name, rate), loses)
-    (new,) = reading.reviewed(labelled, judged, Dropped())
-    (table,) = labelled_by_reviews(compared, [reviews], "regret")
-    assert unlike(new, table) == []
-    assert 0 < np.isnan(new.log.right[new.log.answers]).sum() == len(pairs) - len(losses)
+    (new,) = reading.reviewed(compared.labelled, judgements(compared, [reviews], "regret"), Dropped())
+    assert np.isnan(new.log.right[new.log.answers]).sum() == len(compared.pairs) - len(verdicts) > 0
+    assert new.log.drawn is not None
+    assert new.log.drawn.tolist() == [is_drawn("key", name, rate) for name in new.log.ids]
     assert new.facts.truth is not None
     assert (new.facts.truth.kind, new.facts.truth.rate) == ("regret", rate)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cascade.api.judging import Judging
-from cascade.episodes.truth import Row
 from cascade.errors import UsageError
+from cascade.house.episode import Row
 from cascade.review.pairs import Compared, compare
 from unit.review.booking import call, episode, write
 
@@ -19,7 +19,7 @@ def compared(rows: list[Row], matcher: str | None = None) -> Compared:
 
 
 def texts(rows: list[Row], matcher: str | None = None) -> list[tuple[str, str]]:
-    return [(pair.output.text, pair.reference.text) for pair in compared(rows, matcher).pairs()]
+    return [(pair.output.text, pair.reference.text) for pair in compared(rows, matcher).pairs]
 
 
 def test_an_output_that_is_spelled_otherwise_is_no_pair() -> None:
@@ -33,15 +33,15 @@ def test_each_distinct_output_stands_in_one_pair() -> None:
     again = {**rows[0], "step": 2, "answer": '[{"name": "book", "arguments": {"room": 7.0}}]'}
     third = {**rows[0], "step": 3, "answer": json.dumps([{"name": "book", "arguments": {"room": 9}}])}
     found = compared([rows[0], again, third, *rows[1:]])
-    assert [pair.number for pair in found.pairs()] == [0, 1]
-    (only,) = found.episodes.values()
-    assert sorted(only.numbers.values()) == [-1, 0, 0, 1]
+    assert [len(pair.equal) for pair in found.pairs] == [2, 1]
+    (only,) = found.differing.values()
+    assert len(only) == 3
 
 
 def test_a_question_that_stands_twice_in_a_log_is_asked_once() -> None:
     rows = episode(1, call(7), call(1))
     twice = [*rows, *({**row, "episode_id": "again"} for row in rows)]
-    assert len(compared(twice).episodes) == 2
+    assert len(compared(twice).differing) == 2
     assert len(texts(twice)) == 1
 
 
@@ -56,12 +56,12 @@ def test_the_comparator_decides() -> None:
 
 def test_where_the_reference_gave_nothing_there_is_no_pair() -> None:
     found = compared([*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
-    assert len(found.pairs()) == 1
+    assert len(found.pairs) == 1
     assert found.without_reference == 1
 
 
 def test_of_a_ladder_the_last_model_is_the_reference() -> None:
-    found = compared([row for row in episode(1, call(7), call(1)) if row["walk"] is None]).pairs()
+    found = compared([row for row in episode(1, call(7), call(1)) if row["walk"] is None]).pairs
     assert [pair.reference.message for pair in found] == [json.dumps(call(1))]
 
 

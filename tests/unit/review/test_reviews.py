@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cases import each
+from patience import at_once
+from stores import postgres_url
 
 from cascade.errors import UsageError
 from cascade.review.pairs import PairId
-from cascade.review.reviews import Judgement, ReviewFile, Terms, read_reviews
+from cascade.review.reviews import (
+    Judgement,
+    ReviewFile,
+    ReviewTable,
+    Terms,
+    opened,
+    place_for,
+    read_reviews,
+    reviews_at,
+)
 
 TERMS = Terms("preference", "auto", 0.5)
 ONE = Judgement("q", "a", "b", "output", "reference", None, None, "ann", "2026-11-23T00:00:00+00:00")
@@ -76,3 +88,51 @@ def test_what_is_no_file_of_reviews_is_refused(lines: list[dict[str, object]], s
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(UsageError, match=said):
         read_reviews(path)
+
+
+# --- in PostgreSQL: what one replica writes every other one reads ---
+
+BAD = Terms("regret", "json")
+
+
+def bad(number: int, reviewer: str = "ann") -> Judgement:
+    return Judgement(f"q{number}", "a", "b", "output", "both_bad", False, False, reviewer, "now \ud800 \x00")
+
+
+def test_replicas_share_judgements_and_the_key(tmp_path: Path) -> None:
+    with postgres_url() as url:
+        assert place_for(url, ".reviews.jsonl") == url
+        assert reviews_at(url) is None
+        with opened(url, BAD) as first, opened(url, BAD) as other:
+            assert isinstance(other, ReviewTable)
+            assert first.reviews.terms == other.reviews.terms
+            assert first.reviews.terms.key
+            first.add(bad(1))
+            other.add(bad(1)._replace(verdict="skipped"))
+        held = reviews_at(url)
+        assert held is not None
+        assert [each.verdict for each in held.judgements] == ["skipped"]  # the later one of the same reviewer
+        assert held.judgements[0].at == bad(1).at
+        with pytest.raises(UsageError, match="begun with ask regret, not preference"):
+            opened(url, Terms("preference", "json"))
+    path = tmp_path / "reviews.jsonl"
+    assert reviews_at(path) is None
+    with opened(path, BAD) as file:
+        assert isinstance(file, ReviewFile)
+    assert reviews_at(path) is not None
+
+
+def test_no_judgement_is_lost_between_replicas() -> None:
+    with postgres_url() as url:
+        with opened(url, BAD):
+            pass
+
+        def write(reviewer: str) -> None:
+            with opened(url, BAD) as held:
+                for number in range(10):
+                    held.add(bad(number, reviewer))
+
+        at_once(*(partial(write, name) for name in ("ann", "bob", "cy")))
+        found = reviews_at(url)
+        assert found is not None
+        assert len(found.judgements) == 30

@@ -5,16 +5,20 @@ from __future__ import annotations
 from cases import each
 
 from cascade.review.pairs import Pair, compare
-from cascade.review.reviews import Ask, Judgement
-from cascade.review.session import Session, first_side, one_by_one, shuffled
+from cascade.review.reviews import Ask, Judgement, Terms
+from cascade.review.session import BETTER, Room, Session
 from unit.review.booking import call, episode
 
 ROWS = [row for number in range(12) for row in episode(number, call(number + 50), call(number))]
-PAIRS = compare(lambda: ROWS).pairs()
+PAIRS = list(compare(lambda: ROWS).pairs)
+
+
+def room(ask: Ask = "preference", pairs: list[Pair] = PAIRS) -> Room:
+    return Room(pairs, Terms(ask, "text", 1.0, "key"), len(pairs))
 
 
 def session(ask: Ask = "preference", pairs: list[Pair] = PAIRS) -> Session:
-    return Session(ask, "ann", "key", one_by_one(shuffled(pairs, "key", "ann")), {})
+    return room(ask, pairs).session("ann", {})
 
 
 def judged(keys: str, ask: Ask = "preference") -> list[Judgement]:
@@ -61,12 +65,12 @@ def test_preference_needs_one_key() -> None:
 
 
 def test_each_output_is_shown_first_about_as_often() -> None:
-    sides = [first_side("key", f"reviewer {number}", PAIRS[0].id) for number in range(2_000)]
+    sides = [room().first_side(f"reviewer {number}", PAIRS[0].id) for number in range(2_000)]
     assert abs(sides.count("output") - 1_000) < 4 * 500**0.5
 
 
 def test_the_order_is_a_reviewers_own_and_stays() -> None:
-    orders = [[pair.id for pair in shuffled(PAIRS, "key", name)] for name in ("ann", "bob", "ann")]
+    orders = [[pair.id for pair in room().order(name)] for name in ("ann", "bob", "ann")]
     assert orders[0] == orders[2] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1])
 
@@ -101,7 +105,7 @@ def test_back_within_a_pair_begins_it_again() -> None:
     one.press("1")
     one.press("r")
     assert one.press("b").known
-    assert (one.current, one.stage) == (shown, "better")
+    assert (one.current, one.stage) == (shown, BETTER)
     assert one.judged == {}
 
 
@@ -117,8 +121,8 @@ def test_who_comes_back_goes_on_and_can_go_back() -> None:
     for key in "12=":
         one.press(key)
     left = one.current
-    order = shuffled(PAIRS, "key", "ann")
-    again = Session("preference", "ann", "key", one_by_one(order), one.judged, order[:3])
+    order = room().order("ann")
+    again = room().session("ann", one.judged)
     assert again.current == left
     again.press("b")
     assert again.current is not None

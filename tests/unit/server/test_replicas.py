@@ -9,7 +9,7 @@ import httpx
 from stores import postgres_url
 
 from cascade.providers.fake import FakeProvider
-from cascade.review.storage import reviews_at
+from cascade.review.reviews import reviews_at
 
 from .observed import settled
 from .served import living, orchestrator

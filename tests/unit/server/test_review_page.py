@@ -10,11 +10,8 @@ import httpx
 import pytest
 
 from cascade.api.judging import Judging
-from cascade.conformal.binomial import upper_bound
 from cascade.providers.fake import FakeProvider, reply
-from cascade.review.plan import shown
-from cascade.review.reviews import Judgement, Reviews, Terms, read_reviews
-from cascade.review.session import Room
+from cascade.review.reviews import read_reviews
 
 from .served import asgi, orchestrator
 
@@ -97,7 +94,7 @@ async def test_it_is_the_terminal_s_room(tmp_path: Path) -> None:
     file = tmp_path / "t.db.reviews.jsonl"
     asked = Judging(f"sqlite:///{tmp_path}/t.db", file)
     found, reviews = asked.read(lambda _: None), read_reviews(file)
-    session = asked.room(found, reviews.terms, lambda _: None).session("ann", reviews.by("ann"))
+    session = asked.room(found, reviews.terms).session("ann", reviews.by("ann"))
     assert session.current is not None
     assert outputs(page.text) == [one.text for one in session.current.outputs]
     assert (reviews.judgements[0].verdict, reviews.judgements[0].reviewer) == ("equal", "ann")
@@ -168,24 +165,3 @@ async def test_what_is_no_key_is_refused(tmp_path: Path, body: dict[str, Any]) -
             json={"reviewer": "ann", "pair": "x", "keys": "1", **body, **({} if body else {"keys": None})},
         )
     assert found.status_code == 400
-
-
-def test_what_is_not_judged_counts_as_lost_and_more_judgements_tighten_the_bound() -> None:
-    from cascade.review.pairs import Output, Pair
-
-    pairs = [Pair(f"q{n}", "?", None, False, Output(f"a{n}", None), Output("b", None), 0) for n in range(20)]
-    terms = Terms("preference", "text")
-    made = [("reference", 2), ("output", 3)]
-    verdicts = [verdict for verdict, count in made for _ in range(count)]
-    judged = [
-        Judgement(*pair.id, "output", verdict, None, None, "ann", "")
-        for pair, verdict in zip(pairs, verdicts, strict=False)
-    ]
-    found = shown(Room(pairs, terms, 100), Reviews(terms, tuple(judged)))
-    assert (found.requests, found.drawn, found.lost, found.unsaid) == (100, 20, 2, 15)
-    assert found.bound == upper_bound(17, 100, 0.1)
-    # 10 more: 2 lost, 5 unsaid, and 2/5 of 10 more; all 15: 2, and 6 more
-    assert found.more == (
-        (10, upper_bound(7, 100, 0.1), upper_bound(11, 100, 0.1)),
-        (15, upper_bound(2, 100, 0.1), upper_bound(8, 100, 0.1)),
-    )
