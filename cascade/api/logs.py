@@ -20,7 +20,7 @@ from cascade.conformal.promise import Kind, kind_of
 from cascade.episodes.schema import UNJUDGED, Dropped
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.house import opening
-from cascade.house.reading import GUIDE, Reading, labelled_by_reference, mispriced, reviewed
+from cascade.house.reading import GUIDE, Reading, mispriced, reviewed
 from cascade.house.rows import Read
 from cascade.money import Price
 from cascade.text import counted
@@ -283,7 +283,7 @@ def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tel
     reading = read_log(compared(asked), tell)
     pairs = compare(reading.rows, asked.matcher or files[0].terms.matcher)
     judged = judgements(pairs, files, kind or files[0].terms.ask, reviews.rate)
-    reads = reviewed(labelled_by_reference(reading.rows, pairs.comparator), judged, Dropped())
+    reads = reviewed(pairs.labelled, judged, Dropped())
     for read in reads:
         log = read.log
         missing = (

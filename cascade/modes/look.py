@@ -29,13 +29,13 @@ from cascade.house.divide import divided
 from cascade.house.menu import menu
 from cascade.house.policy import Policy
 from cascade.house.proof import ASSUMPTIONS, sha256_of
-from cascade.house.reading import Judgements, Relabelled, labelled_by_reference, reviewed
+from cascade.house.reading import labelled_by_reference, reviewed
 from cascade.house.rows import Facts, joined, reads_of
 from cascade.modes.certify import Lenient, Outcome, Proof, Turns, grid, most_lenient
-from cascade.modes.people import Verdicts, verdicts_of
+from cascade.modes.people import judgements
 from cascade.modes.plan import LEAST_FIT
 from cascade.modes.state import BY_PEOPLE, Draw, InForce, Opened
-from cascade.review.pairs import digest_of
+from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import Reviews
 from cascade.serving.made_for import made_for
 from cascade.table import Bools, Floats, Ints, Log
@@ -141,29 +141,30 @@ class Rows:
 
     def unjudged(self) -> float:
         """Return the share of the rows whose answers differ and that nobody has judged."""
-        labelled = labelled_by_reference(lambda: iter(self._rows), self._asked.modes.comparator)
+        if not self._rows:
+            return 0.0
+        outputs = self._outputs()
         settled = {draw.trace_id for draw in self._drawn if draw.lost is not None}
-        verdicts = self._verdicts(labelled)
-        waiting = {trace for (trace, _), lost in verdicts.items() if lost is None and trace not in settled}
-        return len(waiting) / max(len({row["episode_id"] for row in self._rows}), 1)
+        losses = {} if self._asked.reviews is None else self._asked.reviews.losses(BY_PEOPLE)
+        waiting = [
+            trace not in settled and any(pair.lost(losses) is None for pair in pairs.values())
+            for (_, trace), pairs in outputs.differing.items()
+        ]
+        return sum(waiting) / len(waiting) if waiting else 0.0
 
-    def _verdicts(self, labelled: Relabelled) -> Verdicts:
-        comparators = [truth.comparator for truth in labelled.truths.values()]
-        return verdicts_of(labelled, comparators[0], self._drawn, self._asked.reviews) if comparators else {}
+    def _outputs(self) -> Compared:
+        return compare(lambda: iter(self._rows), self._asked.modes.comparator)
 
     def observed(self) -> Observed:
         """Return all rows as a log. Raises UsageError if there are none."""
         if not self._rows:
             raise UsageError("no drawn request has an outcome.")
-        labelled, dropped = labelled_by_reference(lambda: iter(self._rows), self._asked.modes.comparator), Dropped()
+        dropped = Dropped()
         if self._asked.modes.promise == BY_PEOPLE:
-            verdicts = self._verdicts(labelled)
-
-            def loses(row: Row) -> bool | None:
-                return verdicts.get((row["episode_id"], digest_of(row["answer"])))
-
-            reads = reviewed(labelled, Judgements(BY_PEOPLE, 1.0, lambda _: True, loses), dropped)
+            outputs = self._outputs()
+            reads = reviewed(outputs.labelled, judgements(outputs, self._drawn, self._asked.reviews), dropped)
         else:
+            labelled = labelled_by_reference(lambda: iter(self._rows), self._asked.modes.comparator)
             reads = reads_of(labelled.rows(dropped), dropped, labelled.truths)
         log, facts, _ = joined(reads)
         assert facts.truth is not None  # noqa: S101 - the guide's output is the truth

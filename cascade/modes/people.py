@@ -6,20 +6,14 @@ the guide's counts as a loss until somebody judges it, so it does not matter whi
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
-from cascade.episodes.schema import Dropped, chat_of, identity
 from cascade.errors import UsageError
-from cascade.house.reading import Relabelled, same
-from cascade.matching import get_comparator
+from cascade.house.episode import Row
+from cascade.house.reading import Judgements
 from cascade.modes.state import BY_PEOPLE, Draw, pair_name
-from cascade.review.pairs import digest_of
+from cascade.review.pairs import Compared, place_of
 from cascade.review.reviews import Reviews
-
-Verdicts: TypeAlias = Mapping[tuple[str, str], bool | None]
-"""Whether an answer that differs loses, by the trace and the answer's digest; None: nobody has judged it."""
 
 
 def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool | None:
@@ -60,31 +54,19 @@ def check_terms(reviews: Reviews | None, comparator: str | None) -> None:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}. Begin a new file: server.review.file.")
 
 
-def verdicts_of(labelled: Relabelled, comparator: str, drawn: Sequence[Draw], reviews: Reviews | None) -> Verdicts:
-    """Return people's verdict on each answer of drawn requests that differs from the guide's.
+def judgements(outputs: Compared, drawn: Sequence[Draw], reviews: Reviews | None) -> Judgements:
+    """Return people's judgements of the answers of drawn requests that differ from the guide's.
 
-    Answers of a request that are the same by the comparator have one verdict; if several differ, it is unknown which
-    one feedback means. Whoever calls an answer a loss is believed.
+    Feedback counts where one answer alone differs; if several do, it is unknown which one it means.
     """
-    known, comparing = losses_of(reviews), get_comparator(comparator)
-    feedback = {row.trace_id for row in drawn if row.lost is False}
-    differing: dict[str, list[list[Mapping[str, Any]]]] = defaultdict(list)
-    for row in labelled.rows(Dropped()):
-        if row["answer"] is not None and row["correct"] is False:
-            kinds, request = differing[row["episode_id"]], chat_of(row)
-            alike = (kind for kind in kinds if same(comparing, row["answer"], kind[0]["answer"], request))
-            home = next(alike, None)
-            kinds.append([row]) if home is None else home.append(row)
-    verdicts: dict[tuple[str, str], bool | None] = {}
-    for trace_id, kinds in differing.items():
-        for kind in kinds:
-            losses = [known[name] for row in kind if (name := _pair(row)) in known]
-            losses += [False] if trace_id in feedback and len(kinds) == 1 else []
-            verdicts |= {(trace_id, digest_of(row["answer"])): any(losses) if losses else None for row in kind}
-    return verdicts
+    losses = {} if reviews is None else reviews.losses(BY_PEOPLE)
+    settled = {draw.trace_id for draw in drawn if draw.lost is False}
 
+    def loses(row: Row) -> bool | None:
+        pair, place = outputs.pair_of(row), place_of(row)
+        if pair is None:
+            return None
+        lost, single = pair.lost(losses), len(set(outputs.differing[place].values())) == 1
+        return False if lost is None and single and place[1] in settled else lost
 
-def _pair(row: Mapping[str, Any]) -> str:
-    """Return the name under which a row's answer and the guide's are judged."""
-    guide = row["gold"][0] if row["gold"] else ""
-    return pair_name(identity(row["question"], row["context"]), digest_of(row["answer"]), digest_of(guide))
+    return Judgements(BY_PEOPLE, 1.0, lambda _: True, loses)
