@@ -645,7 +645,7 @@ def test_an_outage_of_the_reference_is_neither_kept_nor_missed(tmp_path: Path) -
     provider = FakeProvider({"small": ["Answer: Rhine"], "large": [ProviderUnavailableError("down", model="large")]})
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         assert orchestrator.ask(RIVER).text == "Rhine"
-        told = orchestrator.status
+        told = orchestrator.service.status
         assert told is not None
         assert (told.audits, told.missed, told.missing) == (0, 0, 1)
 
