@@ -5,8 +5,8 @@
     orchestrator = Orchestrator.from_config("cascade.yaml")
     answer = orchestrator.ask("Which river runs through Vienna?")
 
-What the command line does, a function does: `collect`, `compare`, `evaluate`, `prove`, `fit`, `verify` and `monitor`
-return objects that print as the command does.
+What the command line does, a function does: `collect`, `compare`, `evaluate`, `prove`, `fit` and `verify` return
+objects that print as the command does.
 
     import cascade
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from cascade.api.evaluating import evaluate
     from cascade.api.fitting import fit
     from cascade.api.logs import open_log
-    from cascade.api.monitoring import monitor
     from cascade.api.onboarding import onboard
     from cascade.api.policies import Policy
     from cascade.api.study import compare, prove
@@ -59,7 +58,6 @@ _HOMES = {
     "api.evaluating": "evaluate",
     "api.fitting": "fit",
     "api.logs": "open_log",
-    "api.monitoring": "monitor",
     "api.onboarding": "onboard",
     "api.policies": "Policy",
     "api.study": "compare prove",
@@ -109,7 +107,6 @@ __all__ = [
     "compare",
     "evaluate",
     "fit",
-    "monitor",
     "onboard",
     "open_log",
     "prove",

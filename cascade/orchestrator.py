@@ -252,7 +252,7 @@ class Orchestrator:
 
         Monitors use audited answers, in the order of these calls. The alarm's level holds if neither whether nor when
         a truth becomes known depends on whether the answer was right: judging wrong ones sooner raises false alarms. If
-        that cannot be avoided, use `cascade monitor` on the log instead, which counts in the order of asking.
+        that cannot be avoided, use `cascade evaluate --audits` on the log instead, which counts in the order of asking.
 
         Args:
             answer: the returned answer, `audited` or not; any time later.

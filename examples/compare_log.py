@@ -9,13 +9,13 @@ import cascade
 
 
 def main() -> None:
-    """Print what each way to answer costs and loses, then the coverage of several thresholds."""
+    """Print what each way to answer costs and loses, then how often several thresholds are right."""
     log = cascade.open_log("demo")
     print(cascade.compare(log, splits=5))
     for threshold in (0.1, 0.3, 0.6):
-        found = cascade.evaluate(log, f"{{kind: threshold, threshold: {threshold}}}").datasets[0]
-        low, high = found.intervals["coverage"]
-        print(f"threshold {threshold}: coverage {found.mean.coverage:.3f} ({low:.3f} to {high:.3f})")
+        found = cascade.evaluate(log, f"{{kind: threshold, threshold: {threshold}}}").reports[0]
+        mean, low, high = found.document["figures"]["policy"]["right"]
+        print(f"threshold {threshold}: right {mean:.3f} ({low:.3f} to {high:.3f})")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 from genson import SchemaBuilder
 
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
-_MAPS = "levels models fitted intervals prices signals settings cost_by_model_usd strategy options dropped datasets"
+_MAPS = "figures levels models intervals prices signals settings cost_by_model_usd strategy options dropped datasets"
 MAPS = frozenset(_MAPS.split())
 """Objects whose keys are a user's own names."""
 OPEN = frozenset({"made_for", "chat", "message", "schema"})
@@ -28,10 +28,9 @@ TITLES = {
     "compare": "Ways to answer, compared, as cascade compare --json prints it; costs are shares of the reference's",
     "demo": "The demo, as cascade demo --json prints it",
     "doctor": "Findings, as cascade doctor --json prints them",
-    "evaluate": "A policy on a log, as cascade evaluate --json prints it; costs in USD a question",
+    "evaluate": "A policy on a log, or its audits, as cascade evaluate --json prints it; costs in USD a request",
     "fit": "A fit, as cascade fit --json prints it; costs as shares of the reference's",
     "import": "An imported log, as cascade import --json prints it",
-    "monitor": "What audits say, as cascade monitor --json prints it",
     "onboard": "A new model, probed, as cascade onboard --json prints it; costs as shares of the reference's",
     "promote": "A look, as cascade promote --json prints it; saving in USD a request",
     "promote-plan": "What the next look takes, as cascade promote --plan --json prints it",

@@ -81,7 +81,6 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/property/test_served.py",
         "tests/property/test_calibrate.py",
         "tests/unit/calibration/test_calibrating.py",
-        "tests/unit/training/test_regret.py",
         "tests/unit/guarantees",
         "tests/unit/conformal",
     ],

@@ -1,52 +1,71 @@
-"""`evaluate`: the exact figures of one policy on a log, with intervals."""
+"""`evaluate`: what one policy costs, loses and serves on a log; with `audits`, whether its certificates still hold."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import Files, LogAsked, LogGiven, Models, ReviewOptions, Where
-from cascade.api.output import Result, Tell, plain_text, warn
-from cascade.api.policies import PolicyAsked, given_policy
-from cascade.api.tables import evaluation_notes, evaluation_table
-from cascade.api.tables_of_logs import read_judged, tables_for
-from cascade.evaluation import evaluate as evaluating
-from cascade.evaluation.evaluate import Evaluation
+from cascade.api.logs import Files, LogAsked, LogGiven, Models, ReviewOptions, Where, read_judged, read_log, reads_for
+from cascade.api.output import Result, Tell, shown, warn
+from cascade.api.policies import PolicyGiven, current_directory, settings_of
+from cascade.api.study import default_promise
+from cascade.checks import share_problems
+from cascade.conformal.fingerprint import differences, of_log
+from cascade.conformal.path import Point
+from cascade.conformal.promise import Promise
+from cascade.episodes.schema import Dropped
+from cascade.errors import CascadeError, NotCertifiedError, UsageError
+from cascade.house.directory import PolicyDirectory, Requests
+from cascade.house.evaluation import Served, audits_of, evaluation, served, watch
+from cascade.house.reading import read
+from cascade.house.report import Report
+from cascade.house.simple import Depth, Prompted, Threshold, Uala
+from cascade.house.ways import Uniform
+from cascade.policies.config import DirectoryConfig, PolicyConfig
+from cascade.policies.fixed import FixedConfig, RandomConfig
+from cascade.policies.prompted import PromptedConfig
+from cascade.policies.threshold import ThresholdConfig
+from cascade.table import Log
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult(Result):
-    """The figures of a policy on each data set of a log.
+    """A report for each data set of a log; of audits one."""
 
-    Attributes:
-        policy: the name by which the policy was given.
-        datasets: an evaluation for each data set of the log.
-    """
+    reports: tuple[Report, ...]
 
-    policy: str
-    datasets: tuple[Evaluation, ...]
+    @property
+    def error(self) -> CascadeError | None:
+        """That audits show that a certificate no longer holds; None if they do not."""
+        if not any(report.document.get("alarmed") for report in self.reports):
+            return None
+        return NotCertifiedError(
+            "A certificate no longer holds by these audits. Serve the reference alone, and fit on newer requests: "
+            "cascade fit LOG --promise … -o NEW"
+        )
 
-    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
-        """Yield the parts of the printed result, for a terminal `width` columns wide."""
-        for one in self.datasets:
-            yield evaluation_table(one)
-            yield from (Text(plain_text(said), style="bold yellow") for said in evaluation_notes(one))
-            yield ""
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - a table is not cut
+        """Yield the parts of the printed result."""
+        for report in self.reports:
+            yield Text(shown(report.text(details=True)), no_wrap=True, overflow="ignore")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document of `evaluate --json`. Costs in USD per question."""
-        return {"policy": self.policy, "datasets": [evaluation_document(one, self.policy) for one in self.datasets]}
+        """Return the document of `--json`: a report for each data set, figures as [mean, low, high]."""
+        return {"reports": [dict(report.document) for report in self.reports]}
 
 
 def evaluate(
     log: LogGiven,
-    policy: PolicyAsked,
+    policy: PolicyGiven,
     *,
+    audits: bool = False,
+    level: float = 0.05,
     where: Where = None,
     matcher: str | None = None,
     models: Models = None,
@@ -55,64 +74,91 @@ def evaluate(
     seed: int = 0,
     tell: Tell = warn,
 ) -> EvaluationResult:
-    """Evaluate one policy exactly on a log, with confidence intervals.
+    """Play one policy on a log: its cost, its losses and what is right, with intervals. No model is asked.
+
+    With audits, weigh the audited requests of a log or a trace store as evidence that its certificates still hold.
 
     Args:
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
         policy: a policy directory, a policy's settings as in cascade.yaml, or a configuration.
+        audits: test the certificates on the audits of the log, in the order they were asked.
+        level: with audits, the probability that a false alarm is ever raised.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
         models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
-        reviews: a file of reviews (`cascade review`): they decide what is right. Figures are of the questions drawn
-            for review; a differing output that nobody judged counts as wrong. Repeatable, for several reviewers.
+        reviews: a file of reviews (`cascade review`): they decide what is right. Repeatable, for several reviewers.
         label_rate: use only the reviews drawn at this rate. By default all that were drawn.
         seed: seed of the random draws.
         tell: is called with each notice about the log or the call.
 
     Raises:
-        UsageError: there is no such log or policy.
+        UsageError: there is no such log or policy, or the policy cannot be played on the log.
         ConfigError: the policy cannot be read.
 
-    >>> found = evaluate("demo", {"kind": "threshold", "threshold": 0.3})
-    >>> found.datasets[0].n
+    >>> found = evaluate("demo", {"kind": "threshold", "threshold": 0.3}, tell=lambda notice: None)
+    >>> found.reports[0].document["requests"]
     244
     """
-    given = given_policy(policy)
-    deciding = given.deciding
-    held = given.artifact
-    kind = held.certificates[0].kind if held is not None and held.certificates else None
-    opened = read_judged(
-        LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate), kind, tell
-    )
-    tables = tables_for(opened, kind, None if matcher else held)
-    found = tuple(evaluating.evaluate(table, deciding, artifact=given.artifact, seed=seed) for table in tables)
-    return EvaluationResult(policy if isinstance(policy, str) else json.dumps(policy), found)
+    asked, settings = LogAsked(log, where, matcher, models=models), settings_of(policy)
+    held = _directory(settings.path) if isinstance(settings, DirectoryConfig) else None
+    promise = None if held is None else held.promise
+    if audits:
+        if held is None or promise is None:
+            raise UsageError("Audits test certificates: name a policy directory that has some.")
+        if problems := share_problems(level=level):
+            raise UsageError(f"{'; '.join(problems)}.")
+        return _audited(asked, held, promise, level, tell)
+    kind = None if promise is None else promise.kind
+    opened, reports = read_judged(asked, ReviewOptions.of(reviews, label_rate), kind, tell), list[Report]()
+    for data in reads_for(opened, kind, matcher or _comparator(held)):
+        part, wanted = data.log, promise or default_promise(data)
+        ways = {"policy": by_hand(settings, part)} if held is None else served(held, part)
+        requests = Requests() if held is None else held.requests
+        reports.append(evaluation(part, wanted, ways, requests, seed))
+    return EvaluationResult(tuple(reports))
 
 
-def evaluation_document(found: Evaluation, policy: str) -> dict[str, Any]:
-    """Return an evaluation as plain values, in the form of a comparison of one row. Costs in USD per question.
+def _directory(path: str) -> PolicyDirectory:
+    read = current_directory(Path(path))
+    if read.promise is None or not read.certificates:
+        raise UsageError(f"{path} has no certificate yet: fit it with cascade fit LOG --promise … --policy {path}.")
+    return read
 
-    Fields that only a comparison has are null: nothing is fitted, and there are no splits for a standard deviation.
+
+def by_hand(settings: PolicyConfig, log: Log) -> Served:
+    """Return how settings that were written by hand serve requests.
+
+    Raises:
+        UsageError: they cannot be played on a log.
     """
-    mean = asdict(found.mean)
-    row = {
-        "policy": policy,
-        "kappa": found.kappa if abs(found.kappa) != float("inf") else str(found.kappa),
-        **mean,
-        **{f"{name.removesuffix('_usd')}_sd": None for name in mean},
-        "fit_seconds": None,
-        "intervals": {name: list(bounds) for name, bounds in found.intervals.items()},
-        "promise": None if found.promise is None else asdict(found.promise),
-        "reference": found.reference,
-        "times_reference": found.times_reference,
-        "seen": None if found.seen is None else asdict(found.seen),
-    }
-    return {
-        "dataset": found.dataset,
-        "alpha": None,
-        "n": found.n,
-        "episodes": found.episodes,
-        "horizon": found.horizon,
-        "splits": None,
-        "rows": [row],
-    }
+    match settings:
+        case ThresholdConfig(when="uncertain"):
+            return Served(Uala(), Point(settings.threshold))
+        case ThresholdConfig(when="reply_logprob"):
+            return Served(Threshold("reply_mean_logprob", -1.0, tie=None), Point(settings.threshold))
+        case ThresholdConfig():
+            return Served(Threshold(settings.when, -1.0, tie=None), Point(settings.threshold - 1.0))
+        case FixedConfig(keep="both"):
+            bought = np.count_nonzero(np.unique(log.steps, return_inverse=True)[1] < settings.depth)
+            return Served(Depth(), Point(0.5 - bought))
+        case RandomConfig():
+            return Served(Uniform(settings.seed))
+        case PromptedConfig():
+            return Served(Prompted())
+    raise UsageError(f"A policy of the kind {settings.kind} with these settings cannot be played on a log.")
+
+
+def _comparator(held: PolicyDirectory | None) -> str | None:
+    return None if held is None else next(iter(held.certificates.values())).comparator
+
+
+def _audited(asked: LogAsked, held: PolicyDirectory, promise: Promise, level: float, tell: Tell) -> EvaluationResult:
+    audits, dropped = audits_of(read_log(asked, tell).rows()), Dropped()
+    reading = read(lambda: audits.rows, dropped, matcher=asked.matcher)
+    if dropped.describe():
+        tell(dropped.describe())
+    (data,) = reads_for(reading, promise.kind, asked.matcher or _comparator(held))
+    first = next(iter(held.certificates.values()))
+    for change in differences(first.made_for, of_log(data.log, data.facts)):
+        tell(f"{change}: it holds only for that cascade")
+    return EvaluationResult((watch(held, data.log, audits, level),))

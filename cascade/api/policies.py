@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -16,53 +16,18 @@ from cascade.errors import ConfigError, UsageError
 from cascade.files import damaged, there
 from cascade.house.certificate import Certificate
 from cascade.house.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory
-from cascade.policies import base
-from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.config import DirectoryConfig, PolicyConfig
 
 if TYPE_CHECKING:
-    from cascade.config import CascadeConfig
     from cascade.factory import HeldPolicy
 
 
-PolicyAsked: TypeAlias = str | PathLike[str] | Mapping[str, Any]
-"""A policy directory, a configuration file, or a policy's settings, as YAML or as a mapping."""
+PolicyGiven: TypeAlias = str | PathLike[str] | Mapping[str, Any]
+"""A policy directory, a configuration file, or a policy's settings, as YAML in braces or as a mapping."""
 
 
-class GivenPolicy(NamedTuple):
-    """A policy as given: its settings, and the directory that they come from, if any."""
-
-    section: PolicyConfig
-    config: CascadeConfig | None = None
-    directory: Path | None = None
-    held: HeldPolicy | None = None
-
-    @property
-    def artifact(self) -> PolicyArtifact | None:
-        """The contents of its directory; None if it has no directory."""
-        return None if self.held is None else self.held.artifact
-
-    @property
-    def bare(self) -> base.Policy:
-        """The policy that the settings describe, at the threshold in the settings."""
-        if self.held is not None:
-            return self.held.policy
-        from cascade.factory import policy_of
-
-        return policy_of(self.section)
-
-    @property
-    def deciding(self) -> base.Policy:
-        """The policy used for serving: that of the directory, at its certified thresholds if there are any."""
-        return self.bare if self.held is None else self.held.deciding
-
-
-def given_policy(given: PolicyAsked, *, certificates: bool = True) -> GivenPolicy:
-    """Read a policy: its settings, a policy directory, or a configuration file.
-
-    Args:
-        given: as on the command line, with settings as YAML that starts with a brace; or settings as a mapping.
-        certificates: whether to read a directory's certificates; False if they are about to be replaced.
+def settings_of(given: PolicyGiven) -> PolicyConfig:
+    """Return the settings of a policy: as they are, those of a configuration, or what names a directory.
 
     Raises:
         UsageError: there is no such file.
@@ -72,30 +37,17 @@ def given_policy(given: PolicyAsked, *, certificates: bool = True) -> GivenPolic
     from cascade.config.yamlfile import parse_yaml
 
     if isinstance(given, Mapping) or str(given).lstrip().startswith("{"):
-        settings = given if isinstance(given, Mapping) else parse_yaml(str(given), "--policy")
-        return _resolved(policy_section(settings), None, certificates)
+        return policy_section(given if isinstance(given, Mapping) else parse_yaml(str(given), "--policy"))
     path = Path(given)
     if path.is_dir():
-        return _directory(path, None, certificates)
+        return DirectoryConfig(kind="directory", path=str(path))
     if not path.is_file():
         raise UsageError(
             f"There is no file or folder '{given}', nor is it a policy such as {{kind: threshold, threshold: 0.3}}."
         )
     if path.name in {POLICY_FILE, CERTIFICATE_FILE}:
         raise UsageError(f"{given} is a file of a policy directory; name the directory: --policy {path.parent}")
-    config = load(path)
-    return _resolved(config.policy, config, certificates)
-
-
-def _resolved(section: PolicyConfig, config: CascadeConfig | None, certificates: bool) -> GivenPolicy:
-    if isinstance(section, DirectoryConfig):
-        return _directory(Path(section.path), config, certificates)
-    return GivenPolicy(section, config)
-
-
-def _directory(path: Path, config: CascadeConfig | None, certificates: bool) -> GivenPolicy:
-    held = policy_directory(path, certificates=certificates)
-    return GivenPolicy(held.section, config, path, held)
+    return load(path).policy
 
 
 def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
@@ -127,14 +79,6 @@ def _check_there(path: Path) -> None:
 
 
 MAKE = "cascade fit LOG --promise agreement --confidence 0.9"
-
-
-def certified_directory(path: Path) -> HeldPolicy:
-    """Read a policy directory that has certificates. Raises as `policy_directory`, also if it has none."""
-    held = policy_directory(path)
-    if not held.artifact.certificates:
-        raise UsageError(f"{path} has no certificate yet. Make one with: {MAKE} --policy {path} -o {path} --force")
-    return held
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,7 +320,6 @@ PANELS = {
     },
     "In service": {
         "promote": "api.promoting:promote",
-        "monitor": "api.monitoring:monitor",
         "onboard": "api.onboarding:onboard",
     },
 }
@@ -329,7 +328,6 @@ _EXAMPLES = {
     "evaluate": 'cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"',
     "verify": "cascade verify policy episodes.parquet",
     "promote": "cascade promote cascade.yaml --if-ready",
-    "monitor": "cascade monitor policy audits.jsonl",
     "onboard": "cascade onboard new-model episodes.parquet -o probes.jsonl --probes 200",
 }
 """A command line for each command that is made from its function in `api`; `_flags` has what else it needs."""

@@ -81,7 +81,8 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
     last = log.width - 1
     if known is None or not last:
         return []
-    plans: list[tuple[int, ...]] = [(node, last) for node in range(last)]
+    reads = [set(node.reads or ()) for node in log.nodes]  # a call that reads another is not bought without it
+    plans: list[tuple[int, ...]] = [(node, last) for node in range(last) if reads[node] | reads[last] <= {node, last}]
     if last > 1:
         plans.append(tuple(range(last + 1)))
     return [Member(_title(log, plan, known), share / len(plans), _threshold(log, known, plan)) for plan in plans]

@@ -1,1 +1,1 @@
-"""The decision rules that serve: when to stop, and which answers to keep. `cascade.training` learns them."""
+"""The decision rules that serve: when to stop, and which answers to keep. `cascade.house` learns them."""

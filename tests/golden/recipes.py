@@ -1,42 +1,26 @@
-"""What the golden files were made from: two models and three, scripted, and a policy for each kind of guarantee.
+"""What the golden logs were made from: two models and three, scripted.
 
-Run `python -m golden.recipes` in `tests` to write them anew, after a change of the file formats and for no other reason.
-No value here depends on a processor: answers and log-probs come from hashes, and no policy is a regression.
+No value here depends on a processor: answers and log-probs come from hashes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cascade.calibration.calibrating import calibrate_policy
-from cascade.calibration.monitoring import watch
-from cascade.calibration.verifying import verify_held
 from cascade.collection import collect
 from cascade.collection.collector import recorded_baselines
-from cascade.config import CascadeConfig, load, policy_section
+from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.evaluation.evaluate import evaluate
-from cascade.factory import policy_of, read_policy
-from cascade.guarantees.base import Guarantee
 from cascade.matching import get_matcher
-from cascade.orchestrator import Orchestrator
-from cascade.policies import levels
-from cascade.policies.artifact import write
 from cascade.providers.fake import FakeProvider, reply
-from cascade.training.fitting import fit_policy
-from cascade.training.levels import fit_levels
-from cascade.types import Answer, Question, Request
+from cascade.types import Question, Request
 
 HERE = Path(__file__).parent
 POLICIES, DECISIONS = HERE / "policies", HERE / "decisions.json"
@@ -148,105 +132,3 @@ def table(name: str) -> EpisodeTable:
     rows = list(read_rows(log_of(name)))
     (found,) = tables_from_rows(rows)
     return found
-
-
-def _calibrated(name: str, guarantee: Guarantee) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        section = policy_section({**CONFIGS[name]["policy"], "keep": "both"})
-        first = table(name).take(np.arange(CERTIFY))
-        done = calibrate_policy(
-            [first], policy_of(section), section, guarantee, config=config(name), seed=3, today=TODAY
-        )
-        write(folder, done.artifact)
-
-    return make
-
-
-def _fitted(name: str, guarantee: Guarantee, method: str) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        done = fit_policy([table(name)], guarantee, method=method, config=config(name), seed=3, today=TODAY)
-        write(folder, done.artifact)
-
-    return make
-
-
-def _levels(name: str, guarantee: Guarantee, alphas: Mapping[str, float]) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        found = fit_levels([table(name)], guarantee, alphas, method="depth", config=config(name), seed=3, today=TODAY)
-        levels.write(folder, {level: one.artifact for level, one in found.items()}, next(iter(alphas)))
-
-    return make
-
-
-RECIPES: Mapping[str, tuple[str, Callable[[Path], None]]] = {
-    "coverage": ("rounds", _calibrated("rounds", Guarantee("coverage", 0.15))),
-    "coverage-delta": ("rounds", _calibrated("rounds", Guarantee("coverage", 0.2, 0.2))),
-    "coverage-ladder": ("ladder", _calibrated("ladder", Guarantee("coverage", 0.1))),
-    "coverage-segments": ("rounds", _calibrated("rounds", Guarantee("coverage", 0.2, by_segment=True))),
-    "coverage-fitted": ("rounds", _fitted("rounds", Guarantee("coverage", 0.2), "depth")),
-    "coverage-levels": ("rounds", _levels("rounds", Guarantee("coverage"), {"low": 0.3, "high": 0.15})),
-    "regret": ("ladder", _calibrated("ladder", Guarantee("regret", 0.1, 0.2))),
-    "regret-rounds": ("rounds", _calibrated("rounds", Guarantee("regret", 0.5, 0.2))),
-    "regret-fitted": ("ladder", _fitted("ladder", Guarantee("regret", 0.1, 0.2), "auto")),
-    "regret-levels": ("ladder", _levels("ladder", Guarantee("regret", delta=0.2), {"low": 0.25, "high": 0.15})),
-    "error": ("ladder", _calibrated("ladder", Guarantee("error", 0.35, 0.2))),
-    "error-abstain": ("ladder", _calibrated("ladder", Guarantee("error", 0.2, 0.2, abstain=True))),
-}
-"""By its name, each policy's cascade and what writes its directory."""
-
-
-def served(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Ask some questions of a policy in service, tell the truth about each answer, and return what came of it."""
-    watched = {"audit": {"probability": 0.5, "seed": 5}, "monitor": {"level": 0.05}}
-    settings = {**CONFIGS[name], "policy": str(folder), "guarantee": watched}
-    with Orchestrator.from_config(settings, providers={"fake": FakeProvider(said)}) as orchestrator:
-        return [_decision(orchestrator, orchestrator.ask(one.question)) for one in asked()[:SERVED]]
-
-
-def _decision(orchestrator: Orchestrator, answer: Answer) -> dict[str, Any]:
-    number = _number(answer.question)
-    truth = orchestrator.record_outcome(answer, gold(number), reference_right=number % 3 > 0)
-    return {
-        "text": answer.text,
-        "answers": list(answer.answers),
-        "stopped": answer.stopped,
-        "steps": len(answer.steps),
-        "cost_nano_usd": answer.cost_nano_usd,
-        "certificate": None if answer.certificate is None else answer.certificate.calibration_id,
-        "audited": answer.audited,
-        "warnings": list(answer.warnings),
-        "truth": [truth.missed, truth.counted, truth.reason],
-    }
-
-
-def judged(folder: Path, name: str) -> dict[str, Any]:
-    """Return what is said of a policy directory on the whole log: verified, watched and evaluated."""
-    held = read_policy(folder)
-    log = table(name)
-    checks = verify_held(held, [log], TODAY, config(name)).checks
-    deciding = held.artifact.calibrated(held.policy)
-    found = evaluate(log, deciding, artifact=held.artifact, resamples=2)
-    seen = watch(held.artifact, held.policy, [log], {}).watched
-    watched = [[one.audits, one.misses, one.monitor is not None and one.monitor.alarmed] for one in seen]
-    return {
-        "checks": [list(one) for one in checks],
-        "watched": watched,
-        "promise": None if found.promise is None else asdict(found.promise),
-    }
-
-
-def main() -> None:
-    """Write all golden files anew."""
-    for name in CONFIGS:
-        log_of(name).unlink(missing_ok=True)
-        collected(name, log_of(name))
-        log_of(name).with_name(f"{log_of(name).name}.journal").unlink(missing_ok=True)
-    found = {}
-    for policy, (name, make) in RECIPES.items():
-        make(POLICIES / policy)
-        found[policy] = {"judged": judged(POLICIES / policy, name), "served": served(POLICIES / policy, name)}
-    DECISIONS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
-
-
-if __name__ == "__main__":
-    main()

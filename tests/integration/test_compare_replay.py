@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from cascade.calibration.scores import table_scores
 from cascade.collection import collect
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.conformal.arrays import levels
-from cascade.conformal.served import single
 from cascade.engine import drive, run
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import BASE_ONLY, request_digest
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.evaluation.baselines import played_at
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
-from cascade.policies.threshold import uncertainty
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.replay import Replay
-from cascade.text import normalize_answer
 from cascade.types import Answer, Question, Request
 
 N = 30
@@ -124,61 +116,6 @@ def answers_kept(answer: Answer) -> tuple[str, ...]:
     warned = [one for one in answer.warnings if one.startswith(("the policy kept no answer", "no step gave"))]
     assert bool(warned) == (kept_by(answer) == 0)
     return answer.answers if kept_by(answer) else ()
-
-
-UNCERTAIN = [0.0, uncertainty(0.9), math.nextafter(uncertainty(0.9), 1), uncertainty(0.7), uncertainty(0.5), 0.2, 0.7]
-POLICIES = [
-    *({"kind": "threshold", "threshold": kappa, "keep": keep} for kappa in UNCERTAIN for keep in ("judged", "both")),
-    *({"kind": "threshold", "threshold": kappa, "keep": "judged", "when": "p_yes"} for kappa in (0.0, 0.1, 0.5, 0.9)),
-    *({"kind": "fixed", "keep": keep, "depth": depth} for keep in ("base", "guide", "both") for depth in (1, 2, 3)),
-]
-CLIMBING = [
-    {"kind": "threshold", "threshold": kappa, "keep": keep, "when": "reply_logprob"}
-    for kappa in (0.0, 0.3, 0.48, 0.5, 0.6, 1.0)
-    for keep in ("judged", "both")
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "strategy", "policies"),
-    [("rounds", ROUNDS, POLICIES), ("ladder", LADDER, CLIMBING)],
-    ids=["rounds", "ladder"],
-)
-def test_a_policy_does_on_the_log_what_it_does_live(
-    logs: dict[str, Path], name: str, strategy: dict[str, Any], policies: list[dict[str, Any]]
-) -> None:
-    table, texts, checks, lengths = table_of(logs[name]), texts_of(logs[name]), 0, set()
-    replay = Replay.of(read_rows(logs[name]))
-    for section in policies:
-        orchestrator, answers = live(replay, strategy, section)
-        policy = orchestrator.runtime.policy
-        scores = table_scores(policy, table)
-        played = played_at(table, scores, policy.kappa)
-        columns = (played.cost, played.length, played.leaves, played.distinct, played.right, played.in_set)
-        for got, asked, answer in zip(zip(*columns, strict=True), QUESTIONS, answers, strict=True):
-            assert got == told(answer, asked), (section, asked.id, answer.explain())
-            lengths.add(got[1])
-            checks += 1
-        served = single(table.arrays, levels(table.arrays, scores), table.confidence, policy.kappa).answer
-        for row, (asked, answer) in enumerate(zip(QUESTIONS, answers, strict=True)):
-            at = np.argwhere(table.arrays.answer[row] == served[row]) if served[row] >= 0 else []
-            kept = answers_kept(answer)
-            wanted = normalize_answer(kept[0]) if kept else None
-            names = {texts[asked.id, int(t) + 1, table.sources[a]] for t, a in at} if len(at) else {None}
-            assert wanted in names
-            assert len(names) == 1
-    assert checks == N * len(policies)
-    assert lengths == {1.0, 2.0, 3.0}
-
-
-def texts_of(path: Path) -> dict[tuple[str, int, str], str]:
-    """Return what each candidate of the full walk says, by question, step and source."""
-    found = {}
-    for row in read_rows(path):
-        if row["walk"] is None and row["candidate"] is not None:
-            source = row["source"] if row["source"] in {"base", "guide"} else "answer"
-            found[row["episode_id"], row["step"], source] = normalize_answer(row["answer"])
-    return found
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from record import logs, numbers, policies
+from record import numbers
 from record.outcomes import outcomes
 from record.worlds import WORLDS, world
 
@@ -61,38 +61,6 @@ def test_all_random_logs_are_certified_and_served_as_recorded() -> None:
         compare(seed)
 
 
-@cache
-def kept() -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for line in (HERE / "kept.jsonl").read_text("utf-8").splitlines():
-        source, dataset, told = json.loads(line)
-        found.setdefault(source, {})[dataset] = alone(told)
-    return found
-
-
-def compare_kept(source: logs.Source) -> None:
-    if source.file is not None and not source.place.exists():
-        pytest.skip(f"the published logs are not here: ../shared/data/{source.file}")
-    found = {table.dataset: json.loads(json.dumps(policies.outcomes(table))) for table in logs.tables(source)}
-    assert sorted(found) == sorted(kept()[source.name])
-    for dataset, told in found.items():
-        wanted = kept()[source.name][dataset]
-        assert {name: each for name, each in told.items() if each != wanted.get(name)} == {}, dataset
-        assert sorted(told) == sorted(wanted), dataset
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param(source, marks=() if source.name in logs.QUICK else pytest.mark.long)
-        for source in (*logs.SHIPPED, *logs.PUBLISHED)
-    ],
-    ids=lambda source: source.name,
-)
-def test_kept_logs_are_certified_and_served_as_recorded(source: logs.Source) -> None:
-    compare_kept(source)
-
-
 def test_ranks_and_alarms_are_the_recorded_ones() -> None:
     assert json.loads(json.dumps(numbers.exact())) == json.loads((HERE / "numbers.json").read_text("utf-8"))["exact"]
 
@@ -102,22 +70,3 @@ def test_tails_and_evidence_are_the_recorded_ones() -> None:
     assert sorted(found) == sorted(wanted)
     for name, values in found.items():
         assert values == pytest.approx(wanted[name], rel=1e-8, abs=1e-280), name
-
-
-@pytest.mark.long
-def test_policy_networks_learn_nearly_what_is_recorded() -> None:
-    """Another processor rounds otherwise: then a few questions in a hundred may be decided otherwise."""
-    pytest.importorskip("torch")
-    from record.networks import trained
-
-    wanted = [json.loads(line) for line in (HERE / "networks.jsonl").read_text("utf-8").splitlines()]
-    for (log, method, found), (*names, told) in zip(trained(), wanted, strict=True):
-        assert [log, method] == names
-        assert found["questions"] == told["questions"]
-        for name in ("trained kappa", "kappa", "multiplier"):
-            assert found[name] == pytest.approx(told[name], rel=0.05), (log, method, name)
-        for name in ("actions", "sizes", "covered", "cost"):
-            some = found[name] if isinstance(found[name], list) else [found[name]]
-            other = told[name] if isinstance(told[name], list) else [told[name]]
-            most = 0.05 * max(sum(other), sum(some))
-            assert some == pytest.approx(other, abs=most), (log, method, name)

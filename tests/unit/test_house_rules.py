@@ -25,7 +25,7 @@ ONLY_IN = {
     "litellm": {"providers/litellm.py"},
     "xllamacpp": {"providers/local.py"},
     "tenacity": {"resilience/retry.py"},
-    "torch": {"training/networks/", "house/networks.py"},
+    "torch": {"house/networks.py"},
     "pickle": set(),
     "marshal": {"chat.py"},  # it reads what it wrote itself, to copy plain values
     "shelve": set(),
@@ -36,8 +36,6 @@ ONLY_IN = {
     "math_verify": {"matching/maths_worker.py"},
     "matplotlib": set(),
     "pyarrow": {"episodes/parquet.py"},
-    "sklearn": {"training/trees.py"},
-    "threadpoolctl": {"training/estimators.py"},
     "scipy": set(),
     "starlette": {"server/"},
     "uvicorn": {"server/running.py", "server/wire.py"},

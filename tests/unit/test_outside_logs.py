@@ -1,4 +1,4 @@
-"""Failed calls on record: what a log says of them, who leaves them out, and what `cascade monitor` makes of them."""
+"""Failed calls on record: what a log says of them, who leaves them out."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.api.monitoring import _besides, watch_document
-from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.fingerprint import outside, shown
-from cascade.calibration.monitoring import logged, watch
 from cascade.config import policy_section
 from cascade.conformal.scope import Scope
 from cascade.episodes.schema import Dropped, rows
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ProviderUnavailableError, UsageError
 from cascade.factory import policy_of
-from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request
 from unit.calibration.logs import log
-from unit.cli.certified import hard_rows
 
 CONFIG: dict[str, Any] = {
     "models": {"a": "small", "b": "large"},
@@ -69,22 +64,6 @@ def test_a_log_knows_the_names_that_replies_bore() -> None:
     (table,) = tables_from_rows(asked(lambda request: reply("Answer: A", model=f"{request.model}-1")))
     assert table.echoes == {"small": ("small-1",), "large": ("large-1",)}
     assert table.take(np.array([0])).echoes == table.echoes
-
-
-def test_an_audit_of_which_a_call_failed_is_missing_and_counts_as_nothing() -> None:
-    tables = tables_from_rows(hard_rows(99, range(0, 40, 2)))
-    artifact = calibrate_policy(tables, POLICY, SECTION, Guarantee("coverage", 0.1)).artifact
-    audits = [{**row, "split": "audit"} for row in hard_rows(40, range(20), about="new")]
-    before = watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
-    for row in audits:
-        if row["episode_id"] == audits[0]["episode_id"]:
-            replay = dict((row["signals"] or {}).get("replay") or {}) | {"failed": [[2, "guide", "BadResponseError"]]}
-            row["signals"] = {**(row["signals"] or {}), "replay": replay}
-    found = watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
-    assert (found.audits, found.missing, before.missing) == (before.audits - 1, 1, 0)
-    assert found.watched[0].misses in {before.watched[0].misses, before.watched[0].misses - 1}
-    assert any(said.startswith("1 audit missing: a call of a model failed") for said in _besides(found))
-    assert watch_document(found)["missing"] == 1
 
 
 def test_what_a_log_showed_is_counted_by_the_number_of_answers() -> None:

@@ -28,7 +28,6 @@ from cascade.policies.artifact import write
 from cascade.policies.config import POLICIES
 from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.config import STRATEGIES
-from cascade.training.fitting import fit_policy
 from cascade.types import Question, Request
 from unit.plugged import EXAMPLES, PACKAGES, installed_once
 
@@ -157,20 +156,6 @@ def test_an_own_policy_is_calibrated_on_a_log_of_an_own_strategy_and_served(tmp_
     with Orchestrator.from_config(other, providers={"fake": provider()}) as orchestrator:
         (warning,) = orchestrator.ask("What is 5000?").warnings
     assert "strategy.samples is 2" in warning
-
-
-@pytest.mark.usefixtures("plugged")
-def test_a_policy_is_learned_from_a_log_of_an_own_strategy_and_served(tmp_path: Path) -> None:
-    config = load(OWN)
-    table = logged(tmp_path, config)
-    fitted = fit_policy([table], Guarantee("coverage", 0.3), config=config, method="net_benefit")
-    write(tmp_path / "policy", fitted.artifact)
-    assert set(read_policy(tmp_path / "policy").policy.reads) <= config.strategy.signals
-    served = {**OWN, "policy": str(tmp_path / "policy")}
-    with Orchestrator.from_config(served, providers={"fake": provider()}) as orchestrator:
-        assert orchestrator.ask("What is 5000?").certificate == fitted.artifact.certificates[0]
-    with pytest.raises(ConfigError, match=r"policy\.features: it reads the signal answer_share, which the ladder"):
-        Orchestrator.from_config(served | {"models": {"a": "a", "b": "b", "base": "base"}} | {"strategy": LADDER})
 
 
 @pytest.mark.usefixtures("plugged")

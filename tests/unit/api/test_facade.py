@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ def test_every_public_name_is_there() -> None:
 
 def test_a_function_of_the_package_is_no_module_after_its_room_was_imported() -> None:
     import cascade.collection
-    import cascade.evaluation
+    import cascade.demo
 
-    for name in ("collect", "compare", "evaluate", "prove", "fit", "verify", "monitor"):
+    for name in ("collect", "compare", "evaluate", "prove", "fit", "verify"):
         assert callable(getattr(cascade, name)), name
 
 
@@ -83,14 +84,9 @@ def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -
     found = cascade.evaluate(log, "{kind: fixed}")
     html = found._repr_html_()
     assert html.startswith("<pre")
-    assert "demo-ladder" in html
-    named = type(found)("<script>alert(1)</script>", found.datasets)
+    assert "reference alone" in html
+    named = type(found)((replace(found.reports[0], lines=("<script>alert(1)</script>",)),))
     assert "<script>" not in named._repr_html_()
-
-
-def test_monitor(log: Any, tmp_path: Path) -> None:
-    cascade.fit(log, PROMISE, output=tmp_path / "policy")
-    assert "no alarm" in str(cascade.monitor(tmp_path / "policy", log, tell=lambda _: None))
 
 
 def test_questions_are_collected(tmp_path: Path) -> None:

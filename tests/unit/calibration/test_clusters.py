@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
-from cascade.calibration.samples import among, once, one_a_group, tied
+from cascade.calibration.samples import once, one_a_group, tied
 from cascade.calibration.verifying import verify
 from cascade.episodes.schema import COLUMNS, identity
 from cascade.episodes.tabulate import tables_from_rows
@@ -19,7 +19,6 @@ from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import statement
 from cascade.policies.artifact import PolicyArtifact, Seen, write
 from cascade.policies.reading import read
-from cascade.training.fitting import fit_policy
 from unit.calibration.logs import POLICY, SECTION, log
 
 SETTINGS = SECTION.model_dump(mode="json")
@@ -76,16 +75,6 @@ def test_the_draw_knows_no_outcome_and_no_order() -> None:
     assert set(one_a_group(shuffled, seed=3).questions) == set(drawn.questions)
     assert set(one_a_group(table, seed=4).questions) != set(drawn.questions)
     assert one_a_group(drawn, seed=9).ids == drawn.ids
-
-
-def test_a_fit_trains_on_whole_groups_and_certifies_on_one_question_of_each_other() -> None:
-    table = documents(600, 4)
-    fitted = fit_policy([table], COVERAGE, method="threshold")
-    (one,) = fitted.artifact.certificates
-    certify = table.take(among(table, frozenset(fitted.artifact.questions)))
-    assert len(set(certify.groups)) == certify.n == one.n == 45  # 30 % of 150 documents
-    assert fitted.sizes == (600, 420, 45)
-    assert not set(certify.groups) & set(fitted.training.groups)
 
 
 # --- near-duplicates ---

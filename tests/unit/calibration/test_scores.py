@@ -10,13 +10,10 @@ import pytest
 
 from cascade.calibration.scores import table_scores
 from cascade.conformal.arrays import Bools, StepArrays
-from cascade.evaluation.baselines import played_at
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.prompted import PromptedPolicy
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.types import Step
-from unit.evaluation.plain import SOURCES, Asked, Shown, batches, draw, each, live, table_of
+from unit.evaluation.plain import SOURCES, Asked, Shown, draw, table_of
 
 
 @dataclass
@@ -60,37 +57,6 @@ def test_a_policy_sees_the_steps_so_far_as_they_were() -> None:
     assert last.signals == {"p_yes": 0.5, "reply_mean_logprob": None}
     assert policy.seen[2].steps[0].candidates[0].text == last.candidates[1].text  # the same answer is told to be so
     assert policy.seen[0].question.text == "q0"
-
-
-def test_the_end_of_a_record_that_is_not_complete_is_no_last_step() -> None:
-    policy = Numbering()
-    table_scores(policy, table_of([QUESTION], 3, 2))
-    assert [one.last for one in policy.seen] == [False, False, False]
-    cut = QUESTION._replace(steps=((Shown(0, 1, True, 0.5),),), costs=(1,), signals=QUESTION.signals[:1])
-    table = table_of([cut], 3, 2)
-    for deep in (FixedPolicy("base", 3), ThresholdPolicy(0.3, "judged")):  # either would have gone on
-        assert not played_at(table, table_scores(deep, table), deep.kappa).covered.any()
-
-
-def test_every_policy_on_a_log_does_what_it_does_live() -> None:
-    policies = [
-        FixedPolicy("both", 2),
-        FixedPolicy("base", 3),
-        FixedPolicy("guide", 1),
-        ThresholdPolicy(0.3, "both"),
-        ThresholdPolicy(0.5, "judged"),
-        ThresholdPolicy(0.4, "judged", "p_yes"),
-        ThresholdPolicy(0.4, "both", "reply_logprob"),
-        PromptedPolicy(),
-    ]
-    checks = 0
-    for questions, horizon, width in batches(seed=5, per_shape=3):
-        table = table_of(questions, horizon, width)
-        for policy in policies:
-            got = each(played_at(table, table_scores(policy, table), policy.kappa))
-            assert got == [live(one, policy, width) for one in questions]
-            checks += len(got)
-    assert checks == 12 * 3 * 8 * len(policies)
 
 
 def test_no_questions_have_no_scores() -> None:

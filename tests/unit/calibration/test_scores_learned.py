@@ -8,16 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.scores import check_fits, history_of, sample_of, scored, table_scores
+from cascade.calibration.scores import check_fits, history_of, scored, table_scores
 from cascade.conformal.arrays import StepArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.evaluate import evaluate
 from cascade.policies.artifact import CalibratedPolicy, Threshold
-from cascade.policies.base import BatchScores, Observation, Policy, Scores
 from cascade.policies.estimators import Constant, Signal
 from cascade.policies.features import FeatureSet
-from cascade.policies.fixed import FixedPolicy
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.threshold import ThresholdPolicy
 from unit.policies import learned_made as made
@@ -117,30 +114,6 @@ def test_a_calibrated_policy_hands_on_what_the_policy_says(everything: bool) -> 
     assert found.confidences == bare.confidences
     assert found.next == (math.inf if everything else bare.next)
     assert (one.reads, one.needs) == (inner.reads, inner.needs)
-
-
-def test_what_is_played_is_ranked_by_the_policys_confidences() -> None:
-    """Of two answers a step the strategy is sure of the first and the policy of the second."""
-    table = log(n=200)
-    first = np.where(np.arange(2) == 0, 0.9, 0.1)
-    sure = replace(table, confidence=np.where(table.arrays.present, first, np.nan))
-
-    class Contrary(Policy):
-        """It keeps everything, goes on always, and believes the second."""
-
-        kappa = 0.0
-
-        def scores(self, observation: Observation) -> Scores:
-            raise AssertionError(observation)
-
-        def batch(self, history: object) -> BatchScores:
-            held = sure.arrays.present
-            kept = table_scores(FixedPolicy("both", 4), sure)
-            return BatchScores(kept, np.where(held, 1.0 - first, np.nan))
-
-    asked = sample_of(sure, Contrary())
-    assert np.array_equal(asked.table.confidence[asked.table.arrays.present] > 0.5, _second(asked.table))
-    assert evaluate(sure, Contrary()).mean.accuracy != evaluate(sure, FixedPolicy("both", 4)).mean.accuracy
 
 
 def _second(table: EpisodeTable) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:

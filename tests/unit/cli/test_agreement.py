@@ -62,7 +62,8 @@ def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(cli: Cl
     path = log(tmp_path / "log.jsonl", 300)
     write_rows(Path(path), [{**one, "gold": ["Danube"]} for one in read_rows(Path(path))])
     assert cli("fit", path, *REGRET, "--matcher", "exact", "-o", "policy").code == 0
-    for call in (("verify", "policy", path), ("monitor", "policy", path), ("evaluate", path, "--policy", "policy")):
+    evaluated = "evaluate", path, "--policy", "policy"
+    for call in (("verify", "policy", path), (*evaluated, "--audits"), evaluated):
         ran = cli(*call)
         assert (ran.code, "regret needs labels" in plain(ran), "--matcher exact" in plain(ran)) == (2, True, True)
         assert cli(*call, "--matcher", "exact").code == 0

@@ -13,7 +13,6 @@ from rich.console import RenderableType
 from typer.testing import CliRunner
 
 from cascade.api.evaluating import evaluate
-from cascade.api.monitoring import monitor
 from cascade.api.output import Result
 from cascade.api.verifying import verify
 from cascade.cli.main import command, flag
@@ -99,7 +98,7 @@ def test_a_result_with_an_error_is_printed_and_then_ends_the_command() -> None:
     assert (str(result.exception), '"sugar": "0.5"' in result.output) == ("burnt", True)
 
 
-@pytest.mark.parametrize("act", [evaluate, monitor, verify], ids=lambda act: act.__name__)
+@pytest.mark.parametrize("act", [evaluate, verify], ids=lambda act: act.__name__)
 def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any]) -> None:
     made = inspect.signature(command(act, "cascade")).parameters
     told = {"tell", "show", "working"}

@@ -19,7 +19,6 @@ PROMISED = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
 REPAIR = "restore the file as it was, and readable, or make the policy again"
 READERS = (
     ("verify", "policy", "log.jsonl"),
-    ("monitor", "policy", "log.jsonl"),
     ("evaluate", "log.jsonl", "--policy", "policy"),
     ("fit", "log.jsonl", *PROMISED, "--policy", "policy"),
 )

@@ -46,7 +46,7 @@ def document(ran: Ran) -> dict[str, Any]:
     ],
     ids=" ".join,
 )
-def test_what_is_fitted_is_written_verified_evaluated_and_monitored(
+def test_what_is_fitted_is_written_verified_and_evaluated(
     cli: Cli, written: Callable[..., str], options: tuple[str, ...]
 ) -> None:
     log = written(ladder_log(400))
@@ -58,18 +58,20 @@ def test_what_is_fitted_is_written_verified_evaluated_and_monitored(
         assert each.losses <= each.promise.risk * each.n
         assert (each.expires is None) == ("--expires-days" not in options)
     assert cli("verify", "policy", log).code == 0
-    (row,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["datasets"][0]["rows"]
-    assert row["promise"]["risk"] <= read.promise.risk if read.promise else False
-    assert document(cli("monitor", "policy", log, "--json"))["alarmed"] is False
+    (found,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["reports"]
+    assert read.promise is not None
+    assert min(each["loss"][0] for each in found["figures"].values()) <= read.promise.risk
+    (audits,) = document(cli("evaluate", log, "--policy", "policy", "--audits", "--json"))["reports"]
+    assert audits["alarmed"] is False
 
 
 def test_the_cost_that_fit_states_is_what_evaluate_finds(cli: Cli, written: Callable[..., str]) -> None:
     log = written(ladder_log(400))
     fitted = document(cli("fit", log, *REGRET, "--policy", "threshold", "-o", "policy", "--json"))
-    (row,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["datasets"][0]["rows"]
+    (found,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["reports"]
     assert fitted["saves"]
     assert fitted["requests"] == 400
-    assert row["times_reference"] == pytest.approx(fitted["cost_share"])
+    assert found["figures"]["policy"]["cost_share"][0] == pytest.approx(fitted["cost_share"])
 
 
 def test_each_segment_has_a_certificate_and_both_losses_are_said(cli: Cli, written: Callable[..., str]) -> None:

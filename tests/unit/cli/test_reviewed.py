@@ -88,8 +88,8 @@ def test_compare_and_evaluate_read_what_was_drawn(cli: Cli, tmp_path: Path) -> N
     assert one["why"]["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
     ran = cli("evaluate", log, "--reviews", reviews, "--policy", "{kind: fixed, depth: 1}", "--json")
     assert ran.code == 0, ran.err
-    (row,) = json.loads(ran.out)["datasets"][0]["rows"]
-    assert row["accuracy"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
+    (found,) = json.loads(ran.out)["reports"]
+    assert found["figures"]["policy"]["right"][0] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
 
 
 def test_a_policy_is_held_to_its_promise_by_what_people_found(cli: Cli, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_policy_is_held_to_its_promise_by_what_people_found(cli: Cli, tmp_path
     fit = ("fit", log, *promised, "--policy", "{kind: threshold, signal: doubt, sign: 1}", "-o", "policy")
     assert cli(*fit, "--reviews", reviews).code == 0
     ran = cli("evaluate", log, "--reviews", reviews, "--policy", "policy", "--json")
-    (row,) = json.loads(ran.out)["datasets"][0]["rows"]
-    assert row["promise"]["kind"] == "regret"
-    assert 0 < row["promise"]["risk"] <= 0.2
-    assert 0 < row["cost_usd"] < row["cost_usd"] / row["times_reference"]
+    (found,) = json.loads(ran.out)["reports"]
+    assert found["promise"]["kind"] == "regret"
+    assert 0 < found["figures"]["policy"]["loss"][0] <= 0.2
+    assert 0 < found["figures"]["policy"]["cost_share"][0] < 1

@@ -18,13 +18,11 @@ from pydantic import ValidationError
 
 torch = pytest.importorskip("torch")
 
-from cascade.conformal.certify import certify  # noqa: E402
-from cascade.conformal.path import Scores, reaches, strict_to_lenient, walks  # noqa: E402
+from cascade.conformal.path import Scores, reaches, walks  # noqa: E402
 from cascade.conformal.promise import Promise  # noqa: E402
 from cascade.errors import UsageError  # noqa: E402
 from cascade.house.directory import PolicyDirectory  # noqa: E402
 from cascade.house.networks import (  # noqa: E402
-    CERTIFIABLE,
     METHODS,
     Actions,
     Networks,
@@ -381,60 +379,3 @@ policy = PolicyDirectory.read({str(tmp_path)!r}).policy
 assert policy.kind == "network" and "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-# --- the record
-
-RECORD = Path(__file__).parents[2] / "record" / "networks.jsonl"
-
-
-def figures_of(policy: Networks, log: Log, risk: float) -> dict[str, Any]:
-    """Return what `record.networks` has of a network: κ on the same requests for CPO batch and CCPO, and its sets."""
-    walked, promise, kappa, actions = policy.walks(log), Promise("coverage", risk), policy.kappa, Actions.of(log)
-    jumps = promise.rules.jumps(walked)
-    if policy.method in CERTIFIABLE:
-        certified = certify(strict_to_lenient(walked, jumps), promise, midway=False)
-        assert certified is not None
-        kappa = certified.point.kappa
-    kept = reaches(walked.keep, kappa) & log.answers
-    sizes = [len(set(row[some].tolist())) for row, some in zip(log.answer, kept, strict=True)]
-    counts = [int(kept[:, actions.place == place].sum()) for place in range(int(actions.place.max()) + 1)]
-    return {
-        "trained kappa": policy.kappa, "kappa": kappa, "multiplier": policy.price,
-        "actions": [*counts, int(actions.step[walked.stop(kappa)].sum())], "sizes": np.bincount(sizes).tolist(),
-        "covered": int((jumps.at(kappa) == 0).sum()), "cost": int(walked.cost.at(kappa).sum()),
-    }  # fmt: skip
-
-
-def with_features_of(table: Any) -> tuple[Log, list[list[str]]]:
-    """Return a table as a log whose signals are the features that the record was made with, and those of each step."""
-    from cascade.house.bridge import log_of as bridged
-    from cascade.training.stages import staged
-
-    log = bridged(table)
-    signals: dict[str, Any] = {}
-    for stage, node in zip(staged(table), np.flatnonzero(log.decides), strict=True):
-        for at, name in enumerate(stage.features.names):
-            signals.setdefault(name, np.full(log.answer.shape, np.nan))[stage.rows, node] = stage.raw[:, at]
-    return replace(log, signals=signals), [[f"{name}@0" for name in stage.features.names] for stage in staged(table)]
-
-
-@pytest.mark.long
-def test_networks_learn_nearly_what_is_recorded() -> None:
-    """Features are clipped at other quantiles than then, and processors round otherwise: within 5 %."""
-    from record.logs import SHIPPED, tables
-    from record.networks import ALPHA, LAMBDA_SET
-
-    use = NetworkSettings(steps=80, layers=(8, 8), batch=60, lambda_set=LAMBDA_SET)
-    sources = {source.name: source for source in SHIPPED}
-    for name, method, wanted in map(json.loads, RECORD.read_text("utf-8").splitlines()):
-        (table,) = tables(sources[name])
-        log, features = with_features_of(table)
-        found = figures_of(train(log, Promise("coverage", ALPHA), method, use, features=features), log, ALPHA)
-        assert log.n == wanted.pop("questions")
-        for figure, value in wanted.items():
-            if isinstance(value, float):
-                assert found[figure] == pytest.approx(value, rel=0.05), (name, method, figure)
-            else:
-                most = 0.05 * np.sum(value)
-                assert found[figure] == pytest.approx(value, abs=most), (name, method, figure)

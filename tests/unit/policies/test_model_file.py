@@ -25,7 +25,6 @@ from cascade.policies.learned import METHODS, LearnedPolicy, StepRule
 from cascade.policies.learned_config import LearnedConfig
 from cascade.policies.model_file import dumps, load, loads, save, settings
 from cascade.policies.reading import read
-from cascade.training import portfolio
 from unit.policies import learned_made as made
 
 RNG = np.random.default_rng(11)
@@ -102,9 +101,6 @@ def test_scorers_of_one_design_share_it_again() -> None:
 
 
 def test_every_method_has_settings_that_are_read() -> None:
-    from typing import get_args
-
-    from cascade.policies.learned_config import LearnedConfig
 
     assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
 
@@ -332,10 +328,3 @@ def test_settings_that_were_edited_are_refused(tmp_path: Path, change: Callable[
     with pytest.raises(ConfigError) as caught:
         read_policy(tmp_path)
     assert said in "\n".join(caught.value.problems)
-
-
-def test_the_methods_are_the_same_wherever_they_are_listed() -> None:
-    """They stand where they are served, in the settings, and on the command line."""
-    assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
-    uncertified = {"cpo", "cpo_online"}  # `compare` measures them, no fit certifies them
-    assert {"auto", *METHODS} - uncertified == set(portfolio.METHODS)

@@ -10,14 +10,14 @@ from cases import each
 
 torch = pytest.importorskip("torch")
 
-from literal.config import LiteralConfig  # noqa: E402
-from literal.rollouts import Rollouts, estimate, functionals, seen  # noqa: E402
-from literal.sets import LiteralEvaluation, on_a_path  # noqa: E402
-
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import drawn  # noqa: E402
 from cascade.training.networks.recursions import Goal, brought, policy_of, soft_mask  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
+from literal.config import LiteralConfig  # noqa: E402
+from literal.rollouts import Rollouts, estimate, functionals, seen  # noqa: E402
+from literal.sets import LiteralEvaluation, on_a_path  # noqa: E402
+
 from unit.training.networks import made  # noqa: E402
 
 LAMBDA = 0.35

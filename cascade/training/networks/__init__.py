@@ -1,1 +1,0 @@
-"""Constrained policy optimisation: CPO, CCPO, with a threshold and without, sampled and exact (`design/ccpo.md`)."""

@@ -1,1 +1,0 @@
-"""Constrained policy optimisation: each part against something that shares no code with it."""
