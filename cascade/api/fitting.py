@@ -45,6 +45,7 @@ from cascade.house.reading import Reading
 from cascade.house.report import of_fit
 from cascade.house.rows import Read, joined
 from cascade.money import exact_dollars
+from cascade.table import Log
 from cascade.text import counted
 
 if TYPE_CHECKING:
@@ -161,12 +162,16 @@ def _fitted(
         settings = replace(settings, policy=earlier.policy)
     done = fitted(unseen(log, requests.fitted), promise, settings, attempts=_attempts(asked))
     live = Live(done.policy, log.nodes)
-    bought = done.log if live.by_call else done.policy.walks(done.log).log
     before = None if earlier is None else next((each.made_for for each in earlier.certificates.values()), None)
-    about: dict[str, Any] = {"made_for": certified_for(done.log, bought, read.facts, cascade, before)}
-    about["reference"] = None if log.reference is None else reference_of(read)
+
+    def made_for(part: Log) -> MadeFor:
+        bought = part if live.by_call else done.policy.walks(part).log
+        return certified_for(part, bought, read.facts, cascade, before)
+
+    about: dict[str, Any] = {"reference": None if log.reference is None else reference_of(read)}
     about["comparator"] = None if truth is None else truth.comparator
-    directory = written(done, log.nodes, datetime.now(UTC).date(), before=requests, **about)
+    today = datetime.now(UTC).date()
+    directory = written(done, log.nodes, today, before=requests, made_for=made_for, **about)
     for problem in () if config is None else problems(config, live):
         tell(f"The configured strategy cannot serve it: {problem}")
     if outside := _outside(read, directory):

@@ -7,7 +7,7 @@ certified the policy test the promise: it is refuted if as many losses as are se
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -38,6 +38,7 @@ def written(
     today: date,
     *,
     before: Requests | None = None,
+    made_for: Callable[[Log], Mapping[str, Any]] = lambda log: {},  # noqa: ARG005 - the name is the interface
     **about: Any,
 ) -> PolicyDirectory:
     """Return the policy directory of a fit.
@@ -47,7 +48,8 @@ def written(
         plan: the nodes of the log's plan.
         today: the day on which it is made.
         before: the requests that made the policy earlier, if it is certified again.
-        about: further fields of each certificate: `reference`, `comparator`, `made_for`.
+        made_for: says what a certificate holds for, by the requests that prove it.
+        about: further fields of each certificate: `reference`, `comparator`.
     """
     earlier = before or Requests()
     fitted = tuple(sorted({*hashed(done.fitted), *earlier.fitted}))
@@ -64,11 +66,12 @@ def written(
         covers: Literal["all", "segment", "level"] = (
             "all" if not name else "segment" if done.settings.by_segment else "level"
         )
+        part = _part(done.log, covers, name)
         certificates.append(
             Certificate(
                 levels[name] if covers == "level" else done.promise, proven.point.kappa, proven.n,
-                float(proven.losses), sha256_of(_part(done.log, covers, name)), bare.policy_sha256, today.isoformat(),
-                bar=proven.point.bar, level=proven.level, covers=covers, name=name, **each,
+                float(proven.losses), sha256_of(part), bare.policy_sha256, today.isoformat(), bar=proven.point.bar,
+                level=proven.level, covers=covers, name=name, made_for=made_for(part), **each,
             )
         )  # fmt: skip
     return bare.certified(*certificates)

@@ -384,3 +384,12 @@ def test_a_level_at_which_nothing_is_proven_leaves_the_others(
     assert set(directory.certificates) == certified
     with pytest.raises(NotCertifiedError):
         fit(drawn_log(600), Promise("error", 0.001, 0.9), FitSettings(levels="low=0.3,high=0.001"))
+
+
+def test_each_segment_s_certificate_holds_for_its_own_requests() -> None:
+    log = drawn_log(900)
+    done = fit(
+        replace(log, segments=tuple(["ab"[row % 2] for row in range(900)])), REGRET, FitSettings(by_segment=True)
+    )
+    directory = written(done, log.nodes, date(2026, 1, 1), made_for=lambda part: {"of": sorted(set(part.segments))})
+    assert {name: each.made_for["of"] for name, each in directory.certificates.items()} == {"a": ["a"], "b": ["b"]}
