@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
+from pydantic import TypeAdapter
+
 from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
 from cascade.modes.draws import Role, look_level
@@ -257,25 +259,10 @@ class CascadeState:
     @classmethod
     def loads(cls, text: str, version: int) -> CascadeState:
         """Return the state from the text of `dumps`."""
-        held: dict[str, Any] = json.loads(text)
-        force, monitor = held.pop("in_force"), held.pop("monitor")
-        if force is not None:
-            force |= {part: _tuples(force[part]) for part in ("models", "builds")}
-        signs = {part: _tuples(known) for part, known in held.pop("signs", {}).items()}
-        if monitor is not None:
-            monitor["risen"] = tuple(monitor["risen"])
-        held["changes"] = tuple([Change(*one) for one in held["changes"]])
-        return cls(
-            **held,
-            version=version,
-            signs=Signs(**signs),
-            in_force=None if force is None else InForce(**force),
-            monitor=None if monitor is None else Monitor(**monitor),
-        )
+        return _READER.validate_python({**json.loads(text), "version": version})
 
 
-def _tuples(known: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(some) for name, some in known.items()}
+_READER = TypeAdapter(CascadeState)
 
 
 class Draw(NamedTuple):
