@@ -62,7 +62,6 @@ class View(NamedTuple):
         total: how many pairs were drawn.
         done: how many of them this reviewer has judged or skipped.
         settled: whether no further judgement changes what can be certified.
-        ask: "preference" or "regret".
         people: the judgements of each reviewer.
         agreement: the agreement of each two reviewers.
         shown: the conclusions from all judgements.
@@ -77,7 +76,6 @@ class View(NamedTuple):
     total: int
     done: int
     settled: bool
-    ask: str
     people: list[Tally]
     agreement: list[Agreement]
     shown: Shown
@@ -203,7 +201,6 @@ def _view(
         len(room.drawn),
         done,
         room.along is not None and session.current is None,
-        room.terms.ask,
         tallies(reviews),
         agreements(reviews),
         shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
