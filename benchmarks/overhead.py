@@ -103,7 +103,7 @@ def overhead() -> dict[str, float]:
 
 def certified(rounds: int = 8, asks: int = 400) -> dict[str, float]:
     """Time an ask under a certificate, with audits drawn, against the same policy without one, in turns."""
-    plain = {"kind": "threshold", "keep": "both", "threshold": 0.3}
+    plain = {"kind": "threshold", "threshold": 0.3}
     cascade: dict[str, Any] = {"strategy": {"rounds": ROUNDS}, "provider": "fake", "traces": "off"}
     cascade["models"] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
     with tempfile.TemporaryDirectory() as folder:

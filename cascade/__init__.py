@@ -46,12 +46,12 @@ if TYPE_CHECKING:
         ProviderError,
         UsageError,
     )
-    from cascade.guarantees.base import Guarantee
+    from cascade.house.certificate import Certificate
     from cascade.house.fit import FitSettings
     from cascade.money import Price, PriceTable, Usage
     from cascade.orchestrator import Orchestrator
     from cascade.providers.fake import FakeProvider
-    from cascade.types import Answer, Candidate, Certificate, Question, Step, TextDelta
+    from cascade.types import Answer, Candidate, Question, Step, TextDelta
 
 _HOMES = {
     "api.collecting": "collect",
@@ -67,12 +67,12 @@ _HOMES = {
     "conformal.promise": "Promise",
     "errors": "BatchError BudgetExceededError CascadeError ConfigError "
     "MissingExtraError ModelFileError NotCertifiedError ProviderError UsageError",
-    "guarantees.base": "Guarantee",
+    "house.certificate": "Certificate",
     "house.fit": "FitSettings",
     "money": "Price PriceTable Usage",
     "orchestrator": "Orchestrator",
     "providers.fake": "FakeProvider",
-    "types": "Answer Candidate Certificate Question Step TextDelta",
+    "types": "Answer Candidate Question Step TextDelta",
 }
 
 __all__ = [
@@ -87,7 +87,6 @@ __all__ = [
     "ConfigError",
     "FakeProvider",
     "FitSettings",
-    "Guarantee",
     "MissingExtraError",
     "ModelFileError",
     "NotCertifiedError",

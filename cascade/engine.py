@@ -18,7 +18,7 @@ from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching.same import answer_key
 from cascade.money import Price
-from cascade.policies.base import Observation, Policy, actions
+from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, actions
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
 from cascade.resilience.retry import Deadline
@@ -28,7 +28,6 @@ from cascade.types import (
     SKIP,
     Answer,
     Call,
-    Certificate,
     Completion,
     Decision,
     Forced,
@@ -39,8 +38,9 @@ from cascade.types import (
     Usage,
 )
 
-if TYPE_CHECKING:  # only questions with a certificate need it
+if TYPE_CHECKING:
     from cascade.conformal.scope import Scope
+    from cascade.house.certificate import Certificate
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
@@ -56,7 +56,7 @@ class _QuestionWalk:
     question: Question
     plan: Plan
     strategy: Strategy
-    policy: Policy
+    policy: Policy | None
     prices: Mapping[str, Price | None]
     purse: QuestionBudget
     scope: Scope | None  # of the certificate, if there is one
@@ -85,7 +85,8 @@ class _QuestionWalk:
                 decision = decision._replace(keep=())
             if decision.buy is not None:
                 decision = decision._replace(buy_name=dict(enumerate(self.strategy.step_names, 1)).get(decision.buy))
-            self.warnings += () if last else missing_logprobs(step, self.policy.reads)
+            reads = () if self.policy is None else self.policy.reads
+            self.warnings += () if last else missing_logprobs(step, reads)
             if step.number:  # before the first call there is nothing to record
                 yield self._finish(step._replace(decision=decision))
             self._check()
@@ -255,7 +256,7 @@ def run(
     question: Question,
     *,
     strategy: Strategy,
-    policy: Policy,
+    policy: Policy | None,
     prices: Mapping[str, Price | None],
     budget: QuestionBudget | None = None,
     on_exhausted: str = "refuse",
@@ -274,7 +275,7 @@ def run(
     Args:
         question: the question.
         strategy: plans the calls and makes steps of them.
-        policy: scores each step.
+        policy: scores each step; None: every step is run, and every answer kept.
         prices: the prices of the strategy's models, None if unknown.
         budget: what this question may cost; no limit by default.
         on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
@@ -400,12 +401,15 @@ def _say_first(error: ProviderError | BudgetExceededError) -> None:
         error.args = (f"{failure} After that: {error}",)
 
 
-def decide(policy: Policy, observation: Observation) -> Decision:
-    """Turn a policy's scores at its threshold into a decision."""
-    step = observation.step
+def decide(policy: Policy | None, observation: Observation) -> Decision:
+    """Turn a policy's scores at its threshold into a decision; without a policy, go on and keep every answer."""
+    step, last = observation.step, observation.last
+    every, kappa = tuple(range(len(step.candidates))), 0.0 if policy is None else policy.kappa
     if step.forced is not None and step.forced.action != "escalate":
-        keep = tuple(range(len(step.candidates))) if step.forced.action == "accept" else ()
-        return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=policy.kappa)
+        keep = every if step.forced.action == "accept" else ()
+        return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=kappa)
+    if policy is None:
+        return Decision(every, not last, (ALWAYS,) * len(every), NEVER if last else ALWAYS, kappa)
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)
     proceed = proceed or step.forced is not None  # it escalates

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from cascade.checks import checked_key, did_you_mean
 from cascade.config import (
@@ -12,14 +11,12 @@ from cascade.config import (
     DEFAULT_KEY_VARIABLE,
     CascadeConfig,
     environment,
-    policy_section,
-    strategy_problems,
 )
+from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import ModelConfig
+from cascade.conformal.scope import LENGTHS
 from cascade.errors import ConfigError, UsageError
 from cascade.money import PLAIN_TIERS, Price
-from cascade.policies.base import Policy
-from cascade.policies.config import DirectoryConfig, PolicyConfig
 from cascade.providers import registry
 from cascade.providers.base import Knows, Provider
 from cascade.providers.fields import Fields, ModelFields
@@ -29,10 +26,10 @@ from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Standins, Strategy
 
 if TYPE_CHECKING:
-    from cascade.house.bridge_serving import Served
+    from cascade.house.directory import PolicyDirectory
     from cascade.house.live import Live
-    from cascade.policies.artifact import PolicyArtifact
-    from cascade.policies.levels import Levels
+    from cascade.strategies.config import StrategyConfig
+    from cascade.table import Node
 
 
 def build_strategy(config: CascadeConfig) -> Strategy:
@@ -79,143 +76,58 @@ def build_standins(config: CascadeConfig) -> Standins:
     return Standins(down, poor)
 
 
-def build_policy(config: CascadeConfig) -> Policy:
-    """Return the policy of a configuration; for a policy directory, the policy at its certified threshold.
+def plan_of(strategy: StrategyConfig) -> tuple[Node, ...]:
+    """Return the nodes of a strategy's plan: the answers of each step, in their order."""
+    from cascade.table import Node  # numpy, which a configuration does not need
+
+    places = strategy.candidates
+    return tuple([Node(f"step {t + 1} {place}", t) for t in range(strategy.horizon) for place in places])
+
+
+def build_policy(config: CascadeConfig) -> Live:
+    """Return the policy that a configuration describes; of a directory, the policy as it serves by default.
 
     Raises:
         ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy.
     """
-    wanted = config.policy
-    return certified_policy(config, wanted.path)[0] if isinstance(wanted, DirectoryConfig) else policy_of(wanted)
+    from cascade.house.directory import PolicyDirectory
+    from cascade.house.live import Live
+
+    if isinstance(config.policy, DirectoryConfig):
+        return serving_of(config, PolicyDirectory.read(config.policy.path))
+    plan = plan_of(config.strategy)
+    rule, point = config.policy.rule(plan)
+    return Live(rule, plan, point)
 
 
-def policy_of(section: PolicyConfig) -> Policy:
-    """Return the policy that a section describes. Raises as `build_policy`, also for a learned one (`read_policy`)."""
-    return read_policy(section.path).deciding if isinstance(section, DirectoryConfig) else section.build()
-
-
-def certified_policy(config: CascadeConfig, directory: str) -> tuple[Policy, PolicyArtifact]:
-    """Return the policy of a policy directory, and the directory's contents with the certificates.
-
-    The policy is at its certified threshold; without a certificate, at the threshold in its settings.
+def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | None = None) -> Live:
+    """Return the policy of a directory at its certified thresholds, of a level if it has levels.
 
     Raises:
-        ConfigError: as for `build_policy`.
+        ConfigError: the configured strategy cannot serve it.
     """
-    held = fitting(config, read_policy(directory), directory)
-    return held.deciding, held.artifact
+    from cascade.house.live import Live
 
-
-def fitting(config: CascadeConfig, held: HeldPolicy, directory: str) -> HeldPolicy:
-    """Return a policy that was read from a directory. Raises ConfigError if it does not fit the strategy."""
-    if held.live is None:
-        problems = list(strategy_problems(config.model_copy(update={"policy": held.section})))
-    else:
-        from cascade.house.bridge_serving import problems as unserved  # numpy, which most configurations do not need
-
-        problems = list(unserved(config, held.live))
+    live = Live.of(directory, level)
+    problems = list(unserved(config.strategy, live))
     if problems:
-        raise ConfigError(problems, directory)
-    return held
+        raise ConfigError(problems, getattr(config.policy, "path", None))
+    return live
 
 
-class HeldPolicy(NamedTuple):
-    """A policy directory as read.
+def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
+    """Yield why a strategy cannot serve a policy."""
+    from cascade.house.live import places_of
 
-    Attributes:
-        artifact: its contents.
-        section: the settings of its policy; for format 1.0 the path of the directory.
-        policy: the policy of these settings, at their threshold.
-        live: for format 1.0, the policy at its certified thresholds.
-    """
-
-    artifact: PolicyArtifact
-    section: PolicyConfig
-    policy: Policy
-    live: Live | None = None
-
-    @property
-    def deciding(self) -> Policy:
-        """The policy for serving, at its certified thresholds if there are any."""
-        if self.live is not None:
-            return self.live
-        return self.artifact.calibrated(self.policy) if self.artifact.certificates else self.policy
-
-
-def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPolicy:
-    """Read a policy directory, with the policy in it.
-
-    Args:
-        directory: its path.
-        certificates: whether to read the certificates too; false if they are about to be replaced.
-
-    Raises:
-        ConfigError: it cannot be read, was changed, or refers to another directory; or the numbers of a learned policy
-            are not valid (`model_file.loads`).
-    """
-    from cascade.house.directory import PolicyDirectory, is_current  # numpy, which most configurations do not need
-    from cascade.policies.reading import read
-
-    if is_current(directory):
-        from cascade.house.bridge_serving import served
-
-        levels, each = served(PolicyDirectory.read(directory))
-        return _live(directory, each["" if levels is None else levels.default])
-    found = read(directory, certificates=certificates)
-    section = policy_section(found.policy, held=True)
-    if isinstance(section, DirectoryConfig):
-        raise ConfigError(["policy: a policy directory holds a policy, not the path of another"], str(directory))
-    return HeldPolicy(found, section, section.read(found.files, str(directory)))
-
-
-def _live(directory: str | Path, served: Served) -> HeldPolicy:
-    section = DirectoryConfig(kind="directory", path=str(directory))
-    return HeldPolicy(served.artifact, section, served.live, served.live)
-
-
-class HeldLevels(NamedTuple):
-    """A policy directory with levels as read: the levels, and the policy of each by name."""
-
-    levels: Levels
-    policies: Mapping[str, HeldPolicy]
-
-
-def read_levels(directory: str | Path, *, certificates: bool = True) -> HeldLevels | None:
-    """Return the levels of a policy directory; None if it has none.
-
-    Args:
-        directory: its path.
-        certificates: whether to read the certificates too; false if they are about to be replaced.
-
-    Raises:
-        ConfigError: lists every problem of any level; or they are not the levels of one policy.
-        MissingExtraError, ModelFileError: as `read_policy`.
-    """
-    from cascade.house.directory import PolicyDirectory, is_current
-    from cascade.policies import levels as file
-
-    if is_current(directory):
-        from cascade.house.bridge_serving import served
-
-        of_all, each = served(PolicyDirectory.read(directory))
-        return (
-            None if of_all is None else HeldLevels(of_all, {name: _live(directory, one) for name, one in each.items()})
-        )
-    found = file.read(directory)
-    if found is None:
-        return None
-    policies, problems = dict[str, HeldPolicy](), list[str]()
-    for name in found.by_name:
-        try:
-            policies[name] = read_policy(Path(directory) / found.directory(name), certificates=certificates)
-        except ConfigError as error:
-            problems += [f"levels.{name}: {problem}" for problem in error.problems]
-    if not problems:
-        artifacts = {name: one.artifact for name, one in policies.items()}
-        problems = list(file.check(found, artifacts, certificates=certificates))
-    if problems:
-        raise ConfigError(problems, str(directory))
-    return HeldLevels(found, policies)
+    takes, steps = live.takes, len(places_of(live.plan))
+    if steps != strategy.horizon:
+        yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
+    given = {*strategy.given, *LENGTHS}
+    yield from (f"policy: no step of the strategy gives {name}" for name in live.reads if name not in given)
+    if takes is not None and takes.calls and not strategy.has_calls:
+        yield f"policy: it decides before each call, and the {strategy.kind} strategy has no single calls"
+    elif takes is not None and not (strategy.has_reference if takes.reference else strategy.has_parts or takes.calls):
+        yield f"policy: it takes a part of the plan, and the {strategy.kind} strategy has no parts"
 
 
 def _use(entry: ModelConfig) -> ModelUse:

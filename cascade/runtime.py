@@ -13,13 +13,12 @@ from cascade.budget.charges import QuestionBudget
 from cascade.chat import ChatRequest
 from cascade.checks import above_zero, checked_question, fitted_question, in_event_loop
 from cascade.config import CascadeConfig
+from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, run
 from cascade.episodes.trace import Trace
 from cascade.errors import UsageError
 from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
-from cascade.policies.base import Policy
-from cascade.policies.config import DirectoryConfig
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
@@ -31,7 +30,7 @@ from cascade.types import Answer, Completion, Question, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: promises, shared caps, spans, streams
     from cascade.episodes.traces import TraceWriter
-    from cascade.policies.levels import Level
+    from cascade.house.live import Live
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
     from cascade.serving.spending import SpendingGuard
@@ -132,14 +131,14 @@ class Runtime:
         return self.configured if self.service is None else self.service.strategy
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> Live:
         """The policy in service; at the default level, if there are levels."""
         return self._bare if self.service is None else self.service.default.policy
 
     @property
-    def levels(self) -> Mapping[str, Level]:
-        """The levels at which a question can be asked, the cheapest first; empty if the policy has none."""
-        return {} if self.service is None or self.service.levels is None else self.service.levels.by_name
+    def levels(self) -> Mapping[str, float]:
+        """The risk of each level at which a question can be asked, the cheapest first; empty without levels."""
+        return {} if self.service is None else self.service.levels
 
     @property
     def alarm(self) -> str | None:
@@ -192,7 +191,8 @@ class Runtime:
         deadline = self._deadline(deadline_s)
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self.serves(level) if only is None else None
-        plan = only or (RunPlan(self.configured, self._bare) if serving is None else serving.plan(asked))
+        plain = RunPlan(self.configured, self._bare, abstain_below=self._bare.abstain_below)
+        plan = only or (plain if serving is None else serving.plan(asked))
         calls, horizon = Calls(self.guard, deadline, halt or self.halt, key), plan.strategy.horizon
         trace = Trace(self.traces if traced else None, horizon, self._prices, plan.walk, trace_id, key)
         walk = run(

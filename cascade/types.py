@@ -11,7 +11,7 @@ dataclass takes four times as long to make, a fifth of all the overhead of an as
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import repeat
@@ -23,6 +23,7 @@ from cascade.money import total_nano_usd, usd_or_none
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
+    from cascade.house.certificate import Certificate as Promised
 
 
 Role = Literal["system", "user", "assistant"]
@@ -360,7 +361,7 @@ class Answer:
     stopped: str
     latency_s: float
     warnings: tuple[str, ...] = ()
-    certificate: Certificate | None = None
+    certificate: Promised | None = None
     loose_calls: tuple[Call, ...] = field(default=())
     audited: bool = False
     level: str | None = None
@@ -491,7 +492,9 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain JSON-ready values (infinite scores as strings)."""
-        document: dict[str, Any] = _plain(self)
+        document: dict[str, Any] = _plain(replace(self, certificate=None))
+        if self.certificate is not None:
+            document["certificate"] = {**self.certificate.document, "statement": self.certificate.statement()}
         for step, plain in zip(self.steps, document["steps"], strict=True):
             plain["reason"] = step.reason
         for name, cost in (("cost_usd", self.cost), ("cost_bound_usd", self.cost_bound)):

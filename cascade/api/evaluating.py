@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -16,8 +15,8 @@ from cascade.api.output import Result, Tell, shown, warn
 from cascade.api.policies import PolicyGiven, current_directory, settings_of
 from cascade.api.study import default_promise
 from cascade.checks import share_problems
+from cascade.config.policies import DirectoryConfig
 from cascade.conformal.fingerprint import differences, of_log
-from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.episodes.schema import Dropped
 from cascade.errors import CascadeError, NotCertifiedError, UsageError
@@ -25,13 +24,6 @@ from cascade.house.directory import PolicyDirectory, Requests
 from cascade.house.evaluation import Served, audits_of, evaluation, served, watch
 from cascade.house.reading import read
 from cascade.house.report import Report
-from cascade.house.simple import Depth, Prompted, Threshold, Uala
-from cascade.house.ways import Uniform
-from cascade.policies.config import DirectoryConfig, PolicyConfig
-from cascade.policies.fixed import FixedConfig, RandomConfig
-from cascade.policies.prompted import PromptedConfig
-from cascade.policies.threshold import ThresholdConfig
-from cascade.table import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,7 @@ def evaluate(
     opened, reports = read_judged(asked, ReviewOptions.of(reviews, label_rate), kind, tell), list[Report]()
     for data in reads_for(opened, kind, matcher or _comparator(held)):
         part, wanted = data.log, promise or default_promise(data)
-        ways = {"policy": by_hand(settings, part)} if held is None else served(held, part)
+        ways = {"policy": Served(*settings.rule(part.nodes))} if held is None else served(held, part)
         requests = Requests() if held is None else held.requests
         reports.append(evaluation(part, wanted, ways, requests, seed))
     return EvaluationResult(tuple(reports))
@@ -123,29 +115,6 @@ def _directory(path: str) -> PolicyDirectory:
     if read.promise is None or not read.certificates:
         raise UsageError(f"{path} has no certificate yet: fit it with cascade fit LOG --promise … --policy {path}.")
     return read
-
-
-def by_hand(settings: PolicyConfig, log: Log) -> Served:
-    """Return how settings that were written by hand serve requests.
-
-    Raises:
-        UsageError: they cannot be played on a log.
-    """
-    match settings:
-        case ThresholdConfig(when="uncertain"):
-            return Served(Uala(), Point(settings.threshold))
-        case ThresholdConfig(when="reply_logprob"):
-            return Served(Threshold("reply_mean_logprob", -1.0, tie=None), Point(settings.threshold))
-        case ThresholdConfig():
-            return Served(Threshold(settings.when, -1.0, tie=None), Point(settings.threshold - 1.0))
-        case FixedConfig(keep="both"):
-            bought = np.count_nonzero(np.unique(log.steps, return_inverse=True)[1] < settings.depth)
-            return Served(Depth(), Point(0.5 - bought))
-        case RandomConfig():
-            return Served(Uniform(settings.seed))
-        case PromptedConfig():
-            return Served(Prompted())
-    raise UsageError(f"A policy of the kind {settings.kind} with these settings cannot be played on a log.")
 
 
 def _comparator(held: PolicyDirectory | None) -> str | None:

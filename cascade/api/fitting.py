@@ -33,7 +33,6 @@ from cascade.episodes.files import is_url
 from cascade.errors import UsageError
 from cascade.files import writable
 from cascade.house.attempts import place_of
-from cascade.house.bridge_serving import problems
 from cascade.house.certificate import Certificate
 from cascade.house.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.house.fit import Fit, FitSettings
@@ -172,8 +171,11 @@ def _fitted(
     about["comparator"] = None if truth is None else truth.comparator
     today = datetime.now(UTC).date()
     directory = written(done, log.nodes, today, before=requests, made_for=made_for, **about)
-    for problem in () if config is None else problems(config, live):
-        tell(f"The configured strategy cannot serve it: {problem}")
+    if config is not None:
+        from cascade.factory import unserved  # with providers, which a fit without a configuration does not need
+
+        for problem in unserved(config.strategy, live):
+            tell(f"The configured strategy cannot serve it: {problem}")
     if outside := _outside(read, directory):
         tell(outside)
     result = FitResult(done, directory)

@@ -6,21 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from cascade.api.output import Result, plain_text
+from cascade.config.policies import DirectoryConfig, PolicyConfig
 from cascade.errors import ConfigError, UsageError
 from cascade.files import damaged, there
 from cascade.house.certificate import Certificate
 from cascade.house.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory
-from cascade.policies.config import DirectoryConfig, PolicyConfig
-
-if TYPE_CHECKING:
-    from cascade.factory import HeldPolicy
-
 
 PolicyGiven: TypeAlias = str | PathLike[str] | Mapping[str, Any]
 """A policy directory, a configuration file, or a policy's settings, as YAML in braces or as a mapping."""
@@ -48,19 +44,6 @@ def settings_of(given: PolicyGiven) -> PolicyConfig:
     if path.name in {POLICY_FILE, CERTIFICATE_FILE}:
         raise UsageError(f"{given} is a file of a policy directory; name the directory: --policy {path.parent}")
     return load(path).policy
-
-
-def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
-    """Read a policy directory, as serving does.
-
-    Raises:
-        UsageError: it is not a policy directory.
-        ConfigError: lists every problem with it.
-    """
-    from cascade.factory import read_policy  # imported here: it loads the providers, which a fit does not need
-
-    _check_there(path)
-    return read_policy(path, certificates=certificates)
 
 
 def current_directory(path: Path) -> PolicyDirectory:

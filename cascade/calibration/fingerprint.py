@@ -18,8 +18,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.guarantees.base import get
-from cascade.guarantees.certificate import digest, of_segment, shortfalls
+from cascade.guarantees.certificate import digest, of_segment
 from cascade.money import Price, exact_dollars
 from cascade.policies.artifact import PolicyArtifact
 from cascade.safety import read_bounded, redact
@@ -28,7 +27,7 @@ from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.config.schema import GuaranteeConfig, ModelConfig
+    from cascade.config.schema import ModelConfig
     from cascade.conformal.scope import Kind, Scope
     from cascade.strategies.prompts import Prompts
 
@@ -489,32 +488,6 @@ def holds_for(
 
 
 # --- Whether a certificate holds with a configuration, and whether the configured audits can monitor it ---
-
-
-def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
-    """Yield why a certificate does not hold with a configuration, or promises less than the configuration requests.
-
-    `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
-    """
-    yield from differences(certificate.made_for, made_for(config, templates))
-    asked = config.guarantee
-    if asked is None:
-        return
-    try:
-        wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta)
-    except UsageError:  # the requested values and the certificate's values do not form a valid guarantee
-        yield f"it promises {certificate.kind}, but {asked.kind} is requested"
-        return
-    yield from shortfalls(certificate, wanted)
-
-
-def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:
-    """Yield why the audits or monitor of a configuration cannot work with these certificates."""
-    for kind in dict.fromkeys(one.kind for one in certificates):
-        if wanted.audit is not None and not get(kind).monitored:
-            yield f"guarantee.audit: audits cost money and would not count: {kind} is not a promise on single questions"
-        if "monitor" in wanted.model_fields_set and not get(kind).monitored:
-            yield f"guarantee.monitor: audits cannot monitor {kind}, which is not a promise on single questions"
 
 
 # --- The kinds of requests in a calibration set, for `policies.scope` ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from cascade.checks import MAX_QUESTION_CHARS
 from cascade.cli.main import console, notes, print_json
 from cascade.safety import read_bounded
 from cascade.text import counted
-from cascade.types import Answer, Certificate, Question, Step, TextDelta
+from cascade.types import Answer, Question, Step, TextDelta
 
 if TYPE_CHECKING:
     from cascade.orchestrator import Orchestrator
@@ -51,7 +51,7 @@ def ask(
     with Orchestrator.from_config(config) as orchestrator:
         answer = _streamed(orchestrator, asked, level, raw=raw) if stream else orchestrator.ask(asked, level=level)
     if as_json:
-        print_json(_document(answer))
+        print_json(answer.to_dict())
     else:
         _show(answer, explain=explain)
     if answer.text is None:
@@ -69,20 +69,6 @@ def _read(path: Path | None) -> str | None:
         said = getattr(error, "strerror", None) or error
         raise typer.BadParameter(f"{path} cannot be read: {said}", param_hint="--context") from None
     raise typer.BadParameter(f"{path} has more than {_MOST_BYTES:,} bytes", param_hint="--context")
-
-
-def _document(answer: Answer) -> dict[str, Any]:
-    """Return the answer as JSON values; its certificate also has the promise in words."""
-    document = answer.to_dict()
-    if answer.certificate is not None:
-        document["certificate"]["statement"] = _promise(answer.certificate)
-    return document
-
-
-def _promise(certificate: Certificate) -> str:
-    from cascade.guarantees.certificate import statement
-
-    return statement(certificate)
 
 
 def _streamed(orchestrator: Orchestrator, question: Question, level: str | None, *, raw: bool) -> Answer:
@@ -116,7 +102,7 @@ def _show(answer: Answer, *, explain: bool) -> None:
         for line in answer.explain().splitlines():
             out.print(f"[dim]{plain(line)}[/]", soft_wrap=True)
         if answer.certificate is not None:
-            said = f"certificate {answer.certificate.calibration_id}: {_promise(answer.certificate)}"
+            said = f"certificate {answer.certificate.id}: {answer.certificate.statement()}"
             out.print(f"[dim]{plain(said)}[/]", soft_wrap=True)
     else:
         for warning in answer.warnings:

@@ -20,13 +20,14 @@ from cascade.api.output import dollars, plain
 from cascade.cli.main import console, print_json
 from cascade.cli.models import shown_size
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
+from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ServerConfig
 from cascade.episodes.store import NoTracesError, Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
 from cascade.factory import build_strategy, endpoints
+from cascade.house.certificate import Certificate
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
-from cascade.policies.config import DirectoryConfig
 from cascade.providers import weights
 from cascade.providers.registry import OPENAI_BASE
 from cascade.server.access import listening_problems
@@ -34,7 +35,6 @@ from cascade.server.running import refuse_missing
 from cascade.serving import caps_of
 from cascade.serving.certified import CALIBRATE
 from cascade.serving.levels import in_service
-from cascade.types import Certificate
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
 _PACKAGES = {
@@ -192,9 +192,9 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
         return
     if not certificates:
         yield Finding("certificate", serious, f"none; {CALIBRATE}")
-    for level, certificate, reasons in certificates:
-        name = "certificate" if certificate.segment is None else f"certificate of {certificate.segment}"
-        name = name if level is None else f"{name}, level {level}"
+    for certificate, reasons in certificates:
+        whom = "" if certificate.covers == "all" else f" of {certificate.covers} {certificate.name}"
+        name = f"certificate{whom}"
         yield from (Finding(name, "problem", f"does not hold: {said}") for said in reasons)
         if not reasons:
             yield from _holding(name, certificate)
@@ -203,10 +203,9 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
 def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
     from cascade.conformal.fingerprint import unknown
     from cascade.conformal.scope import form_unsaid
-    from cascade.guarantees.certificate import statement
 
     until = "" if certificate.expires is None else f" Until {certificate.expires}."
-    yield Finding(name, "ok", f"{statement(certificate)}{until}")
+    yield Finding(name, "ok", f"{certificate.statement()}{until}")
     unseen = unknown(certificate.made_for)
     if unseen:
         advice = "calibrate with --config to have them checked"

@@ -17,13 +17,13 @@ from pathlib import Path
 from cascade.checks import fitted_question
 from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress, RecordedBaseline
 from cascade.config import CascadeConfig
+from cascade.config.policies import FixedConfig
 from cascade.episodes.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.episodes.journal import Journal, is_call
 from cascade.episodes.questions import AskedQuestion
 from cascade.errors import MissingExtraError, UsageError
 from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
-from cascade.policies.fixed import FixedConfig
 from cascade.providers.base import Provider
 
 __all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Collector", "Progress", "collect", "journal_of", "recall"]

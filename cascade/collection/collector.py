@@ -17,18 +17,16 @@ from typing import Any, NamedTuple
 
 from cascade.budget.charges import SharedBudget, failed_call, paid_call
 from cascade.checks import did_you_mean
-from cascade.config import CascadeConfig
+from cascade.config import CascadeConfig, policies
 from cascade.engine import drive, run
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.factory import build_policy, build_strategy
+from cascade.house.live import Live
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
-from cascade.policies import config as policies
-from cascade.policies.base import Policy
-from cascade.policies.fixed import FixedPolicy
 from cascade.strategies import config as strategies
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuideConfig
@@ -46,11 +44,11 @@ BASELINES = BaseGuideConfig.baselines
 
 @dataclass(frozen=True, slots=True)
 class RecordedBaseline:
-    """A strategy with a policy. `name` is None for the walk of all steps, on which policies are evaluated."""
+    """A strategy with a policy. Both `name` and `policy` are None for the walk of all steps."""
 
     name: str | None
     strategy: Strategy
-    policy: Policy
+    policy: Live | None
 
 
 def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[RecordedBaseline, ...]:
@@ -180,7 +178,7 @@ class Collector:
         max_cost_nano_usd: int | None = None,
     ) -> None:
         strategy = build_strategy(config)
-        everything = RecordedBaseline(None, strategy, FixedPolicy("both", strategy.horizon))
+        everything = RecordedBaseline(None, strategy, None)
         self._walks = (everything, *baselines)
         self._may_lack = config.strategy.has_calls
         self._orchestrator = orchestrator

@@ -22,11 +22,12 @@ from pydantic import (
 )
 
 from cascade.checks import did_you_mean, secret_problems, shown_name
+from cascade.config import policies
+from cascade.config.policies import DirectoryConfig, PolicyConfig, WrittenPolicy
 from cascade.config.schema import (
     AnyStrategy,
     BudgetConfig,
     GuaranteeConfig,
-    HeldPolicy,
     LimitsConfig,
     Model,
     ModelConfig,
@@ -37,16 +38,12 @@ from cascade.config.schema import (
     TelemetryConfig,
     TimeoutsConfig,
     TracesConfig,
-    WrittenPolicy,
     provider_shorthand,
     traces_shorthand,
 )
 from cascade.config.yamlfile import read_yaml
 from cascade.errors import ConfigError, UsageError
 from cascade.money import Price, PriceTable
-from cascade.policies import config as policies
-from cascade.policies.base import FittedOn
-from cascade.policies.config import DirectoryConfig, PolicyConfig, StrategyFacts
 from cascade.providers import registry
 from cascade.section import Section
 from cascade.strategies import config as strategies
@@ -113,30 +110,7 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
     for name in strategy.places:
         if name not in config.models:
             yield f"models.{name}: the {strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
-    roles = [strategy.role(place, config.models[place].model) for place in strategy.places if place in config.models]
-    yield from config.policy.problems(
-        StrategyFacts(
-            strategy.kind,
-            strategy.horizon,
-            strategy.sources(roles),
-            strategy.given,
-            strategy.decides,
-            strategy.has_reference,
-            strategy.has_parts,
-            strategy.has_calls,
-            lambda fitted: _fitting_strategy(config, fitted),
-        )
-    )
-
-
-def _fitting_strategy(config: CascadeConfig, fitted: FittedOn) -> str | None:
-    """Return the configuration line of a strategy that can serve a policy; None if unknown."""
-    prices = config.prices()
-    bounds = {name: prices[entry.model] for name, entry in config.models.items()}
-    costs = {name: price.bound_nano_usd(1_000, 1_000) for name, price in bounds.items() if price is not None}
-    places = sorted(bounds, key=lambda name: costs.get(name, 0)) if len(costs) == len(bounds) else list(bounds)
-    lines = (one.line_for(fitted.sources, fitted.horizon, places) for one in strategies.STRATEGIES.usable().values())
-    return next((line for line in lines if line is not None), None)
+    yield from config.policy.problems(strategy)
 
 
 def _place_problems(config: CascadeConfig) -> Iterable[str]:
@@ -247,27 +221,16 @@ def _placed(written: str, folder: Path) -> str:
     return f"sqlite:///{folder.resolve() / path}" if mark else str(folder / path)
 
 
-def policy_section(document: Mapping[str, Any], *, held: bool = False) -> PolicyConfig:
+def policy_section(document: Mapping[str, Any]) -> PolicyConfig:
     """Return the checked settings of a policy, without the rest of a configuration.
-
-    Args:
-        document: the settings as written.
-        held: whether they are from a policy directory; only there can a policy be a learned one.
 
     Raises:
         ConfigError: the settings are wrong; lists every problem.
     """
-    kind = _PolicySection if held else _PolicyDocument
     try:
-        return kind.model_validate({"policy": document}).policy
+        return _PolicyDocument.model_validate({"policy": document}).policy
     except ValidationError as error:
-        raise ConfigError(_said(kind, {"policy": document}, error), None) from None
-
-
-class _PolicySection(Section):
-    """The section of a policy alone, as in a policy directory."""
-
-    policy: HeldPolicy
+        raise ConfigError(_said(_PolicyDocument, {"policy": document}, error), None) from None
 
 
 class _PolicyDocument(Section):

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cascade.checks import checked_base, did_you_mean, shown_name
+from cascade.checks import checked_base, did_you_mean, share_problems, shown_name
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
-from cascade.policies import config as policies
-from cascade.policies.config import PolicyConfig
 from cascade.providers.fields import is_closed
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
 from cascade.strategies import config as strategies
 from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS
 from cascade.strategies.config import StrategyConfig
-
-if TYPE_CHECKING:  # imported only if a configuration has the section `guarantee`
-    from cascade.guarantees.base import Guarantee
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
@@ -156,51 +151,29 @@ class GuaranteeConfig(Section):
     `uncovered` says who answers a question that no certificate covers: the guide, or the policy without a promise.
     """
 
-    kind: str | None = None
-    alpha: float | None = None
-    delta: float | None = None
+    promise: str | None = None
+    risk: float | None = None
+    confidence: float | None = None
     required: bool = False
     uncovered: Literal["guide", "policy"] = "guide"
     audit: AuditConfig | None = None
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
 
-    def wanted(self, kind: str, alpha: float, delta: float | None) -> Guarantee:
-        """Return the requested guarantee; the arguments fill in what the configuration leaves out.
-
-        A kind or alpha without delta means a promise on average over calibrations, for the kinds that have one.
-
-        Raises:
-            UsageError: the settings are wrong; lists every problem.
-        """
-        from cascade.guarantees.base import Guarantee, get
-
-        asked = self.kind or kind
-        on_average = (self.kind is not None or self.alpha is not None) and not get(asked).needs_delta
-        return Guarantee(
-            asked,
-            alpha if self.alpha is None else self.alpha,
-            self.delta if self.delta is not None or on_average else delta,
-        )
-
     @model_validator(mode="after")
     def _consistent(self) -> GuaranteeConfig:
-        problems = list(self._problems())
+        problems = share_problems(risk=self.risk, confidence=self.confidence)
+        if self.promise is not None:
+            from cascade.conformal.promise import KINDS  # numpy, which most configurations do not need
+
+            if self.promise not in KINDS.names:
+                problems.append(
+                    f"there is no promise {shown_name(self.promise)}{did_you_mean(self.promise, KINDS.names)}"
+                )
+        if self.audit is None and "monitor" in self.model_fields_set:
+            problems.append("monitor learns from audits; add audit: {probability: 0.05}")
         if problems:
             raise ValueError("\n".join(problems))
         return self
-
-    def _problems(self) -> Iterator[str]:
-        if not self.model_fields_set:
-            return
-        from cascade.guarantees.base import DEFAULT, get
-
-        kind = self.kind or DEFAULT
-        try:
-            self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None)  # the certificate has the rest
-        except UsageError as error:
-            yield str(error)
-        if self.audit is None and "monitor" in self.model_fields_set:
-            yield "monitor learns from audits; add audit: {probability: 0.05}"
 
 
 def _checked_store(value: str) -> str:
@@ -407,22 +380,5 @@ def provider_shorthand(value: object) -> object:
     return {"kind": kind, "options": {"path": path}} if colon else {"kind": kind}
 
 
-def policy_shorthand(value: object) -> object:
-    """Expand a text to the settings of the policy directory at this path."""
-    if not isinstance(value, str) or not value.strip():
-        return value
-    if value in policies.POLICIES.names:
-        found = policies.POLICIES.find(value)
-        # A ValueError, since pydantic collects those.
-        raise ValueError(
-            (found and found.not_by_hand) or f"write {{kind: {value}}}; a text is a policy directory's path"
-        )
-    return {"kind": "directory", "path": value}
-
-
 AnyStrategy = Annotated[StrategyConfig, strategies.WRITTEN]
 """A strategy; its class depends on its kind."""
-HeldPolicy = Annotated[PolicyConfig, policies.HELD]
-"""A policy as in a policy directory."""
-WrittenPolicy = Annotated[PolicyConfig, policies.WRITTEN, BeforeValidator(policy_shorthand)]
-"""A policy as in a configuration."""

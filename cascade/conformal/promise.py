@@ -85,6 +85,11 @@ class Kind(ABC):
         """Whether "right" means equal to the reference's output, so that no label is needed."""
         return self.needs == ("reference",)
 
+    @property
+    def monitored(self) -> bool:
+        """Whether a single answer shows whether the promise is kept, so that audits can count."""
+        return type(self).audited is not Kind.audited
+
     def audited(self, audit: Audit) -> float | None:  # noqa: ARG002 - for kinds that one answer can break
         """Return the loss of an audited answer, in 0..1; 1 where that is unknown. None: one answer does not show it."""
         return None

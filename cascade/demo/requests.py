@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
+from cascade.config.policies import DirectoryConfig, FixedConfig, ThresholdConfig
 from cascade.conformal.promise import Promise
 from cascade.orchestrator import Orchestrator
-from cascade.policies.config import DirectoryConfig
-from cascade.policies.fixed import FixedConfig
-from cascade.policies.threshold import ThresholdConfig
 from cascade.providers.base import Provider
 from cascade.strategies.ladder import LadderConfig
 from cascade.types import Answer

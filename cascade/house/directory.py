@@ -40,7 +40,7 @@ FORMAT = "1.0"
 POLICY_FILE, MODEL_FILE, CERTIFICATE_FILE = "policy.json", "model.safetensors", "certificate.json"
 ROOMS: Registry[type[Policy]] = Registry(
     "policy",
-    "cascade.rules",
+    "cascade.policies",
     {kind: f"{policy.__module__}:{policy.__qualname__}" for kind, policy in POLICIES.items()}
     | {"learned": "cascade.house.learned:Learned", "network": "cascade.house.networks:Networks"},
     subclass_of(Policy),
@@ -93,6 +93,18 @@ class PolicyDirectory:
     def policy_sha256(self) -> str:
         """The hash of the policy and its plan, which every certificate names."""
         return str(self._policy_document(self._model())["sha256"])
+
+    @property
+    def levels(self) -> Mapping[str, float]:
+        """The risk of each level, the cheapest level (of the largest risk) first; empty without levels."""
+        risks = {name: each.promise.risk for name, each in self.certificates.items() if each.covers == "level"}
+        return {name: risks[name] for name in sorted(risks, key=lambda name: -risks[name])}
+
+    @property
+    def default_level(self) -> str | None:
+        """The level that serves by default: the one with the risk that was asked for; None without levels."""
+        asked = None if self.promise is None else self.promise.risk
+        return next((name for name, risk in self.levels.items() if risk == asked), None)
 
     def certified(self, *certificates: Certificate) -> PolicyDirectory:
         """Return it with these certificates instead."""

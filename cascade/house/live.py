@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from cascade.episodes.schema import identity
 from cascade.errors import UsageError
 from cascade.house.features import asked_numbers
 from cascade.house.policy import Policy as Rule
-from cascade.house.simple import Alone
+from cascade.house.simple import Alone, Uala
 from cascade.matching.same import answer_key
 from cascade.policies.base import (
     ALWAYS,
@@ -36,6 +37,9 @@ from cascade.policies.base import (
 )
 from cascade.table import Log, Node
 from cascade.types import Candidate, Question, Step
+
+if TYPE_CHECKING:
+    from cascade.house.directory import PolicyDirectory
 
 STRICTEST = Point(-np.inf)
 """Go on to the end: how a request is served that no certificate covers."""
@@ -135,6 +139,8 @@ class Live(Policy):
         plan: the nodes of the whole plan.
         point: how requests without a segment are served.
         points: how those of each segment are; empty: all at `point`.
+        single: whether only the answer served is kept, so that the last model’s can be shown as it is written. For
+            a promise about the set of answers, and where an earlier answer may be served, every one is.
         by_call: whether it buys the nodes in an order of its own.
 
     Raises:
@@ -145,18 +151,30 @@ class Live(Policy):
     plan: tuple[Node, ...]
     point: Point = STRICTEST
     points: Mapping[str, Point] = field(default_factory=dict)
+    single: bool = True
     by_call: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """Score a request that has bought nothing, to learn what kind of policy it is."""
         scores = self.rule.scores(row_of(_BEFORE, self.nodes))
         object.__setattr__(self, "by_call", scores.order is not None)
+        newest_alone = scores.keep is None and (scores.serve is None or isinstance(self.rule, Uala))
+        object.__setattr__(self, "single", self.single and newest_alone and not self.by_call)
         if scores.serve is None and scores.sure is not None:
             raise UsageError("A policy that says how sure an answer is must say which answer it serves.")
         if self.rule.nodes is not None and len(self.plan) > len(places_of(self.plan)):
             raise UsageError("The policy takes a part of the plan, whose steps buy several nodes at once.")
         if self.by_call and self.rule.nodes is not None:
             raise UsageError("A policy that buys in an order of its own is served on the whole plan.")
+
+    @classmethod
+    def of(cls, directory: PolicyDirectory, level: str | None = None) -> Live:
+        """Return a directory's policy at its certified thresholds, of one level if it has levels."""
+        name, each = level or directory.default_level or "", directory.certificates
+        points = {segment: held.point for segment, held in each.items() if held.covers == "segment"}
+        point = each[name].point if name in each else STRICTEST
+        single = directory.promise is not None and not directory.promise.rules.of_set
+        return cls(directory.policy, directory.plan, point, points, single)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -211,6 +229,11 @@ class Live(Policy):
         if given.keep is not None:
             scores = [NEVER if place is None else float(given.keep[0, place]) for place in places]
         doubt, ranks = float(given.doubt[0, columns[-1]]), self._ranks(log, given, places, columns[-1])
+        if self.single:
+            stops = observation.last or doubt < self.kappa or doubt == NEVER
+            scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
+            if stops and ALWAYS not in scores:  # what is served came earlier
+                scores = [ALWAYS] * len(places)
         return Scores(tuple(scores), doubt, ranks, buy)
 
     def _ranks(

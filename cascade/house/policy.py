@@ -91,3 +91,12 @@ def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
     octaves = np.log2(1.0 + np.maximum(np.where(np.isnan(tie), 0.0, tie), 0.0))
     place = np.where(np.isnan(tie), TIES - 1, np.minimum(np.rint(_OCTAVE * octaves), TIES - 1))
     return np.asarray(coarse + place * (GRID / TIES), dtype=np.float64)
+
+
+def on_grid(threshold: float) -> float:
+    """Return a threshold as scores are rounded, so that a doubt that equals it goes on.
+
+    >>> on_grid(0.5)
+    0.5
+    """
+    return float(ranked(np.array([threshold]))[0])

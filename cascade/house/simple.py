@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.path import Scores, Walks, newest, walks
+from cascade.conformal.path import Scores, Walks, newest, surest, walks
 from cascade.house.policy import Policy, ranked
 from cascade.table import Bools, Floats, Ints, Log
 
@@ -79,14 +79,27 @@ class Threshold(Policy):
 
 @dataclass(frozen=True, slots=True)
 class Depth(Policy):
-    """Read nothing: the threshold is a number of nodes. Serve the newest answer."""
+    """Read nothing: the threshold is a number of nodes.
+
+    Attributes:
+        nodes: the nodes of the plan that are bought; None: all.
+        serves: the "newest" answer, that of the step's "first" node, or the "surest" of all (`path.surest`).
+    """
 
     kind: ClassVar[str] = "depth"
     nodes: tuple[int, ...] | None = None
+    serves: Literal["newest", "first", "surest"] = "newest"
 
     def scores(self, log: Log) -> Scores:
         """Return a doubt that falls from node to node."""
-        return Scores(np.broadcast_to(-np.arange(1.0, log.width + 1), log.answer.shape))
+        doubt = np.broadcast_to(-np.arange(1.0, log.width + 1), log.answer.shape)
+        if self.serves == "newest":
+            return Scores(doubt)
+        return Scores(doubt, serve=surest(log) if self.serves == "surest" else _chosen(log, np.ones(doubt.shape))[0])
+
+    def settings(self) -> dict[str, Any]:
+        """Return what it serves, if not the newest answer."""
+        return {} if self.serves == "newest" else {"serves": self.serves}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +140,17 @@ class Uala(Policy):
     The doubt is −ln max(p, 1 − p) with p = P(yes): 0 for a sure verdict, ln 2 for a coin flip. A step's first node is
     the base's, its last the guide's, whose call is the verdict. Without a verdict the walk goes on.
 
+    Attributes:
+        nodes: the nodes of the plan that are bought; None: all.
+        accepts_no: whether a sure no ends the walk too. If not, the doubt is 1 − p: for guides that judge better than
+            they correct.
+
     Reference: Han et al., Towards uncertainty-aware language agent (2024), with the verdict's own uncertainty.
     """
 
     kind: ClassVar[str] = "uala"
     nodes: tuple[int, ...] | None = None
+    accepts_no: bool = True
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -142,8 +161,12 @@ class Uala(Policy):
         """Return the uncertainty, and the answer that the verdict judges right."""
         p = log.signals.get(VERDICT, np.full(log.answer.shape, np.nan))
         with np.errstate(divide="ignore"):
-            doubt = -np.log(np.maximum(p, 1.0 - p))
+            doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
         return Scores(ranked(doubt), serve=_chosen(log, np.where(p < 0.5, 2.0, 1.0))[0])
+
+    def settings(self) -> dict[str, Any]:
+        """Return whether a sure no ends the walk, if it does not."""
+        return {} if self.accepts_no else {"accepts_no": False}
 
 
 ACTION, EXIT = "decided_action", "says_exit"

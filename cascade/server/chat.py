@@ -146,7 +146,7 @@ class ChatEndpoint:
         service = self.orchestrator.service
         if service is None or asked.route.model is not None:
             return None
-        serving = service.default if asked.route.level is None else at_level(service, asked.route.level, None)
+        serving = service.default if asked.route.level is None else at_level(service, asked.route.level)
         return "; ".join(serving.uncovered(Question.of_chat(asked.request))) or None
 
     def _left_s(self, asked: Asked, exchange: HttpExchange) -> float:

@@ -434,7 +434,7 @@ class Modes:
         try:
             await asyncio.to_thread(self._orchestrator.reload_policy, folder)
             service = self._orchestrator.service
-            void = [said for _, _, reasons in (() if service is None else service.holding) for said in reasons]
+            void = [said for _, reasons in (() if service is None else service.holding) for said in reasons]
         except CascadeError as error:
             void = [str(error)]
         if void:

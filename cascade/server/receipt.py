@@ -66,7 +66,7 @@ class Receipt(NamedTuple):
             None if served is None else served[0].model,
             cost,
             None if alone is None or cost is None else alone - cost,
-            None if answer.certificate is None else answer.certificate.calibration_id,
+            None if answer.certificate is None else answer.certificate.id,
             tuple([call.request.model for call in answer.calls if call.completion and call.completion.faults]),
             tuple([one.request.instead_of for one in answer.calls if one.completion and one.request.instead_of]),
             answer.stopped if answer.stopped in BROKEN_OFF else None,

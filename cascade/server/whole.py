@@ -6,7 +6,6 @@ from cascade.chat import ChatRequest
 from cascade.engine import adrive
 from cascade.errors import ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
-from cascade.policies.fixed import FixedPolicy
 from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Completion, Question, Request
 
@@ -32,7 +31,7 @@ async def whole_of(
     """
     runtime = orchestrator.runtime
     plain, asked = runtime.configured, Question.of_chat(request)
-    only = None if audit else RunPlan(plain, FixedPolicy("both", plain.horizon))
+    only = None if audit else RunPlan(plain)
     calls, walk, trace, _ = runtime.start(asked, only=only, trace_id=trace_id, audit=True)
     made = {call.request.model: call for call in served.calls}
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from cascade.serving.spending import Spending
 
 
+MAKE = "cascade fit LOG --promise agreement --confidence 0.9 --levels low=0.1,high=0.02 -o DIR"
+"""The command that makes a policy with levels."""
+
+
 def service_of(config: CascadeConfig, strategy: Strategy, before: ServingState | None = None) -> ServingState | None:
     """Return the policies in service with their certificates (`levels.in_service`); None without a promise."""
     if config.guarantee is None and config.policy.kind != "directory":
@@ -33,13 +37,11 @@ def at_level(service: ServingState | None, level: str) -> CertifiedPolicy:
     Raises:
         UsageError: there is no such level, or the policy has no levels.
     """
-    if service is None or service.levels is None:
-        from cascade.policies.levels import MAKE
-
+    if service is None or not service.levels:
         raise UsageError(
             f"The policy has no levels, and the level {level!r} was asked for; one with levels is made with: {MAKE}"
         )
-    return service.by_name[service.levels.chosen(level).name]
+    return service.at(level)
 
 
 def caps_of(config: CascadeConfig) -> Spending | None:

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig
 from cascade.config.schema import GuaranteeConfig
+from cascade.conformal.promise import Audit, Judge
+from cascade.conformal.promise import Kind as Promised
 from cascade.conformal.scope import Scope, failures, kind_of, unlike
 from cascade.engine import Run
 from cascade.episodes.schema import identity
-from cascade.errors import ConfigError, NotCertifiedError
-from cascade.guarantees.base import Audit, Judge, get
-from cascade.guarantees.certificate import of_segment
-from cascade.policies.base import Policy, Takes
-from cascade.policies.fixed import FixedPolicy
+from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.house.certificate import Certificate
+from cascade.house.live import Live
+from cascade.policies.base import Takes
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk
 from cascade.strategies.base import Strategy
-from cascade.types import NO_CERTIFICATE, Answer, Certificate, Question, Step
+from cascade.types import NO_CERTIFICATE, Answer, Question, Step
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
-    from cascade.policies.artifact import PolicyArtifact
 
 CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"
 
@@ -48,8 +48,7 @@ class CertifiedPolicy:
         config: the configuration.
         strategy: the strategy that it describes.
         policy: the policy that it describes, at its certified threshold if there is one.
-        artifact: the policy directory with the certificates; None for a policy from elsewhere. Its questions are not
-            kept in memory.
+        certificates: its certificates: one, or one for each segment.
         level: the name of its level, if the policy has levels.
         monitors: the audit results so far, shared with the other levels; by default empty.
         today: returns today's date.
@@ -63,8 +62,8 @@ class CertifiedPolicy:
         self,
         config: CascadeConfig,
         strategy: Strategy,
-        policy: Policy,
-        artifact: PolicyArtifact | None,
+        policy: Live,
+        certificates: Iterable[Certificate] = (),
         *,
         level: str | None = None,
         monitors: CertificateMonitors | None = None,
@@ -74,44 +73,41 @@ class CertifiedPolicy:
         takes = policy.takes
         self._whole = strategy
         self._strategy = strategy if takes is None else strategy.only(takes)
+        self._reference = _reference_of(strategy)
         self._walk = reference_walk(strategy) if takes is not None and takes.reference else None
         self._today, self._level = today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         self._to_guide = self._wanted.uncovered == "guide"
-        certificates = () if artifact is None else artifact.certificates
-        self._silent = config.guarantee is None and artifact is None  # without a promise, no certificate is missing
-        self._each: Mapping[str | None, Certificate] = {one.segment: one for one in certificates}
-        self._voided = self._checked(config, certificates)
-        self._scopes = {one.calibration_id: self._scope(one) for one in certificates}
+        self._each: Mapping[str | None, Certificate] = {each.segment: each for each in certificates}
+        directory = config.policy.kind == "directory"
+        self._silent = config.guarantee is None and not directory  # without a promise, no certificate is missing
+        self._voided = self._checked(config)
+        self._scopes = {each.id: self._scope(each) for each in self.certificates}
         if self._wanted.required:
-            missing = [] if certificates else [f"the policy has none; {CALIBRATE}"]
-            if reasons := dict.fromkeys([*missing, *(said for one in certificates for said in self._reasons(one))]):
+            missing = [] if self._each else [f"the policy has none; {CALIBRATE}"]
+            reasons = [reason for each in self.certificates for reason in self._reasons(each)]
+            if reasons := list(dict.fromkeys([*missing, *reasons])):
                 raise NotCertifiedError(_refusal(reasons))
         self._monitors = CertificateMonitors(self._wanted) if monitors is None else monitors
         if monitors is None:
-            self._monitors.share(certificates)
+            self._monitors.share(self.certificates)
 
-    def _checked(self, config: CascadeConfig, certificates: tuple[Certificate, ...]) -> Mapping[str, tuple[str, ...]]:
+    def _checked(self, config: CascadeConfig) -> Mapping[str, tuple[str, ...]]:
         """Return, by certificate id, the reasons why certificates do not hold here."""
-        if not certificates:
+        if not self._each:
             return {}
         from cascade.serving.made_for import void_reasons, watch_problems
 
-        problems = list(watch_problems(self._wanted, certificates))
-        if problems:
+        if problems := list(watch_problems(self._wanted, self.certificates)):
             raise ConfigError(problems)
         templates = self._strategy.prompts  # the prompts in service, not those now on the disk
-        return {one.calibration_id: tuple(void_reasons(config, one, templates)) for one in certificates}
+        return {each.id: tuple(void_reasons(config, each, templates)) for each in self.certificates}
 
     def _scope(self, certificate: Certificate) -> Scope:
         """Return the subject of a certificate."""
-        return Scope.of(
-            certificate.made_for,
-            self.policy.reads,
-            withholds=certificate.abstain_below is not None,
-            insists=self._wanted.required or self._to_guide,
-        )
+        withholds, insists = certificate.bar > float("-inf"), self._wanted.required or self._to_guide
+        return Scope.of(certificate.made_for, self.policy.reads, withholds=withholds, insists=insists)
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
@@ -121,13 +117,13 @@ class CertifiedPolicy:
     @property
     def holding(self) -> tuple[tuple[Certificate, tuple[str, ...]], ...]:
         """The certificates, each with the reasons why it does not hold here today; empty if it holds."""
-        return tuple([(one, self._reasons(one)) for one in self.certificates])
+        return tuple([(each, self._reasons(each)) for each in self.certificates])
 
     # --- serving ---
 
     def uncovered(self, question: Question) -> tuple[str, ...]:
         """Return why no certificate covers a question, as far as it is known before a call; empty where one does."""
-        certificate = of_segment(self._each, question.segment)
+        certificate = self._covering(question)
         reasons = self._reasons(certificate, question.segment)
         if certificate is None:
             return reasons
@@ -143,31 +139,37 @@ class CertifiedPolicy:
         Raises:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
-        certificate, reasons = of_segment(self._each, question.segment), self.uncovered(question)
+        certificate, reasons = self._covering(question), self.uncovered(question)
         audit = self._monitors.drawn(certificate, _group_of(question))
         known = UNAUDITED if certificate is None else self._monitors.of(certificate)
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
         warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])
-        if known.alarm is not None and certificate is not None:
-            strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
-            if strategy is not self._strategy:  # an audit of it would say nothing about the configured strategy
-                return RunPlan(
-                    strategy, fallback, warnings=warnings, walk=reference_walk(self._strategy), level=self._level
-                )
-            return RunPlan(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
-        if reasons and self._to_guide and self._each:
-            kind = next(iter(self._each.values())).kind
-            strategy, fallback = fallback_of("guide", kind, self._whole)
-            alone = None if strategy is self._whole else reference_walk(self._whole)
-            return RunPlan(strategy, fallback, warnings=warnings, walk=alone, level=self._level)
+        uncovered = bool(reasons and self._to_guide and self._each)
+        if uncovered or (known.alarm is not None and certificate is not None):
+            rules = next(iter(self._each.values())).promise.rules if certificate is None else certificate.promise.rules
+            alarmed = known.alarm is not None
+            everything = self._everything(self._wanted.monitor.fallback if alarmed else "guide", rules)
+            strategy = self._strategy if everything else self._reference
+            # An audit of another strategy would say nothing about the configured one.
+            audit = audit and alarmed and strategy is self._strategy
+            walk = None if strategy is self._strategy else reference_walk(self._whole)
+            return RunPlan(strategy, audit=audit, warnings=warnings, walk=walk, level=self._level)
         policy = self.policy.for_segment(question.segment)
         held = None if reasons else certificate
-        scope = None if held is None else self._scopes[held.calibration_id]
+        scope = None if held is None else self._scopes[held.id]
         if scope is not None and known.odder:
             scope = replace(scope, strict=True)
         below, walk = policy.abstain_below, self._walk
         return RunPlan(self._strategy, policy, held, below, audit, warnings, walk, self._level, scope)
+
+    def _covering(self, question: Question) -> Certificate | None:
+        """Return the certificate of a question's segment, else the one for all questions."""
+        return self._each.get(question.segment, self._each.get(None))
+
+    def _everything(self, fallback: str | None, rules: Promised) -> bool:
+        """Whether every step serves where no certificate holds: that keeps a promise on the set of answers."""
+        return fallback == "everything" or (fallback is None and rules.of_set) or self._reference is self._whole
 
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
         """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
@@ -176,7 +178,7 @@ class CertifiedPolicy:
             said = [one.removeprefix(NO_CERTIFICATE) for one in answer.warnings if one.startswith(NO_CERTIFICATE)]
             self._monitors.answered(answer.certificate is not None, said, answer.cost_nano_usd)
         if answer.certificate is not None and odd:
-            scope = self._scopes[answer.certificate.calibration_id]
+            scope = self._scopes[answer.certificate.id]
             if scope.calibrated[0]:  # otherwise any odd step is outside the scope
                 odd = any(scope.odd(step) for step in answer.steps)
                 self._monitors.count_odd(answer.certificate, odd, *scope.calibrated)
@@ -188,7 +190,7 @@ class CertifiedPolicy:
 
     def _compared(self, certificate: Certificate) -> bool:
         """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
-        return get(certificate.kind).compares and self._strategy.ends_with_reference
+        return certificate.promise.rules.compares and self._strategy.ends_with_reference
 
     def _outage(self, answer: Answer) -> str | None:
         """Return why an audit has no output of the reference; None if it answered, be it with nothing."""
@@ -213,13 +215,9 @@ class CertifiedPolicy:
                 return ()
             whom = "the policy has none" if name is None else f"the policy has none for the segment {name!r}"
             return (f"{whom}; {CALIBRATE}",)
-        reasons = self._voided[certificate.calibration_id]
-        if certificate.expires is not None:
-            from cascade.guarantees.certificate import expired
-
-            if expired(certificate, self._today()):
-                reasons = (*reasons, f"it expired on {certificate.expires}; calibrate again")
-        return reasons
+        reasons = self._voided[certificate.id]
+        expired = (f"it expired on {certificate.expires}; fit again",) if certificate.expired(self._today()) else ()
+        return (*reasons, *expired)
 
     # --- audits ---
 
@@ -250,25 +248,46 @@ class CertifiedPolicy:
         why = _uncounted(answer)
         if why is not None or certificate is None:
             return AuditOutcome(None, counted=False, reason=why or "")
-        right = functools.cache(right)  # judging may cost money
-        rules, audit = get(certificate.kind), self._audit(answer, right, reference_right)
-        if rules.reads_all_steps(audit) and (unknown := self._unknown(answer, certificate)) is not None:
+        rules, right = certificate.promise.rules, functools.cache(right)  # judging may cost money
+        by_steps = {"labels", "reference"} <= set(rules.needs) and self._strategy.ends_with_reference
+        by_steps = by_steps and reference_right is None
+        if (rules.of_set or by_steps) and (unknown := self._unknown(answer, certificate)) is not None:
             return self._monitors.missing(unknown)
-        missed = rules.audited(answer, audit)
+        loss = rules.audited(self._audit(answer, right, reference_right))
+        missed = None if loss is None else loss >= 1.0
         if missed is None:
-            return AuditOutcome(
-                None, counted=False, reason="no step has a right answer, and the promise covers only other questions"
-            )
-        if certificate.calibration_id not in self._voided:
+            return AuditOutcome(None, counted=False, reason="a single answer does not show whether the promise is kept")
+        if certificate.id not in self._voided:
             return AuditOutcome(missed, counted=False, reason="it was given under an earlier certificate")
         return self._monitors.count(certificate, missed, _group_of(answer.question))
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
-        """Return the outcome of an audited answer, as far as it is known."""
-        horizon = self._strategy.horizon
-        complete = bool(answer.steps) and (answer.steps[-1].final or answer.steps[-1].number >= horizon)
-        last = horizon if self._strategy.ends_with_reference else None
-        return Audit(right, complete, reference_right, last)
+        """Return an audited answer as promises judge it."""
+        horizon, steps = self._strategy.horizon, answer.steps
+
+        def by_reference() -> bool | None:
+            if reference_right is not None:
+                return reference_right
+            if not self._strategy.ends_with_reference:
+                raise UsageError(
+                    "Say whether the reference alone would have been right: record_outcome(…, reference_right=…)."
+                )
+            last = [step for step in steps if step.number == horizon]
+            if not last:  # a cap prevented the call of the last model, which might have been right
+                return None
+            # If the reference gave no answer, it was wrong, as in a log.
+            verdicts = [right(candidate.text) for candidate in last[0].candidates]
+            return None if None in verdicts else True in verdicts
+
+        return Audit(
+            right,
+            by_reference,
+            answer.text,
+            answer.stopped == "abstained",
+            tuple([step.candidates[at].text for step in steps for at in (step.decision.keep if step.decision else ())]),
+            tuple([candidate.text for step in steps for candidate in step.candidates]),
+            bool(steps) and (steps[-1].final or steps[-1].number >= horizon),
+        )
 
     def _unknown(self, answer: Answer, certificate: Certificate) -> str | None:
         """Return why an audit does not show whether the question was missed; None if it does.
@@ -277,7 +296,7 @@ class CertifiedPolicy:
         """
         failed = [said for step in answer.steps for said in failures(step)]
         failed += failures(Step(len(answer.steps) + 1, (), {}, calls=answer.loose_calls))
-        scope = self._scopes.get(certificate.calibration_id)
+        scope = self._scopes.get(certificate.id)
         found = [*failed, *(said for step in answer.steps if scope is not None for said in scope.outside(step))]
         return found[0] if found else None
 
@@ -294,20 +313,16 @@ def _uncounted(answer: Answer) -> str | None:
         return "it was not drawn for an audit"
     if certificate is None:
         return "it was given without a certificate"
-    return None if get(certificate.kind).monitored else f"{certificate.kind} is not a promise on single questions"
+    kind = certificate.promise.rules
+    return None if kind.monitored else f"{kind.name} is not a promise on single questions"
 
 
-def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:
-    """Return the policy after an alarm: all answers of all steps, or the guide's of the first step.
-
-    By default all answers for a promise on the set of answers, which this always keeps, and the guide for a promise on
-    the answer served. The guide of a ladder is its last model, asked alone.
-    """
-    if (wanted or get(kind).fallback) == "everything":
-        return strategy, FixedPolicy("both", strategy.horizon)
-    if strategy.ends_with_reference:
-        return strategy.only(Takes(reference=True)), FixedPolicy()
-    return strategy, strategy.guide_policy
+def _reference_of(strategy: Strategy) -> Strategy:
+    """Return the strategy that asks the reference alone: the guide, or a ladder's last model; itself if it has none."""
+    try:
+        return strategy.only(Takes(reference=True))
+    except UsageError:
+        return strategy
 
 
 def _refusal(reasons: Iterable[str]) -> str:

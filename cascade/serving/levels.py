@@ -1,7 +1,7 @@
 """The certified policies in service: one, or one for each level of the policy directory.
 
 Levels differ in their promises, so they share only the models, the strategy and the audit results (`monitors`). Each
-level has its own certificates and thresholds, and each certificate its own monitor.
+level has its own certificate and threshold, and each certificate its own monitor.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING
 
+from cascade.checks import hint_at
 from cascade.config import CascadeConfig
+from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.factory import build_policy, certified_policy, fitting, read_levels
-from cascade.policies.base import Policy
-from cascade.policies.config import DirectoryConfig
+from cascade.factory import build_policy, serving_of
+from cascade.house.certificate import Certificate
+from cascade.house.directory import PolicyDirectory
 from cascade.serving.certified import CertifiedPolicy, today_utc
 from cascade.serving.monitors import CertificateMonitors, ServiceStatus
 from cascade.strategies.base import Strategy
-from cascade.types import Answer, Certificate
-
-if TYPE_CHECKING:
-    from cascade.policies.artifact import PolicyArtifact
-    from cascade.policies.levels import Levels
+from cascade.types import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +31,23 @@ class ServingState:
     Attributes:
         default: the policy for questions without a level.
         strategy: the strategy of all levels.
-        levels: the levels; None for a policy without levels.
-        by_name: the policy of each level.
         monitors: the audit results of all certificates since the orchestrator was made.
+        levels: the risk of each level, the cheapest level first; empty for a policy without levels.
+        by_name: the policy of each level.
     """
 
     default: CertifiedPolicy
     strategy: Strategy
     monitors: CertificateMonitors
-    levels: Levels | None = None
+    levels: Mapping[str, float] = field(default_factory=dict)
     by_name: Mapping[str, CertifiedPolicy] = field(default_factory=dict)
+
+    def at(self, level: str) -> CertifiedPolicy:
+        """Return the policy of a level. Raises UsageError if there is no such level."""
+        if level in self.by_name:
+            return self.by_name[level]
+        listed = ", ".join(f"{name} (risk {risk:g})" for name, risk in self.levels.items())
+        raise UsageError(f"There is no level {level!r}{hint_at(level, self.levels) or '.'} There is {listed}.")
 
     def of(self, answer: Answer) -> CertifiedPolicy:
         """Return the policy that gave an answer; the default policy for a level that no longer exists."""
@@ -54,8 +58,8 @@ class ServingState:
         """A sentence about the audits that withdrew certificates of any level; None without an alarm."""
         if not self.by_name:
             return self.default.alarm
-        found = {name: one.alarm for name, one in self.by_name.items()}
-        return "; ".join(f"level {name}: {said}" for name, said in found.items() if said is not None) or None
+        alarms = {name: serving.alarm for name, serving in self.by_name.items()}
+        return "; ".join(f"level {name}: {alarm}" for name, alarm in alarms.items() if alarm is not None) or None
 
     @property
     def status(self) -> ServiceStatus:
@@ -63,11 +67,9 @@ class ServingState:
         return replace(self.monitors.status, alarm=self.alarm)
 
     @property
-    def holding(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
-        """The certificates of all levels, each with its level and the reasons why it does not hold here today."""
-        if not self.by_name:
-            return tuple([(None, *one) for one in self.default.holding])
-        return tuple([(name, *one) for name, serving in self.by_name.items() for one in serving.holding])
+    def holding(self) -> tuple[tuple[Certificate, tuple[str, ...]], ...]:
+        """The certificates of all levels, each with the reasons why it does not hold here today."""
+        return tuple([each for serving in self.by_name.values() or [self.default] for each in serving.holding])
 
 
 def in_service(
@@ -89,47 +91,38 @@ def in_service(
         ConfigError, NotCertifiedError: as for `CertifiedPolicy`; nothing has changed then.
         UsageError: audits once raised an alarm about one of the certificates.
     """
-    levels, found = _read(config)
     monitors = CertificateMonitors(config.guarantee or GuaranteeConfig()) if before is None else before.monitors
-    made = dict[str, CertifiedPolicy]()
-    for name, (policy, artifact) in found.items():
-        own, level = _of_level(config, levels, name), None if levels is None else name
+    if not isinstance(config.policy, DirectoryConfig):
+        serving = CertifiedPolicy(config, strategy, build_policy(config), monitors=monitors, today=today)
+        return ServingState(serving, strategy, monitors)
+    read, by_name = PolicyDirectory.read(config.policy.path), dict[str, CertifiedPolicy]()
+    for certificate in read.certificates.values():
+        if certificate.id in monitors.withdrawn:
+            raise UsageError(
+                f"The certificate {certificate.id} is the one that was withdrawn. Fit again on newer requests: "
+                "cascade fit LOG --promise … --policy DIR -o NEW"
+            )
+    for level in read.levels or [""]:
+        certificates = [read.certificates[level]] if level else list(read.certificates.values())
+        live, own = serving_of(config, read, level or None), _of_level(config, read, level)
         try:
-            for one in () if artifact is None else artifact.certificates:
-                if one.calibration_id in monitors.withdrawn:
-                    raise UsageError(
-                        f"The certificate {one.calibration_id} is the one that was withdrawn. Calibrate again with "
-                        "newer questions: cascade fit LOG --promise … --policy DIR -o NEW"
-                    )
-            made[name] = CertifiedPolicy(own, strategy, policy, artifact, level=level, monitors=monitors, today=today)
+            by_name[level] = CertifiedPolicy(
+                own, strategy, live, certificates, level=level or None, monitors=monitors, today=today
+            )
         except NotCertifiedError as error:
-            raise (error if levels is None else NotCertifiedError(f"Level {name!r}: {error}")) from None
-    monitors.share([one for serving in made.values() for one in serving.certificates])  # none of them was refused
-    if levels is None:
-        return ServingState(made[""], strategy, monitors)
-    return ServingState(made[levels.default], strategy, monitors, levels, made)
+            raise (NotCertifiedError(f"Level {level!r}: {error}") if level else error) from None
+    monitors.share(read.certificates.values())  # none of them was refused
+    if not read.levels:
+        return ServingState(by_name[""], strategy, monitors)
+    return ServingState(by_name[read.default_level or next(iter(by_name))], strategy, monitors, read.levels, by_name)
 
 
-def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Policy, PolicyArtifact | None]]]:
-    """Return the levels of the policy, and their policies by name; the name is "" without levels."""
-    wanted = config.policy
-    if not isinstance(wanted, DirectoryConfig):
-        return None, {"": (build_policy(config), None)}
-    held = read_levels(wanted.path)
-    if held is None:
-        return None, {"": certified_policy(config, wanted.path)}
-    for one in held.policies.values():
-        fitting(config, one, wanted.path)
-    return held.levels, {name: (one.deciding, one.artifact) for name, one in held.policies.items()}
-
-
-def _of_level(config: CascadeConfig, levels: Levels | None, name: str) -> CascadeConfig:
+def _of_level(config: CascadeConfig, read: PolicyDirectory, level: str) -> CascadeConfig:
     """Return the configuration for one level.
 
-    The alpha of the section `guarantee` applies to the default level; the other levels have their own.
+    The risk of the section `guarantee` applies to the default level; the other levels have their own.
     """
-    asked = config.guarantee
-    if levels is None or name == levels.default or asked is None or asked.alpha is None:
+    wanted = config.guarantee
+    if level in ("", read.default_level) or wanted is None or wanted.risk is None:
         return config
-    own = asked.model_copy(update={"alpha": levels.by_name[name].alpha})
-    return config.model_copy(update={"guarantee": own})
+    return config.model_copy(update={"guarantee": wanted.model_copy(update={"risk": read.levels[level]})})

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from cascade.conformal.fingerprint import SETTINGS, MadeFor, differences, renaming
+from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.factory import address
-from cascade.guarantees.base import get
-from cascade.guarantees.certificate import shortfalls
-from cascade.house.certificate import digest
+from cascade.house.certificate import Certificate, digest
 from cascade.money import Price
 from cascade.safety import read_bounded, redact
 from cascade.strategies.agents import AGENTS
 from cascade.strategies.prompts import load
-from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -127,21 +125,19 @@ def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Pro
     `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
     """
     yield from differences(certificate.made_for, made_for(config, templates))
-    asked = config.guarantee
-    if asked is None:
+    has, wanted = certificate.promise, config.guarantee
+    if wanted is None:
         return
-    try:
-        wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta)
-    except UsageError:  # the requested values and the certificate's values do not form a valid guarantee
-        yield f"it promises {certificate.kind}, but {asked.kind} is requested"
+    if wanted.promise not in (None, has.kind):
+        yield f"it promises {has.kind}, and {wanted.promise} is wanted"
         return
-    yield from shortfalls(certificate, wanted)
+    confidence = has.confidence if wanted.confidence is None else wanted.confidence
+    yield from certificate.shortfalls(Promise(has.kind, wanted.risk or has.risk, confidence, has.rate))
 
 
-def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:
+def watch_problems(wanted: GuaranteeConfig, certificates: Iterable[Certificate]) -> Iterator[str]:
     """Yield why the audits or monitor of a configuration cannot work with these certificates."""
-    for kind in dict.fromkeys(certificate.kind for certificate in certificates):
-        if wanted.audit is not None and not get(kind).monitored:
-            yield f"guarantee.audit: audits cost money and would not count: {kind} is not a promise on single questions"
-        if "monitor" in wanted.model_fields_set and not get(kind).monitored:
-            yield f"guarantee.monitor: audits cannot monitor {kind}, which is not a promise on single questions"
+    unshown = dict.fromkeys(each.promise.kind for each in certificates if not each.promise.rules.monitored)
+    for setting in ("audit", "monitor"):
+        if setting in wanted.model_fields_set:
+            yield from (f"guarantee.{setting}: a single answer shows nothing about {kind}" for kind in unshown)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.forks import after_fork
+from cascade.house.certificate import Certificate
 from cascade.money import exact_dollars
-from cascade.types import Certificate
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
-    from cascade.guarantees.base import Judge
+    from cascade.conformal.promise import Judge
 
 logger = getLogger("cascade")
 
@@ -73,7 +73,7 @@ class CertificateMonitor:
         if monitor is not None and monitor.alarmed:
             from cascade.text import percent
 
-            share = percent(certificate.alpha or 0.0)
+            share = percent(certificate.promise.risk)
             alarm = (
                 f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
                 f"{share} were promised; calibrate again"
@@ -167,7 +167,7 @@ class CertificateMonitors:
         if self._audits is None or not self._audits.draw(group):
             return False
         with self._lock:
-            begun = self._begun.setdefault("" if certificate is None else certificate.calibration_id, set())
+            begun = self._begun.setdefault("" if certificate is None else certificate.id, set())
             first = group not in begun
             begun.add(group)
         return first
@@ -178,7 +178,7 @@ class CertificateMonitors:
 
     def of(self, certificate: Certificate) -> CertificateMonitor:
         """Return the audit results of a certificate."""
-        return self._known.get(certificate.calibration_id, UNAUDITED)
+        return self._known.get(certificate.id, UNAUDITED)
 
     @property
     def status(self) -> ServiceStatus:
@@ -221,7 +221,7 @@ class CertificateMonitors:
 
     def share(self, certificates: Iterable[Certificate]) -> None:
         """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
-        monitored = {one.calibration_id for one in certificates}
+        monitored = {one.id for one in certificates}
         with self._lock:
             self._level = self._asked.monitor.level / max(len(monitored), 1)
             again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
@@ -235,7 +235,7 @@ class CertificateMonitors:
             missed: whether the question was missed as it was served.
             group: the question's group, which counts once, however often an outcome is recorded.
         """
-        name = certificate.calibration_id
+        name = certificate.id
         with self._lock:
             known = self._known.get(name, UNAUDITED)
             if known.monitor is None:
@@ -271,7 +271,7 @@ class CertificateMonitors:
         """
         from cascade.conformal.monitor import Monitor
 
-        name, rank = certificate.calibration_id, before + 1
+        name, rank = certificate.id, before + 1
         if rank > n:
             return
         with self._lock:
@@ -290,10 +290,6 @@ class CertificateMonitors:
         """Return a monitor at its share of the level."""
         from cascade.conformal.monitor import Monitor
 
-        return Monitor.start(
-            alpha=certificate.alpha or 0.0,  # a promise on single questions has an alpha
-            n=certificate.n,
-            k=certificate.k,
-            delta=certificate.delta,
-            level=self._level,
-        )
+        promise = certificate.promise
+        rank = round(certificate.losses) + 1 if promise.delta is None else None  # of the threshold
+        return Monitor.start(alpha=promise.risk, n=certificate.n, k=rank, delta=promise.delta, level=self._level)

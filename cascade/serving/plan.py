@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.policies.base import Policy
 from cascade.strategies.base import Strategy
-from cascade.types import GUIDE_ONLY, LAST_ONLY, Certificate
+from cascade.types import GUIDE_ONLY, LAST_ONLY
 
 if TYPE_CHECKING:
     from cascade.conformal.scope import Scope
+    from cascade.house.certificate import Certificate
+    from cascade.house.live import Live
 
 
 class RunPlan(NamedTuple):
     """The run plan of a question.
+
+    Without a policy every step is run, and every answer kept.
 
     `scope` is the scope of the certificate. `walk` is its name in the traces if another strategy than the configured
     one runs; `level` is the name of the policy's level.
     """
 
     strategy: Strategy
-    policy: Policy
+    policy: Live | None = None
     certificate: Certificate | None = None
     abstain_below: float | None = None
     audit: bool = False
@@ -40,9 +43,7 @@ def outright(strategy: Strategy, walk: str) -> RunPlan:
         strategy: the strategy that asks only that model.
         walk: its name in a log.
     """
-    from cascade.policies.fixed import FixedPolicy  # needed only for a single model; most questions have a policy
-
-    return RunPlan(strategy, FixedPolicy(), walk=walk)
+    return RunPlan(strategy, walk=walk)
 
 
 def reference_walk(strategy: Strategy) -> str:

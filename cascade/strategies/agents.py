@@ -31,7 +31,7 @@ ANSWERING = frozenset({"answer", "direct", "sample", "outright"})
 """The purposes of calls that an agent answers; judging and deciding are left to the model itself."""
 
 
-@passes_on("strategy", "prompts", "step_names", "ends_with_reference", "guide_policy")
+@passes_on("strategy", "prompts", "step_names", "ends_with_reference")
 @dataclass(frozen=True, slots=True)
 class WithAgents(Strategy):
     """A strategy some of whose models answer through agents."""

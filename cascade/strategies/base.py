@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from cascade.budget.tokens import estimate_prompt
 from cascade.chat import has_image
 from cascade.errors import UsageError
-from cascade.policies.base import Policy, Takes
+from cascade.policies.base import Takes
 from cascade.registry import default
 from cascade.strategies.prompts import Prompts
 from cascade.types import Completion, Message, Question, Request, Step
@@ -148,13 +148,6 @@ class Strategy(Protocol):
     def step_names(self) -> tuple[str, ...]:
         """The names of the steps, such as the model or the offer; empty if steps have only numbers."""
         return ()
-
-    @default
-    def guide_policy(self) -> Policy:
-        """The policy that takes one step and keeps the strongest model's answer, if a step has answers of several."""
-        from cascade.policies.fixed import FixedPolicy
-
-        return FixedPolicy()
 
     def only(self, takes: Takes) -> Strategy:
         """Return the strategy of the part that a policy takes.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ from cascade.chat import ChatRequest, part_texts
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
-from cascade.policies.base import Policy, Takes
+from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES, logprob_signals
 from cascade.safety import taken_out
 from cascade.strategies import reply
@@ -65,9 +65,8 @@ def read_action(text: str) -> float | None:
 
 def _what_a_decider_sees(question: Question, current: _Round) -> dict[str, str]:
     verdict = current.verdict
-    from cascade.policies.threshold import uncertainty
-
-    doubt = uncertainty(verdict.p_yes)
+    p_yes = verdict.p_yes
+    doubt = math.inf if p_yes is None else -math.log(max(p_yes, 1.0 - p_yes))
     guide = next((c.text for c in current.candidates if c.source == "guide"), "none")
     fields = {
         "question": question.text,
@@ -146,13 +145,6 @@ class BaseGuide(Strategy):
     def models(self) -> tuple[str, ...]:
         """Base and guide."""
         return (self.base.name, self.guide.name)
-
-    @property
-    def guide_policy(self) -> Policy:
-        """The guide's answer of the first round."""
-        from cascade.policies.fixed import FixedPolicy
-
-        return FixedPolicy("guide")
 
     def only(self, takes: Takes) -> Ladder:
         """Return the guide asked outright, as in the walk "guide only"; there is no other part."""
@@ -488,9 +480,3 @@ class BaseGuideConfig(StrategyConfig):
         place = name.removeprefix(_EXITS)
         exits = {"kind": "exit", "model": place, "rounds": self.rounds, "prompts": self.prompts}
         return exits, {"kind": "prompted"}
-
-    @classmethod
-    def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:  # noqa: ARG003
-        """Return as many rounds as there are steps."""
-        fits = sorted(sources) == ["base", "guide"]
-        return f"strategy: {{kind: base_guide, rounds: {horizon}}}" if fits else None

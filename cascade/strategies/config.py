@@ -112,14 +112,6 @@ class StrategyConfig(KindSection):
         """Return the name in a log of the model of an entry under `models`: by default the entry's name."""
         return place
 
-    def sources(self, roles: Sequence[str]) -> tuple[frozenset[str], ...]:
-        """Return the places of a step's candidates (`candidates`), each with the names that it may have in a log.
-
-        Args:
-            roles: the names of the models in a log (`role`).
-        """
-        return tuple([frozenset([name, *(roles if name == SHARED_PLACE else ())]) for name in self.candidates])
-
     def described(self, roles: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - for settings that name models
         """Return the settings that a certificate names, as JSON values: all but the folder of prompts."""
         return self.model_dump(mode="json", exclude={"prompts"})
@@ -131,17 +123,6 @@ class StrategyConfig(KindSection):
     def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return the settings of the strategy and of the policy of one of `baselines`."""
         raise UsageError(f"The strategy {self.kind} has no baseline {name!r}.")
-
-    @classmethod
-    def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:  # noqa: ARG003
-        """Return the line of a configuration that serves a policy fitted on such steps; None if this kind cannot.
-
-        Args:
-            sources: the places of the candidates that the policy was fitted on, as `History` names them.
-            horizon: the number of steps that it was fitted on.
-            places: the entries under `models`, cheapest first as far as prices are known.
-        """
-        return None
 
 
 STRATEGIES: Registry[type[StrategyConfig]] = Registry(

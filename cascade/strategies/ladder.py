@@ -162,11 +162,3 @@ class LadderConfig(RungsConfig):
     def step_roles(self, roles: Sequence[str]) -> list[str]:
         """Return the models in their order."""
         return list(roles)
-
-    @classmethod
-    def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:
-        """Return a ladder of the configured models, if there are as many models as steps."""
-        if sources != ("answer",):
-            return None
-        listed = ", ".join(places) if len(places) == horizon else f"the {horizon} models, cheapest first"
-        return f"strategy: {{kind: ladder, models: [{listed}]}}"

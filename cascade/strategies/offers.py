@@ -335,11 +335,6 @@ class OffersConfig(StrategyConfig):
         """Return the model's own name, which names it in a table of steps with one answer."""
         return model
 
-    def sources(self, roles: Sequence[str]) -> tuple[frozenset[str], ...]:
-        """Return the one place of a step's candidates, which every offer and every model may fill."""
-        (shared,) = super().sources(roles)
-        return (shared | {one.name for one in self.offers},)
-
     def described(self, roles: Sequence[str]) -> dict[str, Any]:
         """Return the settings with the models by their own names."""
         known = dict(zip(self.places, roles, strict=True))

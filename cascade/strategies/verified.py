@@ -360,10 +360,6 @@ class VerifiedConfig(RungsConfig):
         checked = (*[True for _ in self.models[1:]], False)
         return Verified(ladder, self.verifier.checks(uses, prompts), checker, checked)
 
-    def sources(self, roles: Sequence[str]) -> tuple[frozenset[str], ...]:
-        """Return the place of every step's answer, with the names of all models and the verifier's."""
-        return tuple([names | {ROLE} for names in super().sources(roles)])
-
     def described(self, roles: Sequence[str]) -> dict[str, Any]:
         """Return the settings with the models by their own names."""
         return {**super().described(roles), "models": self._roles(roles)}

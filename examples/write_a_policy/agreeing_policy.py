@@ -1,47 +1,30 @@
-"""A policy: go on until an answer agrees with the earlier ones, and keep every answer on the way."""
+"""A policy: go on until an answer agrees with the earlier ones."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
-from pydantic import Field
+import numpy as np
 
-from cascade.policies.base import Observation, Policy, Scores
-from cascade.policies.config import PolicyConfig, StrategyFacts
-
-SIGNAL = "agrees_with_earlier"
+from cascade.conformal.path import Scores
+from cascade.house.policy import Policy, ranked
+from cascade.table import Log
 
 
 @dataclass(frozen=True)
-class AgreeingPolicy(Policy):
-    """Go on while the share of earlier answers that differ from the latest is at least `kappa`."""
+class Agreeing(Policy):
+    """The doubt is the share of earlier answers that differ from the newest. The first has nothing to agree with."""
 
-    kappa: float = 0.5
+    kind: ClassVar[str] = "agreeing"
+    nodes: tuple[int, ...] | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that it looks at; a log must have one of them."""
-        return (SIGNAL,)
+        """The signals that a log, or a plan, must have."""
+        return ("agrees_with_earlier",)
 
-    def scores(self, observation: Observation) -> Scores:
-        """Keep every answer; the score of going on is the doubt. The first answer has nothing to agree with."""
-        agrees = observation.step.signals.get(SIGNAL)
-        doubt = math.inf if agrees is None else 1.0 - agrees
-        return Scores((math.inf,) * len(observation.step.candidates), doubt)
-
-
-class AgreeingConfig(PolicyConfig):
-    """The settings of the policy: {kind: agreeing, doubt: 0.5}."""
-
-    doubt: float = Field(default=0.5, ge=0, le=1)
-
-    def build(self) -> AgreeingPolicy:
-        """Return the policy."""
-        return AgreeingPolicy(self.doubt)
-
-    def problems(self, strategy: StrategyFacts) -> Iterator[str]:
-        """Yield what keeps the policy from working with the strategy that is configured."""
-        if SIGNAL not in strategy.signals:
-            yield f"policy: agreeing reads the signal {SIGNAL}, which the {strategy.kind} strategy never gives"
+    def scores(self, log: Log) -> Scores:
+        """Return the doubt after each node; NaN, where it is unknown, goes on."""
+        agrees = log.signals.get("agrees_with_earlier", np.full(log.answer.shape, np.nan))
+        return Scores(ranked(1.0 - agrees))

@@ -28,7 +28,7 @@ from cascade.providers.replay import Replay
 from cascade.serving.monitors import judge
 from cascade.types import Answer, Question
 
-POLICY = {"kind": "threshold", "keep": "both"}
+POLICY = {"kind": "threshold"}
 GUARANTEES = {  # alphas at which the log's thresholds are finite
     "coverage": Guarantee("coverage", 0.03),
     "pac": Guarantee("coverage", 0.04, 0.2),

@@ -23,8 +23,8 @@ from cascade.errors import (
     StreamInterruptedError,
     UsageError,
 )
+from cascade.house.simple import Depth
 from cascade.orchestrator import Orchestrator
-from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models
@@ -241,7 +241,7 @@ def test_two_models_are_needed(names: tuple[Any, ...]) -> None:
 def test_two_names_and_settings_are_a_configuration() -> None:
     made = Orchestrator("small", "large", provider="fake", policy={"kind": "fixed"}, models={"third": "x"})
     assert made.runtime.config.models.keys() == {"third", "base", "guide"}
-    assert made.runtime.policy == FixedPolicy()
+    assert made.runtime.policy.rule == Depth(serves="surest")
 
 
 def test_a_wrong_setting_is_a_configuration_error(tmp_path: Path) -> None:

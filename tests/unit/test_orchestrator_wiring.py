@@ -10,9 +10,8 @@ import pytest
 from cascade.config import load
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.factory import build_policy, build_strategy, endpoints
+from cascade.house.simple import Depth, Random, Uala
 from cascade.orchestrator import Orchestrator
-from cascade.policies.fixed import FixedPolicy, RandomPolicy
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
 from cascade.strategies.base import ModelUse
@@ -79,13 +78,13 @@ def test_a_folder_of_prompts_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "made"),
     [
-        ({"kind": "fixed", "keep": "base", "depth": 2}, FixedPolicy("base", 2)),
-        ({"kind": "random", "seed": 9}, RandomPolicy(9)),
-        ({"threshold": 0.1, "keep": "both", "when": "p_yes"}, ThresholdPolicy(0.1, "both", "p_yes")),
+        ({"kind": "fixed", "serves": "first", "depth": 2}, Depth(serves="first")),
+        ({"kind": "random", "seed": 9}, Random(9)),
+        ({"threshold": 0.1, "when": "p_yes"}, Uala(accepts_no=False)),
     ],
 )
 def test_the_policy_is_that_of_the_configuration(policy: dict[str, Any], made: Any) -> None:
-    assert build_policy(load(TWO_MODELS | {"policy": policy})) == made
+    assert build_policy(load(TWO_MODELS | {"policy": policy})).rule == made
 
 
 def served(kind: str, **settings: Any) -> dict[str, Endpoint]:

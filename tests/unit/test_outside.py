@@ -37,8 +37,8 @@ LADDER: Mapping[str, Any] = {
     "provider": "fake",
 }
 ROUNDS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 2}}
-SURE = {"kind": "threshold", "when": "reply_logprob", "keep": "both", "threshold": 0.5}
-JUDGED = {"kind": "threshold", "when": "uncertain", "keep": "both", "threshold": 0.4}
+SURE = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
+JUDGED = {"kind": "threshold", "when": "uncertain", "threshold": 0.4}
 AUDITED = {"audit": {"probability": 1, "seed": 1}}
 LOGPROBS = {"reply_mean_logprob": 100}
 LADDER_SHOWN = [{"1": {"of": 100, "signals": LOGPROBS}}, {"1": {"of": 100, "signals": LOGPROBS}}]

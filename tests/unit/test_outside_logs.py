@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
     "policy": {"kind": "fixed", "depth": 2},
     "provider": "fake",
 }
-SECTION = policy_section({"kind": "threshold", "keep": "both", "when": "p_yes"})
+SECTION = policy_section({"kind": "threshold", "when": "p_yes"})
 POLICY = policy_of(SECTION)
 
 

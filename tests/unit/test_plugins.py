@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,23 +11,19 @@ from typing import Any
 
 import pytest
 
-from cascade import Orchestrator
-from cascade.calibration.calibrating import calibrate_policy
+from cascade import FitSettings, Orchestrator, Promise, fit
 from cascade.collection import collect
 from cascade.config import CascadeConfig, load
-from cascade.episodes.files import read_rows
+from cascade.config.policies import POLICIES
 from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
-from cascade.errors import ConfigError, UsageError
-from cascade.factory import build_policy, read_policy
-from cascade.guarantees.base import Guarantee
+from cascade.errors import ConfigError
+from cascade.factory import build_policy
+from cascade.house.directory import PolicyDirectory
 from cascade.matching import get_matcher
-from cascade.policies.artifact import write
-from cascade.policies.config import POLICIES
 from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.config import STRATEGIES
 from cascade.types import Question, Request
+from unit.certified import directory
 from unit.plugged import EXAMPLES, PACKAGES, installed_once
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +34,11 @@ MODELS: Mapping[str, Any] = {
     "traces": "off",
 }
 LADDER = {"kind": "ladder", "models": ["a", "b", "base"]}
-OWN: Mapping[str, Any] = MODELS | {"strategy": {"kind": "sampling", "samples": 3}, "policy": {"kind": "agreeing"}}
-PLACES = {"strategy": "sampling_strategy:SamplingConfig", "policy": "agreeing_policy:AgreeingConfig"}
+OWN: Mapping[str, Any] = MODELS | {
+    "strategy": {"kind": "sampling", "samples": 3},
+    "policy": {"kind": "agreeing", "threshold": 0.5},
+}
+PLACES = {"strategy": "sampling_strategy:SamplingConfig", "policy": "agreeing_policy:Agreeing"}
 
 
 @pytest.fixture(scope="session")
@@ -73,12 +71,11 @@ def asked(many: int, start: int = 0) -> list[AskedQuestion]:
     return [AskedQuestion(f"q{k}", Question(f"What is {k}?"), (str(k),)) for k in range(start, start + many)]
 
 
-def logged(folder: Path, config: CascadeConfig, many: int = 300) -> EpisodeTable:
+def logged(folder: Path, config: CascadeConfig, many: int = 300) -> Path:
     """Return a log of all steps."""
     log = folder / "log.jsonl"
     collect(config, asked(many), log, matcher=get_matcher("exact"), providers={"fake": provider()})
-    (table,) = tables_from_rows(read_rows(log))
-    return table
+    return log
 
 
 @pytest.mark.usefixtures("plugged")
@@ -95,7 +92,10 @@ def test_an_installed_strategy_and_policy_are_named_and_asked() -> None:
 
 @pytest.mark.usefixtures("plugged")
 def test_they_can_be_named_by_their_places() -> None:
-    by_place = MODELS | {name: {"kind": place} for name, place in PLACES.items()}
+    by_place = MODELS | {
+        "strategy": {"kind": PLACES["strategy"]},
+        "policy": {"kind": PLACES["policy"], "threshold": 0.5},
+    }
     config, named = load(by_place), load(OWN)
     assert type(config.strategy) is type(named.strategy)
     assert build_policy(config) == build_policy(named)
@@ -115,7 +115,6 @@ def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict
         "strategy.samples: input should be greater than or equal to 1, not 0",
         "strategy.sampels: there is no such setting",
         "policy: there is no kind 'agreing'",
-        "policy.doubt: input should be less than or equal to 1, not 2",
     ]
 
 
@@ -126,7 +125,6 @@ def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict
         ({"strategy": {"kind": "base_guide"}, "policy": {"kind": "sampling"}}, "policy: there is no kind 'sampling'"),
         ({"policy": {"kind": "threshold"}}, "policy.when: the sampling strategy has no verdicts"),
         ({"policy": {"kind": "prompted"}}, "policy: prompted needs a model that decides"),
-        ({"policy": {"kind": "fixed", "keep": "guide"}}, "a step of the sampling strategy has one candidate"),
         (
             {"strategy": {"kind": "sampling", "model": "bse"}},
             "models.bse: the sampling strategy needs it; did you mean",
@@ -139,38 +137,28 @@ def test_what_does_not_fit_together_is_refused(settings: Mapping[str, Any], said
 
 
 @pytest.mark.usefixtures("plugged")
-def test_an_own_policy_is_calibrated_on_a_log_of_an_own_strategy_and_served(tmp_path: Path) -> None:
+def test_an_own_policy_is_fitted_on_a_log_of_an_own_strategy_and_served(tmp_path: Path) -> None:
     config = load(OWN)
-    table = logged(tmp_path, config)
-    assert (table.arrays.horizon, table.sources) == (3, ("base",))
-    assert {"agrees_with_earlier", "answer_share"} <= set(table.signals)
-    done = calibrate_policy([table], build_policy(config), config.policy, Guarantee("coverage", 0.3), config=config)
-    write(tmp_path / "policy", done.artifact)
-    assert json.loads((tmp_path / "policy" / "policy.json").read_text())["policy"] == {"kind": "agreeing", "doubt": 0.5}
+    log = logged(tmp_path, config)
+    fitted = fit(
+        log, Promise("coverage", 0.3), FitSettings(policy="agreeing"), config=config, output=tmp_path / "policy"
+    )
+    (certificate,) = fitted.directory.certificates.values()
     served = {**OWN, "policy": str(tmp_path / "policy")}
     with Orchestrator.from_config(served, providers={"fake": provider()}) as orchestrator:
         answer = orchestrator.ask("What is 5000?")
-        assert answer.certificate == done.artifact.certificates[0]
-        assert orchestrator.runtime.policy.kappa == done.artifact.certificates[0].kappa
-    other = {**served, "strategy": {"kind": "sampling", "samples": 2}}
-    with Orchestrator.from_config(other, providers={"fake": provider()}) as orchestrator:
-        (warning,) = orchestrator.ask("What is 5000?").warnings
-    assert "strategy.samples is 2" in warning
+        assert answer.certificate == certificate
+        assert orchestrator.runtime.policy.point.kappa == certificate.kappa
 
 
 @pytest.mark.usefixtures("plugged")
 def test_a_policy_directory_names_installed_kinds_alone(tmp_path: Path) -> None:
     """To read a directory, which may come from anywhere, imports nothing that its files name."""
-    config = load(MODELS | {"strategy": {"kind": "sampling"}, "policy": {"kind": PLACES["policy"]}})
-    with pytest.raises(UsageError, match=r"give the class an entry point in the group cascade\.policies"):
-        calibrate_policy(
-            [logged(tmp_path, config, 20)], build_policy(config), config.policy, Guarantee("coverage", 0.3)
-        )
-    section = {"kind": "antigravity:Anything"}
-    document = {"schema_version": 1, "policy": section, "path": None, "ordered_for": None}
-    (tmp_path / "policy.json").write_text(json.dumps(document | {"seen": {"training": [], "selection": []}}))
-    with pytest.raises(ConfigError, match="policy: a policy directory names installed kinds alone"):
-        read_policy(tmp_path)
+    directory(tmp_path)
+    file = tmp_path / "policy.json"
+    file.write_text(file.read_text().replace('"uala"', '"antigravity:Anything"'))
+    with pytest.raises(ConfigError):
+        PolicyDirectory.read(tmp_path)
     assert "antigravity" not in sys.modules
 
 
@@ -184,10 +172,15 @@ def test_without_the_packages_their_names_are_unknown() -> None:
 
 
 TOYS = """
+from __future__ import annotations
+
+from dataclasses import dataclass
 from typing import ClassVar
 
-from cascade.policies.base import Policy, Scores
-from cascade.policies.config import PolicyConfig
+import numpy as np
+
+from cascade.conformal.path import Scores
+from cascade.house.policy import Policy
 from cascade.strategies.base import Strategy
 from cascade.strategies.config import StrategyConfig
 from cascade.types import Candidate, Step
@@ -209,25 +202,25 @@ class ParrotConfig(StrategyConfig):
         return Parrot()
 
 
+@dataclass(frozen=True)
 class Patient(Policy):
-    kappa = 0.0
+    kind: ClassVar[str] = "patient"
+    nodes: tuple[int, ...] | None = None
 
-    def scores(self, observation):
-        return Scores((float("inf"),), 1.0)
-
-
-class PatientConfig(PolicyConfig):
-    def build(self):
-        return Patient()
+    def scores(self, log):
+        return Scores(np.full(log.answer.shape, np.inf))
 """
 
 
 def test_a_toy_strategy_and_a_toy_policy_touch_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "toys_of_a_test.py").write_text(TOYS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    toys = {"strategy": {"kind": "toys_of_a_test:ParrotConfig"}, "policy": {"kind": "toys_of_a_test:PatientConfig"}}
+    toys = {
+        "strategy": {"kind": "toys_of_a_test:ParrotConfig"},
+        "policy": {"kind": "toys_of_a_test:Patient", "threshold": 0},
+    }
     with Orchestrator.from_config(MODELS | toys) as orchestrator:
-        assert orchestrator.ask("ha").answers == ("haha", "ha")
+        assert orchestrator.ask("ha").text == "haha"
     assert "ParrotConfig" not in str(CascadeConfig.model_json_schema())
 
 
@@ -244,7 +237,7 @@ def test_the_json_schema_lists_every_kind_that_a_person_may_write() -> None:
         *("BaseGuideConfig", "LadderConfig", "ExitConfig", "OffersConfig", "VerifiedConfig", "SamplingConfig")
     ]
     assert titles["policy"] == [
-        *("FixedConfig", "RandomConfig", "ThresholdConfig", "PromptedConfig", "DirectoryConfig", "AgreeingConfig")
+        *("FixedConfig", "RandomConfig", "ThresholdConfig", "PromptedConfig", "DirectoryConfig", "OwnConfig")
     ]
 
 

@@ -11,7 +11,7 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
-from cascade.guarantees.certificate import statement
+from cascade.house.certificate import Certificate
 from cascade.modes.plan import plan_of
 from cascade.modes.state import CascadeState, Counts, InForce, Look
 from cascade.modes.store import ModeStore
@@ -19,7 +19,6 @@ from cascade.orchestrator import Orchestrator
 from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Seen, saving, seen
 from cascade.server.pages.words import share
 from cascade.text import capital, counted, percent
-from cascade.types import Certificate
 
 DAYS = 30
 """The page shows the requests of so many days."""
@@ -165,24 +164,22 @@ def _in_service(orchestrator: Orchestrator) -> list[Promise]:
     service = orchestrator.service
     if service is None:
         return []
-    return [_promise(*one, service.monitors.of(one[1]).monitor) for one in service.holding]
+    return [_promise(each, why, service.monitors.of(each).monitor) for each, why in service.holding]
 
 
-def _promise(level: str | None, one: Certificate, problems: tuple[str, ...], monitor: Monitor | None) -> Promise:
-    where = [f"Level {level}"] if level is not None else []
-    where += [f"segment {one.segment}"] if one.segment is not None else []
+def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monitor | None) -> Promise:
     if monitor is not None and monitor.alarmed:
         problems = (*problems, "Audits withdrew it.")
     return Promise(
-        capital(", ".join(where)) or "All requests",
-        capital(statement(one)),
-        one.calibration_id,
-        one.n,
-        one.expires,
+        "All requests" if certificate.covers == "all" else f"{capital(certificate.covers)} {certificate.name}",
+        certificate.statement(),
+        certificate.id,
+        certificate.n,
+        certificate.expires,
         problems,
         0 if monitor is None else monitor.audits,
         0 if monitor is None else monitor.misses,
-        one.alpha,
+        certificate.promise.risk,
         None if monitor is None else monitor.e_value,
         None if monitor is None else 1 / monitor.level,
     )

@@ -13,7 +13,7 @@ from cascade.config import CascadeConfig, load, policy_section
 from cascade.episodes.table import EpisodeTable
 from cascade.factory import policy_of
 
-SECTION = policy_section({"kind": "threshold", "keep": "both"})
+SECTION = policy_section({"kind": "threshold"})
 POLICY = policy_of(SECTION)
 WORLD = WORLDS["hotpotqa/llama-2-7b"]
 MODELS = {"base": ("small",), "guide": ("large",)}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cascade.calibration.verifying import verify
 
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import once, one_a_group, tied
-from cascade.calibration.verifying import verify
 from cascade.episodes.schema import COLUMNS, identity
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError

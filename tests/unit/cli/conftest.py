@@ -78,6 +78,6 @@ def fake_config(tmp_path: Path) -> Path:
         "  guide: {model: large, price: {input: 1, output: 4}}\n"
         "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
         "strategy: {verdict: sampled, samples: 1}\n"
-        "policy: {kind: fixed, keep: both}\n"
+        "policy: {kind: fixed}\n"
     )
     return path

@@ -121,7 +121,7 @@ def test_a_live_audit_compares_by_the_form_of_the_request(
         "strategy": {"kind": "ladder", "models": ["a", "b"]},
         "provider": "fake",
     }
-    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    sure = {"kind": "threshold", "when": "reply_logprob"}
     now = {**made_for(load(ladder | {"policy": sure})), "requests": None}
     promised = certificate(
         kind="agreement", delta=0.1, k=None, kappa=5.0, made_for=now, reference="large", comparator="request"

@@ -10,8 +10,7 @@ from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
-from cascade.policies.fixed import FixedPolicy
-from cascade.policies.prompted import PromptedPolicy
+from cascade.house.simple import Depth, Prompted
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
@@ -34,7 +33,8 @@ def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer() -> None
     (walk,) = recorded_baselines(config(), [GUIDE_ONLY])
     assert isinstance(walk.strategy, Ladder)
     assert walk.strategy.models == ("large",)
-    assert walk.policy == FixedPolicy("both", 1)
+    assert walk.policy is not None
+    assert (walk.policy.rule, walk.policy.kappa) == (Depth(serves="surest"), -0.5)
 
 
 @pytest.mark.parametrize("place", ["base", "guide"])
@@ -42,7 +42,8 @@ def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place: st
     (walk,) = recorded_baselines(config(), [f"LLM policy, {place}"])
     assert isinstance(walk.strategy, BaseGuide)
     assert (walk.strategy.decider, walk.strategy.rounds, walk.strategy.verdict) == (place, 3, "sampled")
-    assert walk.policy == PromptedPolicy()
+    assert walk.policy is not None
+    assert walk.policy.rule == Prompted()
 
 
 @pytest.mark.parametrize(("place", "model"), [("base", "small"), ("guide", "large")])
@@ -50,7 +51,8 @@ def test_exit_is_one_model_with_as_many_rounds(place: str, model: str) -> None:
     (walk,) = recorded_baselines(config(), [f"LLM-exit, {place}"])
     assert isinstance(walk.strategy, Exit)
     assert (walk.strategy.models, walk.strategy.role, walk.strategy.rounds) == ((model,), place, 3)
-    assert walk.policy == PromptedPolicy()
+    assert walk.policy is not None
+    assert walk.policy.rule == Prompted()
 
 
 def test_every_walk_uses_the_configured_prompts(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cascade.calibration.verifying import on_fresh
 
 from cascade.calibration.scores import Sample, sample_of
-from cascade.calibration.verifying import on_fresh
 from cascade.conformal.arrays import ScoreArrays, StepArrays, levels
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees import laws

@@ -35,7 +35,7 @@ from cascade.types import Certificate
 from unit.made import RIVER, candidate, step
 
 BARE = PolicyArtifact(
-    policy={"kind": "threshold", "threshold": 0.3, "keep": "both", "when": "p_yes"},
+    policy={"kind": "threshold", "threshold": 0.3, "when": "p_yes"},
     seen=Seen(training=("b", "a"), selection=("c",)),
     path=(PathPoint(math.inf, math.inf), PathPoint(0.25), PathPoint(-math.inf)),
     ordered_for={"kind": "error", "alpha": 0.1, "seed": 0},

@@ -13,6 +13,7 @@ from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
 from cascade.server.refusals import Refused
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Certificate, Question
+from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 
 from .served import ASK, CONFIG, asgi, orchestrator
@@ -107,11 +108,10 @@ def test_nan_is_no_score() -> None:
 
 
 async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_path: Path) -> None:
-    policy = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
-    signed = certificate(made_for={**made_for(load(CONFIG)), "requests": None}, kappa=0.5, kind="error", delta=0.1)
+    signed = certificate(made_for={**made_for(load(CONFIG)), "requests": None}, kappa=0.5, kind="error", confidence=0.9)
     settings = {
-        "policy": directory(tmp_path / "policy", signed, policy=policy),
-        "guarantee": {"kind": "error", "delta": 0.1, "audit": {"probability": 1, "seed": 1}},
+        "policy": directory(tmp_path / "policy", signed, policy=SURE_ENOUGH),
+        "guarantee": {"promise": "error", "audit": {"probability": 1, "seed": 1}},
         "traces": {"store": f"sqlite:///{tmp_path}/traces.db"},
     }
     counted = []

@@ -16,15 +16,14 @@ from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.errors import RateLimitedError, StreamInterruptedError
-from cascade.guarantees.certificate import make
-from cascade.policies import levels
-from cascade.policies.artifact import PolicyArtifact, write
+from cascade.house.certificate import Certificate
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.access import new_key
 from cascade.serving.made_for import made_for
 from cascade.types import Answer
-from unit.certified import certificate
+from unit.certified import SURE as SURE_ENOUGH
+from unit.certified import certificate, directory
 
 from .served import ASK, CONFIG, WAIT_S, Held, asgi, living, orchestrator, post
 from .test_written import SURE, UNSURE, chunks
@@ -337,16 +336,15 @@ async def test_models_with_odd_names_break_no_header(name: str, shown: str) -> N
     assert response.json()["model"] == name
 
 
-def level(threshold: float, alpha: float, requests: Mapping[str, Any] | None = None) -> PolicyArtifact:
-    """Return a policy that keeps the base's reply where its doubt is below a threshold, certified with alpha."""
-    bare = PolicyArtifact({"kind": "threshold", "when": "reply_logprob", "threshold": threshold})
+def level(threshold: float, risk: float, requests: Mapping[str, Any] | None = None, **fields: Any) -> Certificate:
+    """Return the certificate of a policy that keeps the base's reply where its doubt is below a threshold."""
     told = {**made_for(load(CONFIG)), "requests": requests}
-    signed = certificate(alpha=alpha, kappa=threshold, made_for=told, policy_sha256=bare.policy_sha256)
-    return replace(bare, certificates=(make(signed),))
+    return certificate(risk=risk, kappa=threshold, made_for=told, **fields)
 
 
 async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
-    levels.write(tmp_path / "policy", {"low": level(2.5, 0.2), "high": level(0.5, 0.1)}, "high")
+    both = [level(2.5, 0.2, covers="level", name="low"), level(0.5, 0.1, covers="level", name="high")]
+    directory(tmp_path / "policy", *both, policy=SURE_ENOUGH, default="high")
     served = orchestrator({"small": [UNSURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
     async with served, asgi(served) as client:
         listed = (await client.get("/v1/models")).json()["data"]
@@ -372,7 +370,7 @@ async def test_a_certificate_made_from_questions_covers_no_chat_request(
     tmp_path: Path, calibrated: Any, covers: bool
 ) -> None:
     """The request is one message without a setting: nothing but the lack of cascade's prompt tells it from them."""
-    write(tmp_path / "policy", level(2.5, 0.1, seen([calibrated] * 99)))
+    directory(tmp_path / "policy", level(2.5, 0.1, seen([calibrated] * 99)), policy=SURE_ENOUGH)
     served = orchestrator({"small": [UNSURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
     async with served, asgi(served) as client:
         body = {"model": "cascade", "messages": ASK}
@@ -385,7 +383,7 @@ async def test_a_certificate_made_from_questions_covers_no_chat_request(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_why(tmp_path: Path, stream: bool) -> None:
-    write(tmp_path / "policy", level(2.5, 0.1, seen([kind_of(ChatRequest(ASK))] * 99)))
+    directory(tmp_path / "policy", level(2.5, 0.1, seen([kind_of(ChatRequest(ASK))] * 99)), policy=SURE_ENOUGH)
     served = orchestrator({"small": [SURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
     tools = {"tools": TOOLS}
     async with served, asgi(served) as client:

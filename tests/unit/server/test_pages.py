@@ -32,7 +32,7 @@ MODELS = {
 }
 SCRIPT = {BASE: [reply(EVIL, logprobs=[-0.01])], GUIDE: [reply(f"other {EVIL}", logprobs=[-0.01] * 2)]}
 PRICE_USD = {"input": 1.0, "output": 2.0}
-AUDITED = {"kind": "agreement", "alpha": 0.1, "audit": {"probability": 1.0}}
+AUDITED = {"promise": "agreement", "risk": 0.1, "audit": {"probability": 1.0}}
 
 
 @asynccontextmanager

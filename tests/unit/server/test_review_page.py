@@ -20,7 +20,7 @@ PAIRS = 3
 
 
 def settings(folder: Path, **review: Any) -> dict[str, Any]:
-    audit = {"kind": "agreement", "alpha": 0.1, "audit": {"probability": 1.0}}
+    audit = {"promise": "agreement", "risk": 0.1, "audit": {"probability": 1.0}}
     traces = {"store": f"sqlite:///{folder}/t.db"}
     return {"guarantee": audit, "traces": traces, "server": {"review": review}}
 

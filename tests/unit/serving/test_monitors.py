@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.monitor import Monitor
-from cascade.serving.monitors import UNAUDITED, CertificateMonitor, CertificateMonitors
-from cascade.types import Certificate
+from cascade.house.certificate import Certificate
+from cascade.serving.monitors import UNAUDITED, CertificateMonitor, CertificateMonitors, judge
 from unit.certified import certificate
 
 MISSES = [number % 3 == 0 for number in range(12)]
 
 
-def named(name: str, **fields: object) -> Certificate:
-    return replace(certificate(**fields), calibration_id=name)
+def named(name: str, **fields: Any) -> Certificate:
+    return certificate(segment=name, **fields)
 
 
 def asking(level: float) -> CertificateMonitors:
@@ -25,8 +26,8 @@ def asking(level: float) -> CertificateMonitors:
     )
 
 
-@pytest.mark.parametrize("rank", [{"k": 40}, {"k": 12, "delta": 0.1}, {"k": None}], ids=["mean", "delta", "rate"])
-def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(rank: dict[str, object]) -> None:
+@pytest.mark.parametrize("rank", [{"losses": 39}, {"losses": 11, "confidence": 0.9}], ids=["mean", "confidence"])
+def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(rank: dict[str, Any]) -> None:
     held = named("a", n=399, **rank)
     monitors = asking(0.06)
     monitors.share([held])
@@ -65,7 +66,7 @@ def test_an_alarm_stays_whatever_serves() -> None:
     told = monitors.of(held).alarm
     monitors.share([other])
     monitors.share([held, other])
-    assert monitors.withdrawn == {"a"}
+    assert monitors.withdrawn == {held.id}
     assert monitors.of(held).alarm == told
     assert monitors.count(held, True, "another").reason == "its certificate was withdrawn in the meantime"
 
@@ -75,3 +76,14 @@ def test_a_certificate_without_audits_has_an_empty_status() -> None:
     assert CertificateMonitor().at(0.01) == CertificateMonitor()
     risk = Monitor.start(alpha=0.1, delta=0.1)
     assert CertificateMonitor(risk).at(0.01) == CertificateMonitor(replace(risk, level=0.01))
+
+
+def test_a_truth_is_a_rule_or_the_accepted_answers() -> None:
+    def is_danube(text: str) -> bool:
+        return text == "Danube"
+
+    assert judge(is_danube, "exact") is is_danube
+    assert judge("the Danube", "exact")("Danube") is True
+    assert judge(["Danube", "Donau"], "exact")("donau.") is True
+    assert judge("3.14", "number:rel=0.01")("3.15") is True
+    assert judge("Danube", "exact")("Rhine") is False

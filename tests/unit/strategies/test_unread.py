@@ -76,7 +76,7 @@ def test_base_and_guide_hand_code_on_whole() -> None:
     config = {
         "models": {"base": "small", "guide": "large"},
         "strategy": {"kind": "base_guide", "rounds": 1},
-        "policy": {"kind": "fixed", "keep": "both"},
+        "policy": {"kind": "fixed"},
         "provider": "fake",
         "traces": "off",
     }
