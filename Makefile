@@ -29,11 +29,11 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/traces.py
 	$(BIN)/python benchmarks/needed_questions.py
 	$(BIN)/python benchmarks/drift.py --quick
-	$(BIN)/python benchmarks/validity.py --quick
+	$(BIN)/python benchmarks/validity.py --calibrations 500
 	$(BIN)/python benchmarks/parquet.py
 	$(BIN)/python benchmarks/demo_figure.py --splits 3 --out $(VENV)/demo-ladder.svg
-	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000
-	$(BIN)/python benchmarks/paper.py --quick
+	$(BIN)/python benchmarks/paper/tables.py --splits 2 --steps 300
+	$(BIN)/python benchmarks/paper/literal.py --seeds 1 --steps 200
 
 docs: $(VENV)/docs.done  ## the user documentation and the reference of the Python API as a site, in site/
 	$(BIN)/mkdocs build --quiet --strict

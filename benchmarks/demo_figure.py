@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import JUDGING
-from cascade.evaluation.baselines import reference_of, walked
-from cascade.evaluation.evaluate import play_policy
-from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
-from cascade.house.bridge import log_of
+from cascade.house.opening import DEMO, DEMO_LADDER, open_log
+from cascade.house.simple import Alone, Uala
 from cascade.house.study import SERVED, study
-from cascade.house.ways import Fitted
-from cascade.policies.threshold import ThresholdPolicy
+from cascade.house.ways import STRICTEST, Fitted, Fixed, Played, Recorded
+from cascade.table import Log
+from cascade.types import BASE_ONLY
 
 RISKS = (0.2, 0.15, 0.1, 0.05)
 CONFIDENCE = 0.9
@@ -43,7 +43,7 @@ class Spot(NamedTuple):
 
 def learned(splits: int) -> dict[float, Spot]:
     """Return where the certified ladders stand, by risk: means over the splits' test questions."""
-    log, found = log_of(*open_log(DEMO_LADDER).tables), {}
+    log, found = _log(DEMO_LADDER), {}
     for risk in RISKS:
         row = study(log, Promise("regret", risk, CONFIDENCE), [Fitted()], splits=splits).row(SERVED)
         if row.cost_share is not None and row.refused < splits:
@@ -51,20 +51,20 @@ def learned(splits: int) -> dict[float, Spot]:
     return found
 
 
-def fixed() -> tuple[Spot, Spot]:
-    """Return where the base alone and the guide alone stand."""
-    (table,) = open_log(DEMO).tables
-    guide, base = reference_of(table), walked(table, "base only")
-    assert base is not None  # noqa: S101 - the shipped log has it
-    paid = float(guide.cost.mean())
-    return Spot(float(base.cost.mean()) / paid, float(base.right.mean())), Spot(1.0, float(guide.right.mean()))
+def fixed() -> tuple[Spot, Spot, Spot]:
+    """Return where the base alone, the guide alone, and rounds in which the guide judges stand."""
+    log, promise = _log(DEMO), Promise("error", 0.1, CONFIDENCE)
+    ways = (Recorded(BASE_ONLY), Fixed("guide", Alone(), STRICTEST), Fixed("judged", Uala(), Point(JUDGING)))
+    base, guide, judged = (way.prepare(log, promise, 0)(log) for way in ways)
+    return _spot(base, guide), _spot(guide, guide), _spot(judged, guide)
 
 
-def judged() -> Spot:
-    """Return where rounds in which the guide judges stand."""
-    (table,) = open_log(DEMO).tables
-    played = play_policy(table, ThresholdPolicy(JUDGING))
-    return Spot(float(played.cost.mean() / reference_of(table).cost.mean()), float(played.right.mean()))
+def _spot(played: Played, guide: Played) -> Spot:
+    return Spot(float(played.cost.mean() / guide.cost.mean()), float(played.right.mean()))
+
+
+def _log(name: str) -> Log:
+    return open_log(name).reads[0].log
 
 
 def draw(path: Path, ladders: dict[float, Spot]) -> None:
@@ -72,7 +72,7 @@ def draw(path: Path, ladders: dict[float, Spot]) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    (base, guide), rounds = fixed(), judged()
+    base, guide, rounds = fixed()
     with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none", "font.size": 10}):
         figure = Figure(figsize=(8, 4.6), layout="constrained")
         axes = figure.subplots()
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20)
     asked = parser.parse_args()
     ladders = learned(asked.splits)
-    (base, guide), rounds = fixed(), judged()
+    base, guide, rounds = fixed()
     named = {"base alone": base, "guide alone": guide, "guide judges, <= 4 rounds": rounds}
     named |= {f"learned ladder, risk {risk:g}": spot for risk, spot in ladders.items()}
     for name, spot in named.items():

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from cascade.conformal.promise import Promise
-from cascade.episodes.importers import read_log
-from cascade.episodes.schema import Dropped
-from cascade.house.reading import read
+from cascade.house.opening import open_log
 from cascade.house.simple import TIE, named
 from cascade.house.study import clairvoyant
 from cascade.table import Log, Reference
@@ -65,8 +62,7 @@ def cells(folder: Path) -> Iterator[Cell]:
 
 
 def _read(path: Path, models: tuple[str, ...] = ()) -> Iterator[Log]:
-    rows = partial(read_log, str(path), None, None, models)
-    for each in read(rows, Dropped(), models=models).reads:
+    for each in open_log(str(path), models=models).reads:
         log, reference = each.log, each.log.reference
         usable = reference is not None and reference.is_last and log.priced.all() and log.bought.all()
         if usable and len(set(log.groups)) >= LEAST_GROUPS:

@@ -6,9 +6,8 @@ probit model). In later rounds the base adopts the guide's suggestion, repeats i
 verdict errs more on hard questions. After a "yes" the guide's answer is the base's; after a "no" it is a correction.
 
 `WORLDS` has data sets of a base model each, with GPT-4o as the guide: "hotpotqa/llama-2-7b", "hotpotqa/llama-3.2-3b",
-"mmlu/llama-2-7b", "mmlu/llama-3.2-3b", fitted to published tables. `benchmarks/fit_worlds.py` prints them, and the same
-four for a second reading of the tables (`benchmarks/published/second_reading.py`); `design/paper.md` says what the
-tables determine, what is assumed, and what they can and cannot match.
+"mmlu/llama-2-7b", "mmlu/llama-3.2-3b", fitted to published tables; `design/paper.md` says what the tables determine,
+what is assumed, and what they can and cannot match.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.money import PICO_PER_NANO, Price
+from cascade.table import Baseline, Log, Node, Reference
 
 LOW, MEDIUM, HIGH = 0.2, 0.45, 0.7
 """Three settings of `World.informativeness`. The tables do not determine it, so reports must name the one used."""
@@ -305,6 +305,42 @@ def simulate(world: World, n: int, seed: int) -> EpisodeTable:
     return EpisodeTable(
         world.name, ids, ids, SOURCES, arrays, *told, tokens=tokens, texts_known=known, kinds=({},) * len(ids)
     )
+
+
+def simulated_log(world: World, n: int, seed: int) -> Log:
+    """Draw the same questions as `simulate` as a `Log`: a node for each call, what a round costs and shows at its last.
+
+    The reference is the guide alone; the walks of a model that decides when to stop are baselines.
+    """
+    _check(n, seed)
+    draws = _draw(world, n, seed)
+    rounds = _play(world, draws)
+    answers = np.stack([rounds.base.T, rounds.guide.T], axis=2)
+    cost, tokens = _paid(world, draws, rounds)
+    signals, shape = _signals(world, draws, rounds), (n, 2 * world.rounds)
+
+    def at_last(values: Floats) -> Floats:
+        spread = np.full(shape, np.nan)
+        spread[:, 1::2] = values
+        return spread
+
+    paid = np.zeros(shape, dtype=np.int64)
+    paid[:, 1::2] = cost
+    ways = {
+        name: Baseline(walk.known, walk.covered, walk.right.astype(np.float64), walk.cost, walk.length, walk.leaves)
+        for name, walk in _walks(world, draws, rounds).items()
+    }
+    alone = ways.pop(GUIDE_ONLY)
+    ids = tuple([f"{seed}-{number}" for number in range(n)])
+    return Log(
+        world.name,
+        tuple([Node(f"round {at + 1} {source}", at) for at in range(world.rounds) for source in SOURCES]),
+        ids, ids, _renumber(answers).reshape(shape), (answers == RIGHT).reshape(shape).astype(np.float64), paid,
+        np.ones(shape, dtype=np.bool_), np.ones(n, dtype=np.bool_), _confidence(signals).reshape(shape),
+        signals={name: at_last(values) for name, values in {**signals, "reply_tokens": tokens}.items()},
+        reference=Reference(alone.right, alone.cost_nano_usd, is_last=False),
+        baselines=ways,
+    )  # fmt: skip
 
 
 def _check(n: int, seed: int) -> None:

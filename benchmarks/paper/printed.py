@@ -35,7 +35,7 @@ class Table(NamedTuple):
 
     Attributes:
         number: as it is printed.
-        world: the simulated world that is fitted to its data set and base (`published.worlds.WORLDS`).
+        world: the simulated world that is fitted to its data set and base (`tests.simulated.WORLDS`).
         alpha: the share of questions that may be missed.
         charge: λ of its last row, as printed; the unit is not.
         rows: by name; a table of the appendix has no EXIT rows.
