@@ -413,7 +413,9 @@ def decide(policy: Policy | None, observation: Observation) -> Decision:
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)
     proceed = proceed or step.forced is not None  # it escalates
-    return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences, scores.buy)
+    decision = Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences, scores.buy)
+    is_sure, needed = policy.surety(scores.next), policy.surety(policy.kappa)
+    return decision if is_sure is None or needed is None else decision._replace(sure=(is_sure, needed))
 
 
 def _served(

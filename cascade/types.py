@@ -206,7 +206,8 @@ class Decision(NamedTuple):
 
     `scores` are in the order of the candidates, and so are `confidences`, in [0, 1] or None for unknown, if the policy
     has its own estimates, which then replace the candidates'. `buy` is the number of the offer to buy next, for a
-    policy that decides before each call, and `buy_name` its name. `Step.reason` has the decision in words.
+    policy that decides before each call, and `buy_name` its name. `sure` is how sure the policy is that it need not go
+    on, and from where on it does not, as probabilities; None where its score is none. `Step.reason` says it in words.
     """
 
     keep: tuple[int, ...]
@@ -217,6 +218,7 @@ class Decision(NamedTuple):
     confidences: tuple[float | None, ...] | None = None
     buy: int | None = None
     buy_name: str | None = None
+    sure: tuple[float, float] | None = None
 
 
 class Forced(NamedTuple):
@@ -270,16 +272,25 @@ class Step(NamedTuple):
             return "run for an audit: nothing is kept"
         if self.forced is not None:
             return self.forced.reason
-        p_yes = self.signals.get("p_yes")
-        judged = "" if p_yes is None else f"P(yes) {p_yes:.3f}, "
         kept = " and ".join(self.candidates[index].source for index in decision.keep)
-        wants_on = decision.next_score >= decision.kappa
-        compared = f"next {decision.next_score:.3g} {'≥' if wants_on else '<'} kappa {decision.kappa:.3g}"
         if decision.proceed:
-            onward = "go on" if decision.buy is None else f"buy {decision.buy_name or f'offer {decision.buy}'}"
-            return f"{judged}{compared}: {onward}" + (f", keeping {kept}" if kept else "")
-        ending = f"last step ({compared})" if wants_on else compared
-        return f"{judged}{ending}: " + (f"keep {kept}" if kept else "nothing to keep")
+            onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'offer {decision.buy}'}"
+            return f"{_compared(decision)}: {onward}" + (f", keeping {kept}" if kept else "")
+        ending = "the last step" if decision.next_score >= decision.kappa else _compared(decision)
+        return f"{ending}: " + (f"served {kept}" if kept else "nothing to serve")
+
+
+def _compared(decision: Decision) -> str:
+    """Return what a policy compared.
+
+    >>> _compared(Decision((), True, (), 0.236, 0.105, sure=(0.79, 0.9)))
+    '79.0 % sure, below 90.0 %'
+    """
+    wants_on = decision.next_score >= decision.kappa
+    if decision.sure is None:
+        return f"doubt {decision.next_score:.3g}, {'at least' if wants_on else 'below'} {decision.kappa:.3g}"
+    is_sure, needed = (f"{100 * share:.1f} %" for share in decision.sure)
+    return f"{is_sure} sure, {'below' if wants_on else 'at least'} {needed}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from cascade.house.report import Report, Table, promise_line
 from cascade.house.simple import Alone, Depth, drawn_number
 from cascade.house.study import LEAST_GROUPS
 from cascade.house.ways import STRICTEST, Played, play
-from cascade.table import Floats, Log
+from cascade.table import Bools, Floats, Log
 
 REPLICATES = 1_000
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -87,14 +87,15 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     """
     _check_signals(log, *(way.policy for way in ways.values()))
     whole = usable(log, promise).log
-    known = ~np.isnan([way.play(whole, promise).length for way in ways.values()]).any(axis=0)
+    lengths = np.stack([way.play(whole, promise).length for way in ways.values()])
+    known: Bools = np.isfinite(lengths).all(axis=0)
     if not known.any():
         raise UsageError(f"{log.name} lacks a call that the policy makes on every request: log each model's answer.")
     part = whole.take(known)
     beside = {} if part.reference is None else {"reference alone": Served(Alone())}
     if np.count_nonzero(part.steps == part.steps[0]) == 1:
         beside[f"{part.nodes[0].name} alone"] = Served(Depth((0,)))
-    did = {name: way.play(part, promise) for name, way in (ways | beside).items()}
+    did = {name: way.play(part, promise) for name, way in {**ways, **beside}.items()}
     figures = _figures(did, part.groups, seed)
     first, many, groups = next(iter(figures.values())), part.n, len(set(part.groups))
     fresh = unseen(part, requests.fitted, requests.chose, requests.certified)
@@ -147,8 +148,8 @@ def _figures(
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.array([total.sum(axis=0), *draws])[:, ::2] / np.array([total.sum(axis=0), *draws])[:, 1::2]
     ends = np.percentile(each[1:], [2.5, 97.5], axis=0) if many >= LEAST_GROUPS else np.full((2, each.shape[1]), np.nan)
-    cells = iter(np.where(np.isfinite(columns := np.vstack([each[:1], ends])), columns, None).T.tolist())
-    return {way: {name: tuple(next(cells)) for name in each} for way, each in sums.items()}
+    cells = iter([[x if np.isfinite(x) else None for x in row] for row in np.vstack([each[:1], ends]).T.tolist()])
+    return {way: {name: (*next(cells),) for name in one} for way, one in sums.items()}  # type: ignore[misc]  # of three
 
 
 def _shown(name: str, figures: Mapping[str, tuple[float | None, float | None, float | None]]) -> str:
@@ -180,7 +181,7 @@ def audits_of(rows: Iterable[Mapping[str, Any]]) -> Audits:
     audits = marked or list(requests.values())
     dates = [min(filter(None, (instant(row["created_at"] or "") for row in each)), default=None) for each in audits]
     order = sorted(range(len(audits)), key=lambda at: dates[at] or _LONG_AGO)
-    in_order = [
+    in_order: list[Mapping[str, Any]] = [
         {**row, "dataset": "audits", "episode_id": f"{row['dataset']} {row['episode_id']}"}
         for at in order
         for row in audits[at]

@@ -207,6 +207,10 @@ class Live(Policy):
             return Takes(calls=True)
         return None if self.rule.nodes is None else Takes(tuple([node.step + 1 for node in self.nodes]))
 
+    def surety(self, doubt: float) -> float | None:
+        """Return how sure the policy is at a doubt, as a probability; None if it does not say."""
+        return self.rule.surety(doubt)
+
     def for_segment(self, segment: str | None) -> Live:
         """Return it as it serves a segment: to the end where no certificate covers that."""
         point = self.points.get(segment or "", STRICTEST) if self.points else self.point

@@ -56,6 +56,10 @@ class Policy(ABC):
         part = log.only(range(log.width) if self.nodes is None else self.nodes)
         return walks(part, self.scores(part))
 
+    def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
+        """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
+        return None
+
     def settings(self) -> dict[str, Any]:
         """Return what `policy.json` says of it, without its kind and nodes: plain JSON values."""
         return {}

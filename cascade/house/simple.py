@@ -35,6 +35,8 @@ KNOWN = (
     Known("reply_tokens", 1.0, LENGTH),
 )
 """The signals that name a score before a log is read, in the order of preference."""
+PROBABILITIES = frozenset({"p_yes", "self_check", "gate", "judge_share", "answer_share"})
+"""The signals of `KNOWN` that are probabilities; a sign of −1 makes a doubt of them."""
 TIE, COST = "reply_tokens", "cost"
 """What breaks ties: the length of a node's reply, or its cost where no length is logged. Large means doubt, in every
 log; both are known before anything else is asked."""
@@ -67,6 +69,12 @@ class Threshold(Policy):
         unknown = np.full(log.answer.shape, np.nan)
         values = log.signals.get(self.signal, unknown) * self.sign
         return Scores(ranked(values, _breaking(log, self.tie)))
+
+    def surety(self, doubt: float) -> float | None:
+        """Return the probability itself, or that of a token on average where the signal is a log-prob."""
+        if self.signal.endswith("logprob"):
+            return float(np.exp(-np.maximum(doubt, 0.0)))
+        return float(np.clip(-doubt, 0.0, 1.0)) if self.signal in PROBABILITIES else None
 
     def without_ties(self) -> Threshold:
         """Return it with ties unbroken."""

@@ -211,6 +211,10 @@ class Policy(Protocol):
         """The policy that scores: itself, unless a certificate's threshold was put over another (`artifact`)."""
         return self
 
+    def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
+        """Return the probability that a score of going on stands for; None if it is none."""
+        return None
+
     def for_segment(self, segment: str | None) -> Policy:  # noqa: ARG002 - for those with certified thresholds
         """Return the policy at the threshold certified for a segment's questions; itself if there is none."""
         return self

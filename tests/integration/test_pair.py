@@ -73,7 +73,7 @@ def four_rounds(pair: Local) -> Answer:
 def test_four_rounds_say_why_they_stopped(four_rounds: Answer) -> None:
     assert [step.number for step in four_rounds.steps] == [1, 2, 3, 4]
     assert four_rounds.stopped == "horizon"
-    assert all("go on" in step.reason for step in four_rounds.steps[:3])
+    assert all("asked on" in step.reason for step in four_rounds.steps[:3])
     assert "last step" in four_rounds.steps[3].reason
     assert four_rounds.explain().endswith("stopped: horizon")
 

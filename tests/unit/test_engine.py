@@ -45,7 +45,7 @@ def test_a_sure_yes_stops_after_the_first_step() -> None:
     answer = asked(DANUBE, yes_no(0.97))
     assert (answer.text, answer.answers, answer.stopped) == ("Danube", ("Danube",), "policy")
     assert answer.question == RIVER
-    assert answer.steps[0].reason == "P(yes) 0.970, next 0.0305 < kappa 0.3: keep base"
+    assert answer.steps[0].reason == "doubt 0.0305, below 0.3: served base"
     assert 0 <= answer.latency_s < 60
 
 
@@ -57,7 +57,7 @@ def test_doubt_pays_another_step_and_the_walk_says_so() -> None:
     answer = asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97))
     assert [made.number for made in answer.steps] == [1, 2]
     assert [made.decision.proceed for made in answer.steps if made.decision] == [True, False]
-    assert answer.explain().splitlines()[0].endswith("go on")
+    assert answer.explain().splitlines()[0].endswith("asked on")
     assert answer.text == "Danube"
 
 

@@ -86,7 +86,7 @@ def test_explain_says_each_step_its_notes_the_warnings_and_the_end() -> None:
     first = step(1, candidate("Rhine"), candidate("Danube", "guide"), decision=decision, notes=("odd",))
     done = answer(first, step(2), warnings=("careful",), stopped="horizon")
     assert done.explain().splitlines() == [
-        "step 1: base: 'Rhine', guide: 'Danube' -> next 0.1 < kappa 0.3: keep guide",
+        "step 1: base: 'Rhine', guide: 'Danube' -> doubt 0.1, below 0.3: served guide",
         "  note: odd",
         "step 2: no usable answer -> not decided",
         "warning: careful",
@@ -116,16 +116,16 @@ def test_to_dict_says_null_where_a_cost_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("decision", "signals", "said"),
     [
-        (Decision((), True, (), 0.5, 0.3), {}, "next 0.5 ≥ kappa 0.3: go on"),
+        (Decision((), True, (), 0.5, 0.3), {}, "doubt 0.5, at least 0.3: asked on"),
         (
             Decision((0,), True, (), 0.5, 0.3),
             {"p_yes": 0.25},
-            "P(yes) 0.250, next 0.5 ≥ kappa 0.3: go on, keeping base",
+            "doubt 0.5, at least 0.3: asked on, keeping base",
         ),
-        (Decision((), True, (), 0.5, 0.3, buy=2, buy_name="check"), {}, "next 0.5 ≥ kappa 0.3: buy check"),
-        (Decision((0, 1), False, (), 0.1, 0.3), {"p_yes": None}, "next 0.1 < kappa 0.3: keep base and guide"),
-        (Decision((), False, (), 0.1, 0.3), {}, "next 0.1 < kappa 0.3: nothing to keep"),
-        (Decision((1,), False, (), 0.5, 0.3), {}, "last step (next 0.5 ≥ kappa 0.3): keep guide"),
+        (Decision((), True, (), 0.5, 0.3, buy=2, buy_name="check"), {}, "doubt 0.5, at least 0.3: asked check"),
+        (Decision((0, 1), False, (), 0.1, 0.3), {"p_yes": None}, "doubt 0.1, below 0.3: served base and guide"),
+        (Decision((), False, (), 0.1, 0.3), {}, "doubt 0.1, below 0.3: nothing to serve"),
+        (Decision((1,), False, (), 0.5, 0.3), {}, "the last step: served guide"),
     ],
 )
 def test_the_reason_says_what_was_compared_and_what_follows(decision: Decision, signals: dict, said: str) -> None:

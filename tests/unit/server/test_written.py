@@ -70,7 +70,7 @@ def test_what_is_explained_holds_no_text_of_a_candidate() -> None:
     shown = Receipt.of(answer, "t", GUIDE, cascaded=True).extension(answer)
     assert "Rhine" not in json.dumps(shown)
     assert [step["models"] for step in shown["steps"]] == [["small"], ["large"]]
-    assert shown["steps"][0]["decision"].endswith("go on")
+    assert shown["steps"][0]["decision"].endswith("asked on")
 
 
 @pytest.mark.parametrize(("value", "on"), [("1", True), (" True ", True), ("0", False), ("", False), ("no", False)])
