@@ -290,15 +290,14 @@ def _mean(values: Floats) -> float:
 
 
 def interval(values: Sequence[float], fitted_on: int, tested_on: int) -> Interval:
-    """Return the mean over splits and its 95 % interval, corrected for the overlap of splits.
+    """Return the mean over splits, and a 95 % interval by the spread of single splits: Student's t with J − 1 degrees.
 
-    The variance over J splits is multiplied by 1/J + tested/fitted instead of 1/J; Student's t with J − 1 degrees.
-
-    Reference: Nadeau & Bengio, Inference for the generalization error (2003).
+    Splits share most requests, so their mean is hardly surer than one of them. A threshold depends on a few losses:
+    corrected as for tests alone (Nadeau & Bengio, 2003: 1/J + tested/fitted of the variance), 95 % covered .84 to .88
+    of simulated logs.
     """
     mean, many = float(np.mean(values)), len(values)
     if many < 2 or fitted_on + tested_on < LEAST_GROUPS:
         return Interval(mean, None, None)
-    spread = math.sqrt(float(np.var(values, ddof=1)) * (1 / many + tested_on / fitted_on))
-    half = student_quantile(0.975, many - 1) * spread
+    half = student_quantile(0.975, many - 1) * float(np.std(values, ddof=1))
     return Interval(mean, mean - half, mean + half)
