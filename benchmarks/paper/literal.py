@@ -138,18 +138,22 @@ def estimate(functional: Functional, rollouts: Rollouts, told: Seen, clip: float
 
 
 def conjugate_gradient(product: Product, b: Tensor, iterations: int = ITERATIONS) -> Tensor:
-    """Return x with H x ≈ b for a symmetric positive definite H."""
-    x, residual = torch.zeros_like(b), b.clone()
-    direction, squared = b.clone(), float(b @ b)
+    """Return x with H x ≈ b for a symmetric positive definite H; zeros for b = 0."""
+    scale = float(b.abs().max())
+    if scale == 0:
+        return torch.zeros_like(b)
+    residual = b / scale  # at this length no product underflows
+    x, direction, squared = torch.zeros_like(b), residual.clone(), float(residual @ residual)
+    enough = 1e-20 * squared
     for _ in range(iterations):
-        if squared <= 1e-20 * float(b @ b):
+        if squared <= enough:
             break
         image = product(direction)
         step = squared / float(direction @ image)
         x, residual = x + step * direction, residual - step * image
         before, squared = squared, float(residual @ residual)
         direction = residual + squared / before * direction
-    return x
+    return x * scale
 
 
 def trust_region_step(g: Tensor, b: Tensor, c: float, product: Product, delta: float) -> tuple[Tensor, str]:

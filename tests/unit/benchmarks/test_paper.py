@@ -67,6 +67,14 @@ def test_a_trust_region_step_is_legal_and_none_is_better(seed: int) -> None:
         assert g @ x <= (g @ legal).min() + 1e-9
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-200])
+def test_a_gradient_that_is_lost_leaves_a_step_that_is_legal(size: float) -> None:
+    g, b = size * torch.ones(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)[0]
+    x, _ = literal.trust_region_step(g, b, 0.01, lambda v: v, 0.01)
+    assert torch.isfinite(x).all()
+    assert 0.01 + b @ x <= 1e-9
+
+
 def test_the_mean_level_over_all_paths_is_the_functional() -> None:
     """Two steps with two answers each, paths weighted by their chances."""
     rng = np.random.default_rng(3)
