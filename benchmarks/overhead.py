@@ -33,13 +33,18 @@ from chat_overhead import chat, http
 
 from cascade import MissingExtraError, Orchestrator
 from cascade.config import load
-from cascade.guarantees.certificate import make
-from cascade.policies.artifact import PolicyArtifact, write
+from cascade.conformal.promise import Promise
+from cascade.house.certificate import Certificate
+from cascade.house.directory import PolicyDirectory
+from cascade.house.simple import Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
-from cascade.types import Certificate, Request
+from cascade.table import Node
+from cascade.types import Request
 
 ROUNDS = 4
+SHOWN = [{many: {"of": 50, "signals": {}} for many in ("1", "2")}] * ROUNDS
+"""What a certificate says of its log: each step had one answer or two, and no signal in all of them."""
 BASE_SAYS = reply("Reasoning: The Danube flows through Vienna.\nAnswer: The Danube")
 GUIDE_SAYS = reply("Yes", p_yes=0.55)  # too unsure for the threshold: all four rounds are run
 
@@ -103,16 +108,18 @@ def overhead() -> dict[str, float]:
 
 def certified(rounds: int = 8, asks: int = 400) -> dict[str, float]:
     """Time an ask under a certificate, with audits drawn, against the same policy without one, in turns."""
-    plain = {"kind": "threshold", "threshold": 0.3}
     cascade: dict[str, Any] = {"strategy": {"rounds": ROUNDS}, "provider": "fake", "traces": "off"}
     cascade["models"] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
-    with tempfile.TemporaryDirectory() as folder:
-        artifact = PolicyArtifact(plain)
-        fields: dict[str, Any] = {"data_sha256": "0" * 64, "policy_sha256": artifact.policy_sha256}
-        fields |= {"kappa": 0.3, "k": 10, "created": "2026-11-21", "made_for": made_for(load(cascade))}
-        held = make(Certificate("coverage", 0.1, 99, "", **fields))
-        write(folder, replace(artifact, certificates=(held,)))
-        asked = {"kind": "coverage", "audit": {"probability": 1e-9}}
+    plan = tuple([Node(f"round {at + 1} {source}", at) for at in range(ROUNDS) for source in ("base", "guide")])
+    bare, promise = PolicyDirectory(plan, Uala()), Promise("coverage", 0.1)
+    held = Certificate(
+        promise, n=99, losses=9.0, kappa=0.3, level=None, created="2026-11-21", data_sha256="0" * 64,
+        policy_sha256=bare.policy_sha256, made_for={**made_for(load(cascade)), "shown": SHOWN},
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as plain:
+        replace(bare, promise=promise).certified(held).write(folder)
+        bare.write(plain)
+        asked = {"promise": "coverage", "risk": 0.1, "audit": {"probability": 1e-9}}
         provider = FakeProvider(script, keep=0)
         with (
             Orchestrator.from_config({**cascade, "policy": plain}, providers={"fake": provider}) as without,
