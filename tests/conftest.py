@@ -72,19 +72,19 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _shipped_logs_are_decoded_once() -> Iterator[None]:
     """Keep the rows of the shipped logs: decoding them is most of what the sixty tests that read one would do."""
-    from cascade.evaluation import logs
+    from cascade.house import opening
 
-    read, kept = logs._rows, {}
+    read, kept = opening.rows_of, {}
 
-    def rows(given: str, where: Any, dropped: Any = None, models: Any = ()) -> Iterator[Any]:
-        if given not in logs.SHIPPED or where:
+    def rows(given: str, where: Any = None, dropped: Any = None, models: Any = ()) -> Iterator[Any]:
+        if given not in opening.SHIPPED or where:
             return read(given, where, dropped, models)
         if given not in kept:
             kept[given] = tuple(read(given, None))
         return map(dict, kept[given])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "_rows", rows)
+        patch.setattr(opening, "rows_of", rows)
         yield
 
 

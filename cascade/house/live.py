@@ -28,8 +28,6 @@ from cascade.policies.base import (
     ALWAYS,
     NEVER,
     SHARED_PLACE,
-    BatchScores,
-    History,
     Observation,
     Policy,
     Scores,
@@ -256,39 +254,3 @@ class Live(Policy):
         served = [serve] if serve in places else np.flatnonzero(log.answer[0] == log.answer[0, serve]).tolist()
         return tuple([level if place in served else None for place in places])
 
-    def batch(self, history: History) -> BatchScores:
-        """Return the scores of a whole log of the steps that it takes, as `scores` gives them one by one."""
-        from cascade.conformal.arrays import ScoreArrays
-        from cascade.house.bridge import seen  # it loads what serving does without
-
-        alone = isinstance(self.rule, Alone)
-        nodes = [Node("reference", t) for t in range(history.horizon)] if alone else self.nodes
-        log = seen(history, nodes)
-        given, shape, rows = self.rule.scores(log), log.answer.shape, np.arange(log.n)
-        order = np.broadcast_to(np.arange(log.width), shape) if given.order is None else given.order
-        walked = log if given.order is None else log.in_order(given.order)
-        serve = newest(walked) if given.serve is None else given.serve
-        onward, ranks = np.full(shape, -np.inf), np.full(shape, np.nan)
-        for last in np.flatnonzero(walked.decides).tolist():
-            onward[rows, order[:, last]] = given.doubt[:, last]
-            level = np.full(log.n, (last + 1) / log.width) if given.sure is None else given.sure[:, last]
-            step = [last] if given.order is not None else np.flatnonzero(log.steps == log.steps[last]).tolist()
-            place = np.where(serve[:, last] >= 0, serve[:, last], 0)
-            in_step, answer = np.isin(place, step), walked.answer[rows, place]
-            for at in step:
-                served = np.where(in_step, place == at, walked.answers[:, at] & (walked.answer[:, at] == answer))
-                ranks[rows, order[:, at]] = np.where(served & (serve[:, last] >= 0), level, np.nan)
-        if given.sure is None and self.abstain_below is not None:
-            ranks[:] = np.nan
-        keep = np.where(log.answers, np.inf if given.keep is None else given.keep, -np.inf)
-        own_ranks = given.keep is not None and given.serve is None
-        bought = None
-        if given.order is not None:
-            reached = np.logical_and.accumulate(given.doubt > -np.inf, axis=1)
-            bought = np.zeros(shape, dtype=np.bool_)
-            np.put_along_axis(bought, order, np.concatenate([reached[:, :1] | True, reached[:, :-1]], axis=1), axis=1)
-        return BatchScores(
-            ScoreArrays(keep.reshape(history.answer.shape), onward[:, log.decides]),
-            None if own_ranks else ranks.reshape(history.answer.shape),
-            bought,
-        )

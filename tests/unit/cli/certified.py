@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from unit.evaluation.plain import row
+from unit.plain import row
 
 Row = dict[str, Any]
 POLICY = "{kind: threshold, signal: p_yes, sign: -1}"

@@ -13,7 +13,7 @@ from cascade.conformal.promise import Promise
 from cascade.episodes.files import write_rows
 from unit.cli.certified import Row, hard_rows
 from unit.cli.documents import document
-from unit.evaluation.plain import row
+from unit.plain import row
 
 Cli = Callable[..., Any]
 QUICK = ("--splits", "2")

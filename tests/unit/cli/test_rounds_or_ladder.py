@@ -12,7 +12,7 @@ import pytest
 
 from cascade.episodes.files import write_rows
 from cascade.evaluation.logs import ladder_of, open_log
-from unit.evaluation.plain import row
+from unit.plain import row
 
 Cli = Callable[..., Any]
 Row = dict[str, Any]

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cascade.episodes.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, Dropped
-from cascade.episodes.truth import labelled_by_reference, ladder_of_models
 from cascade.errors import UsageError
-from cascade.evaluation.logs import open_log
-from cascade.guarantees.questions import Truth
+from cascade.house.opening import open_log
+from cascade.house.reading import Judgements, as_ladder, as_offers, labelled_by_reference, ladder_of_models, reviewed
+from cascade.house.rows import Truth, reads_of
 
 SMALL, MIDDLE, LARGE = "small", "middle", "large"
 
@@ -148,26 +149,86 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> str:
 
 def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path: Path) -> None:
     log = open_log(written(tmp_path / "log.jsonl", [*pair("a", "x", "x"), *pair("b", "x", "y")]))
-    (table,) = log.tables
+    (read,) = log.reads
     assert log.unlabelled
-    assert table.truth == Truth(LARGE, "text")
-    assert table.arrays.correct[:, :, 0].tolist() == [[True, True], [False, True]]
-    assert table.take(table.arrays.correct[:, 0, 0]).truth == table.truth
+    assert read.facts.truth == Truth(LARGE, "text")
+    assert read.log.right.tolist() == [[1, 1], [0, 1]]
 
 
 def test_labels_are_used_where_there_are_some_unless_a_reference_is_named(tmp_path: Path) -> None:
     rows = [*pair("a", "x", "y", correct=True), *pair("b", "y", "y", correct=True)]
     path = written(tmp_path / "log.jsonl", rows)
-    assert open_log(path).tables[0].truth is None
-    (table,) = open_log(path, reference="guide").tables
-    assert table.arrays.correct[:, 0, 0].tolist() == [False, True]
-    assert open_log(path).compared("json").tables[0].truth == Truth(LARGE, "json")
+    assert open_log(path).reads[0].facts.truth is None
+    (read,) = open_log(path, reference="guide").reads
+    assert read.log.right[:, 0].tolist() == [0, 1]
+    assert open_log(path).compared("json").reads[0].facts.truth == Truth(LARGE, "json")
 
 
 def test_any_model_of_a_log_can_be_the_reference(tmp_path: Path) -> None:
     path = written(tmp_path / "log.jsonl", [*three("a", "x", "x", "z"), *three("b", "x", "y", "x")])
-    (table,) = open_log(path, reference=MIDDLE).tables
-    assert table.step_models == (SMALL, MIDDLE)
-    assert table.arrays.correct[:, 0, 0].tolist() == [True, False]
+    (read,) = open_log(path, reference=MIDDLE).reads
+    assert read.facts.step_models == (SMALL, MIDDLE)
+    assert read.log.right[:, 0].tolist() == [1, 0]
     with pytest.raises(UsageError, match="name the reference last"):
         open_log(path, reference=MIDDLE, models=(MIDDLE, LARGE))
+
+
+def test_accepted_answers_judge_only_where_a_matcher_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "log.jsonl", [*pair("a", "x", "x", gold=["x"]), *pair("b", "x", "y", gold=["x"])])
+    unasked, named = open_log(path), open_log(path, matcher="exact")
+    assert (unasked.unlabelled, unasked.unjudged, named.unlabelled) == (True, True, False)
+    assert named.reads[0].log.right.tolist() == [[1, 1], [1, 0]]
+
+
+# --- rounds as a ladder, and call by call ---
+
+SIGNALS = {"reply_mean_logprob": -0.5, "p_yes": 0.7}
+ROUNDS = {"dataset": "log", "horizon": 4, "correct": False, "signals": SIGNALS}
+BASE = row("q", 1, SMALL, "The Inn", source="base", **ROUNDS)
+JUDGE = row("q", 1, LARGE, "Inn", source="guide", **{**ROUNDS, "candidate": 1})
+LATER = row("q", 2, SMALL, "Elbe", source="base", **ROUNDS)
+OUTRIGHT = row("q", 1, LARGE, "inn", walk=GUIDE_ONLY, kept=True, **ROUNDS)
+
+
+@pytest.mark.parametrize("logged", [[BASE, JUDGE, LATER, OUTRIGHT], [OUTRIGHT, LATER, JUDGE, BASE]])
+def test_the_base_and_the_guide_outright_are_the_two_steps(logged: list[dict[str, Any]]) -> None:
+    first, second = as_ladder(logged)
+    assert [(each["step"], each["source"], each["answer"]) for each in (first, second)] == [
+        (1, SMALL, "The Inn"),
+        (2, LARGE, "inn"),
+    ]
+    shared = {"walk": None, "horizon": 2, "dataset": "log-ladder", "confidence": None, "kept": None}
+    assert all(each[name] == value for each in (first, second) for name, value in shared.items())
+    assert first["signals"] == {"reply_mean_logprob": -0.5, "agrees_with_earlier": None}
+    assert second["signals"] == {"reply_mean_logprob": -0.5, "agrees_with_earlier": 1.0}
+
+
+def test_readings_of_rounds_say_which_model_answers_and_what_a_call_reads() -> None:
+    (ladder,) = reads_of(as_ladder([BASE, JUDGE, OUTRIGHT]))
+    assert (ladder.facts.step_models, ladder.log.complete.tolist()) == ((SMALL, LARGE), [True])
+    (alone,) = reads_of(as_ladder([BASE, JUDGE]))
+    assert (alone.facts.step_models, alone.log.complete.tolist()) == ((SMALL, None), [False])
+    (offers,) = reads_of(as_offers([BASE, JUDGE, LATER, OUTRIGHT]))
+    assert [(node.name, node.reads) for node in offers.log.nodes] == [("base", ()), ("judge", (0,)), ("guide", ())]
+    (rounds,) = reads_of([BASE, JUDGE, LATER])  # base and guide are told apart by their roles
+    assert (rounds.facts.step_models, rounds.facts.sources) == ((), ("base", "guide"))
+
+
+def test_a_base_without_an_answer_agrees_with_nothing() -> None:
+    silent = BASE | {"candidate": None, "answer": None, "correct": None}
+    first, second = as_ladder([silent, OUTRIGHT])
+    assert "agrees_with_earlier" not in first["signals"]
+    assert second["signals"]["agrees_with_earlier"] is None
+
+
+# --- people's judgements ---
+
+
+def test_an_output_that_differs_is_right_if_people_found_no_loss_and_unknown_if_nobody_looked() -> None:
+    rows = [each for name in "abcd" for each in pair(name, "x" if name == "a" else "y", "x")]
+    loses = {"b": True, "c": False, "d": None}
+    judgements = Judgements("regret", 0.5, lambda name: name[-1] != "a", lambda each: loses[each["episode_id"]])
+    (read,) = reviewed(labelled_by_reference(lambda: rows, "exact"), judgements, Dropped())
+    assert np.array_equal(read.log.right, [[1, 1], [0, 1], [1, 1], [np.nan, 1]], equal_nan=True)
+    assert read.facts.truth == Truth(LARGE, "exact", "regret", 0.5)
+    assert read.log.drawn is not None

@@ -8,7 +8,7 @@ import pytest
 
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
-from cascade.evaluation.logs import open_log
+from cascade.house.opening import DEMO_LADDER, open_log
 
 ROWS = [
     {
@@ -76,3 +76,9 @@ def test_a_name_that_is_no_log_is_answered_with_those_that_ship(given: str, says
     with pytest.raises(UsageError) as caught:
         open_log(given)
     assert str(caught.value).startswith(says)
+
+
+def test_rows_of_the_demo_ladder_are_chosen_by_the_columns_of_the_log() -> None:
+    assert open_log(DEMO_LADDER, {"episode_id": "fact-002"}).reads[0].log.n == 1
+    with pytest.raises(UsageError):
+        open_log(DEMO_LADDER, {"step": "1"})

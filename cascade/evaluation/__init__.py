@@ -1,1 +1,0 @@
-"""Evaluate policies on logged questions."""
