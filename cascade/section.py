@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -46,11 +46,9 @@ class KindSection(Section):
 
     Attributes:
         kind: the name of the kind.
-        not_by_hand: why this kind cannot be written into a configuration; None if it can.
     """
 
     kind: str
-    not_by_hand: ClassVar[str | None] = None
 
 
 S = TypeVar("S", bound=KindSection)
@@ -63,23 +61,15 @@ class ByKind(Generic[S]):
     Args:
         registry: finds the class of a kind.
         default: the kind of a section without the setting.
-        held: whether the section is in a policy directory. There, kinds are allowed that cannot be written by hand, and
-            import paths ("module:Class") are forbidden: reading a directory must not import what the directory names.
     """
 
     registry: Registry[type[S]]
     default: str
-    held: bool = False
 
     @property
     def offered(self) -> tuple[str, ...]:
         """The kinds that can be written into a configuration."""
-        return tuple([name for name in self.registry.names if self._by_hand(name)])
-
-    def _by_hand(self, name: str) -> bool:
-        """Whether a kind can be written by hand. Kinds of packages can; they are not imported for this check."""
-        found = self.registry.find(name) if name in self.registry.built_in else None
-        return found is None or found.not_by_hand is None
+        return self.registry.names
 
     def class_at(self, value: Any) -> type[S] | None:
         """Return the class of a section, or of its settings; None if `read` would refuse them."""
@@ -97,11 +87,6 @@ class ByKind(Generic[S]):
         Raises:
             ValueError: there is no such kind, it cannot be imported, or it is not allowed here.
         """
-        if self.held and ":" in str(kind):
-            raise ValueError(
-                f"a policy directory names installed kinds alone, and {shown_name(kind)} is a place: give the class an "
-                f"entry point in the group {self.registry.group}"
-            )
         try:
             found = self.registry.find(kind) if isinstance(kind, str) else None
         except UsageError as error:
@@ -109,8 +94,6 @@ class ByKind(Generic[S]):
             raise ValueError(f"{said[:1].lower()}{said[1:]}") from None
         if found is None:
             raise ValueError(f"there is no kind {shown_name(kind)}{did_you_mean(str(kind), self.offered)}")
-        if found.not_by_hand is not None and not self.held:
-            raise ValueError(found.not_by_hand)
         return found
 
     def read(self, value: Any) -> S:

@@ -23,7 +23,7 @@ from cascade.money import total_nano_usd, usd_or_none
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
-    from cascade.house.certificate import Certificate as Promised
+    from cascade.house.certificate import Certificate
 
 
 Role = Literal["system", "user", "assistant"]
@@ -304,55 +304,6 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
-    """A promise about the answers, with the data and the cascade that it was made for (`guarantees.certificate`).
-
-    Attributes:
-        kind: the kind of guarantee: "coverage", "agreement", "regret", "error", "preference", or an installed one.
-        alpha: the share of questions that may be missed.
-        n: the number of calibration questions that set the threshold, each of another group.
-        calibration_id: the start of the SHA-256 of all other fields.
-        delta: the probability that the calibration gives a threshold that breaks the promise; None for a promise on
-            average over calibrations.
-        k: the rank of the threshold among the critical values; None if it was set by tests on a path.
-        kappa: the threshold.
-        abstain_below: nothing is served below this confidence; None without abstention.
-        keeps_everything: whether the promise is kept by keeping every answer of every step.
-        data_sha256, policy_sha256: the hashes of the data and the policy that it was made from.
-        made_for: the strategy, models, prices and prompts for which it holds; None inside for unknown parts.
-        created, expires: dates, ISO 8601, UTC; it holds until the end of the day `expires`.
-        assumptions: its assumptions, in words.
-        segment: the segment of questions that it covers; None for all.
-        unit: the unit of the promise: a random "question", or a random question of a random "group" if the log had
-            groups of several.
-        reference: the model whose output the served answer is compared with; None if labels decided what is right.
-        comparator: the comparator of the two outputs.
-
-    Reference: Angelopoulos & Bates, A gentle introduction to conformal prediction (2021), and `design/`.
-    """
-
-    kind: str
-    alpha: float
-    n: int
-    calibration_id: str
-    delta: float | None = None
-    k: int | None = None
-    kappa: float = 0.0
-    abstain_below: float | None = None
-    keeps_everything: bool = False
-    data_sha256: str = ""
-    policy_sha256: str = ""
-    made_for: Mapping[str, Any] = field(default_factory=dict)
-    created: str = ""
-    expires: str | None = None
-    assumptions: tuple[str, ...] = ()
-    segment: str | None = None
-    unit: Literal["question", "group"] = "question"
-    reference: str | None = None
-    comparator: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """The answer to one question, with the record of all steps and calls.
 
@@ -372,7 +323,7 @@ class Answer:
     stopped: str
     latency_s: float
     warnings: tuple[str, ...] = ()
-    certificate: Promised | None = None
+    certificate: Certificate | None = None
     loose_calls: tuple[Call, ...] = field(default=())
     audited: bool = False
     level: str | None = None

@@ -19,10 +19,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
-from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
+
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.money import PICO_PER_NANO, Price
 from cascade.table import Baseline, Log, Node, Reference

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from cascade.checks import did_you_mean, shown_name
 from cascade.errors import UsageError
 from cascade.registry import Registry
 from cascade.section import ByKind, KindSection
@@ -207,17 +206,8 @@ class _Written(ByKind[PolicyConfig]):
     """Reads the section; the settings of one's own policy are an `OwnConfig`."""
 
     def class_of(self, kind: Any) -> type[PolicyConfig]:
-        try:
-            found = POLICIES.find(kind) if isinstance(kind, str) else None
-        except UsageError as error:
-            raise ValueError(f"{str(error)[:1].lower()}{str(error)[1:]}") from None
-        if found is None:
-            raise ValueError(f"there is no kind {shown_name(kind)}{did_you_mean(str(kind), POLICIES.names)}")
+        found = super().class_of(kind)
         return found if issubclass(found, PolicyConfig) else OwnConfig
-
-    @property
-    def offered(self) -> tuple[str, ...]:
-        return POLICIES.names
 
     def read(self, value: Any) -> PolicyConfig:
         return value if isinstance(value, PolicyConfig) else super().read(value)

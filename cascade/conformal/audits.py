@@ -52,22 +52,3 @@ class AuditPlan:
         digest = hashlib.sha256(f"cascade audit {self.seed} {group}".encode("utf-8", "replace")).digest()
         drawn = int.from_bytes(digest[:8], "big")
         return drawn < round(self.probability * _DRAWS)
-
-
-def audit_missed(*, kept_right: bool, found_right: bool, complete: bool) -> bool:
-    """Return whether an audited question counts as missed, in the sense of coverage.
-
-    A question is covered if a right answer was kept, or if all steps were run and none had a right answer. If an audit
-    was cut short, its result is unknown and counts as a miss.
-
-    Args:
-        kept_right: whether a right answer was kept when the question was served.
-        found_right: whether any step that was run had a right answer.
-        complete: whether all steps were run and all their answers were judged.
-
-    >>> audit_missed(kept_right=False, found_right=False, complete=False)
-    True
-    >>> audit_missed(kept_right=False, found_right=False, complete=True)
-    False
-    """
-    return not kept_right and (found_right or not complete)

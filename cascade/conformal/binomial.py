@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.checks import refuse, share_problems
-from cascade.conformal.arrays import Floats, as_written
 from cascade.errors import UsageError
+from cascade.table import Floats
 
 MOST_QUESTIONS = 10**9
 """With more questions the sums would not fit into memory; calibration sets are far smaller."""
@@ -38,6 +38,15 @@ _DIGITS = 60  # digits of logarithms, which `decimal` rounds correctly
 _APART = Decimal("1e-40")  # quotients of two such logarithms are equal or differ by at least this
 _NINE_DECIMALS = 10**9
 _SMALLEST = 1e-300  # terms below it may have lost digits to underflow
+
+
+def as_written(share: float) -> Fraction:
+    """Return the exact decimal number that a float is printed as: 0.1 is one tenth.
+
+    >>> as_written(0.1)
+    Fraction(1, 10)
+    """
+    return Fraction(repr(float(share)))
 
 
 def lower_tail(count: int, n: int, p: float) -> float:

@@ -194,8 +194,6 @@ class Live(Policy):
         """The signals that it cannot do without."""
         return self.rule.reads
 
-    needs = reads
-
     @property
     def takes(self) -> Takes | None:
         """The steps that it takes; None: all of them."""
@@ -253,4 +251,3 @@ class Live(Policy):
             return (None,) * len(places)
         served = [serve] if serve in places else np.flatnonzero(log.answer[0] == log.answer[0, serve]).tolist()
         return tuple([level if place in served else None for place in places])
-

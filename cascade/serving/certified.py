@@ -202,10 +202,10 @@ class CertifiedPolicy:
         given = [one.text for step in answer.steps if step.number == self._strategy.horizon for one in step.candidates]
         if not given:
             return lambda _: None
-        from cascade.episodes.truth import TEXT, same  # numpy, which answers without a promise do not need
-        from cascade.matching import get_comparator
+        from cascade.house.reading import same
+        from cascade.matching import default_for, get_comparator
 
-        comparator = get_comparator(certificate.comparator or TEXT)
+        comparator = get_comparator(certificate.comparator or default_for(None).name)
         return lambda text: same(comparator, text, given[0], answer.question.chat)
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+
 from cascade.collection import collect
 from cascade.collection.collector import recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request

@@ -12,6 +12,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
+from cascade.config.policies import DirectoryConfig
 from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
@@ -29,7 +30,6 @@ from cascade.matching.same import answer_key
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation
-from cascade.policies.config import DirectoryConfig
 from cascade.providers.replay import Replay
 from cascade.serving.made_for import made_for
 from cascade.table import Log

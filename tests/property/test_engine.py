@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.made import PRICES, RIVER, completion, yes_no
+from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
 
 from cascade.budget.charges import QuestionBudget
 from cascade.engine import adrive, drive, run
@@ -21,8 +22,6 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from cascade.policies.fixed import FixedPolicy, RandomPolicy
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
 from cascade.resilience.retry import Deadline

@@ -7,6 +7,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, assert_type
 
+from cascade.policies.levels import Level
+from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
+
 import cascade
 from cascade import (
     Answer,
@@ -32,9 +35,6 @@ from cascade import (
 )
 from cascade.engine import Run, adrive, drive
 from cascade.policies.base import Observation, Policy, Scores
-from cascade.policies.fixed import FixedPolicy, RandomPolicy
-from cascade.policies.levels import Level
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fake import FakeProvider
 from cascade.providers.litellm import LiteLLM

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from cascade.evaluation.logs import DEMO_REQUESTS, open_log
 
 from cascade.api.fitting import FitResult
 from cascade.cli.demo import fit_requests
@@ -31,7 +32,6 @@ from cascade.demo.requests import (
     sureness,
     team_of,
 )
-from cascade.evaluation.logs import DEMO_REQUESTS, open_log
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.memo import Memo
 from cascade.types import Request

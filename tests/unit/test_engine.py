@@ -18,13 +18,13 @@ from cascade.errors import (
     ProviderUnavailableError,
 )
 from cascade.policies.base import Policy
-from cascade.policies.fixed import FixedPolicy
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
-from cascade.types import Answer, Certificate, Completion, Request, Step, Usage
+from cascade.types import Answer, Completion, Request, Step, Usage
+from unit.certified import certificate
 from unit.made import CHEAP, DEAR, PRICES, RIVER, caller, candidate, completion, request, yes_no
+from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
 DOWN = ProviderUnavailableError("down")
@@ -76,8 +76,8 @@ def test_every_call_is_recorded_in_its_step_with_its_cost() -> None:
 
 
 def test_a_certificate_is_passed_through() -> None:
-    certificate = Certificate("coverage", 0.1, 100, "id")
-    assert asked(DANUBE, yes_no(0.97), certificate=certificate).certificate is certificate
+    held = certificate()
+    assert asked(DANUBE, yes_no(0.97), certificate=held).certificate is held
     assert asked(DANUBE, yes_no(0.97)).certificate is None
 
 

@@ -12,19 +12,19 @@ import pytest
 from cascade.budget.charges import QuestionBudget
 from cascade.engine import adrive, drive, run
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
-from cascade.policies.fixed import FixedPolicy
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
-from cascade.types import Answer, Certificate, Completion, Request, Step
+from cascade.types import Answer, Completion, Request, Step
+from unit.certified import certificate
 from unit.made import PRICES, RIVER, caller, yes_no
+from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
 THREE = BaseGuide(SMALL, LARGE, rounds=3)
 RHINE, DANUBE, MUR = "Answer: Rhine", "Answer: Danube", "Answer: Mur"
 DOWN = ProviderUnavailableError("down")
-CERTIFICATE = Certificate("coverage", 0.1, 100, "id")
+CERTIFICATE = certificate()
 ALL_STEPS = (RHINE, yes_no(0.97), DANUBE, yes_no(0.9), MUR, yes_no(0.2, "No, Danube"))
 Said = str | Completion | BaseException
 

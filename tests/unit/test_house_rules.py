@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import cascade
 from cascade.guarantees.base import KINDS
+
+import cascade
 
 ROOT = Path(cascade.__file__).parent
 

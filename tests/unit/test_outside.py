@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cascade.guarantees.certificate import make
+from cascade.policies.artifact import write
+from cascade.policies.reading import read
 
 from cascade.config import load
 from cascade.conformal.scope import Scope
@@ -21,10 +24,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from cascade.guarantees.certificate import make
 from cascade.orchestrator import Orchestrator
-from cascade.policies.artifact import write
-from cascade.policies.reading import read
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Request

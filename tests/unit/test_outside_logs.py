@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from cascade.calibration.fingerprint import outside, shown
+from cascade.episodes.tabulate import tables_from_rows
+
 from cascade.config import policy_section
 from cascade.conformal.scope import Scope
 from cascade.episodes.schema import Dropped, rows
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ProviderUnavailableError, UsageError
 from cascade.factory import policy_of
 from cascade.orchestrator import Orchestrator

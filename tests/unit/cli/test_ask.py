@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cascade.config import load
+from cascade.house.certificate import Certificate
 from cascade.serving.made_for import made_for
-from cascade.types import Certificate
 from unit.certified import certificate, directory
 
 Cli = Callable[..., Any]

@@ -17,13 +17,13 @@ from cascade.cli import doctor, models
 from cascade.config import load
 from cascade.config.policies import ThresholdConfig
 from cascade.demo.requests import BY_HAND
+from cascade.house.certificate import Certificate
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply
 from cascade.providers.weights import Weights, Wheel
 from cascade.strategies.ladder import LadderConfig
-from cascade.types import Certificate
 from unit.certified import certificate, directory
 
 Cli = Callable[..., Any]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cascade.evaluation.logs import ladder_of, open_log
 
 from cascade.episodes.files import write_rows
-from cascade.evaluation.logs import ladder_of, open_log
 from unit.plain import row
 
 Cli = Callable[..., Any]

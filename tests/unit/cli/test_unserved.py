@@ -13,7 +13,7 @@ import pytest
 
 from cascade import Orchestrator
 from cascade.config import load
-from cascade.policies.config import DirectoryConfig
+from cascade.config.policies import DirectoryConfig
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]

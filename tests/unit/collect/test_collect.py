@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.guarantees.questions import reference_known, reference_right
 from patience import PATIENCE_S
 from rich.console import Console
 
@@ -26,7 +28,6 @@ from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, request_digest
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -38,13 +39,12 @@ from cascade.errors import (
     RefusedError,
     UsageError,
 )
-from cascade.guarantees.questions import reference_known, reference_right
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
-from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.base import Plan, Strategy
 from cascade.types import Candidate, Question, Request, Step
+from unit.scripted import FixedPolicy
 
 PRICED = {
     "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 64},

@@ -11,15 +11,12 @@ import pytest
 from cases import each
 from pydantic import ValidationError
 
-from cascade.config import CascadeConfig, environment, ledger_url, load, policy_section, strategy_problems, traces_url
+from cascade.config import CascadeConfig, environment, ledger_url, load, policy_section, traces_url
+from cascade.config.policies import DirectoryConfig, FixedConfig, RandomConfig, ThresholdConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.errors import ConfigError
-from cascade.guarantees.base import Guarantee
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
-from cascade.policies.config import DirectoryConfig
-from cascade.policies.fixed import FixedConfig, RandomConfig
-from cascade.policies.threshold import ThresholdConfig
 from cascade.strategies.base_guide import BaseGuideConfig
 from cascade.strategies.ladder import LadderConfig
 
@@ -63,7 +60,7 @@ def test_a_model_is_asked_plainly_where_nothing_is_said() -> None:
         None,
     )
     assert made(policy={"kind": "random"}).policy == RandomConfig(kind="random", seed=0)
-    assert made(policy={"kind": "fixed"}).policy == FixedConfig(kind="fixed", keep="both", depth=1)
+    assert made(policy={"kind": "fixed"}).policy == FixedConfig(kind="fixed", serves="surest", depth=1)
     assert (made().strategy.samples, made().timeouts.per_call_s) == (3, 120.0)
 
 
@@ -104,7 +101,7 @@ def test_a_problem_in_a_file_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "kind"),
     [
-        ({"kind": "fixed", "keep": "guide"}, FixedConfig),
+        ({"kind": "fixed", "serves": "newest"}, FixedConfig),
         ({"kind": "random", "seed": 3}, RandomConfig),
         ({"kind": "threshold", "when": "p_yes"}, ThresholdConfig),
         ({"threshold": 0.1}, ThresholdConfig),
@@ -120,12 +117,12 @@ def test_a_strategy_is_told_by_its_kind() -> None:
 
 
 def test_a_misspelt_kind_does_not_hide_what_is_wrong_with_its_settings() -> None:
-    found = problems(policy={"kind": "treshold", "keep": "bth", "threshhold": 1})
+    found = problems(policy={"kind": "treshold", "when": "bth", "threshhold": 1})
     assert found[0].startswith("policy: there is no kind 'treshold'; did you mean threshold?")
-    assert found[1] == "policy.keep: input should be 'judged' or 'both', not 'bth'"
+    assert found[1].startswith("policy.when: input should be")
     assert found[2].startswith("policy.threshhold: there is no such setting; did you mean threshold?")
     with pytest.raises(ConfigError) as caught:
-        policy_section({"kind": "treshold", "keep": "bth"})
+        policy_section({"kind": "treshold", "when": "bth"})
     assert caught.value.problems == found[:2]
 
 
@@ -165,7 +162,6 @@ def test_a_text_for_a_policy_is_a_policy_directory(path: str) -> None:
             {"models": {**MODELS, "base": {"model": "a", "provider": "locl"}}},
             "models.base.provider: there is no provider 'locl'; did you mean local?",
         ),
-        ({"strategy": LADDER, "policy": {"kind": "fixed", "keep": "guide"}}, "policy.keep: a step of the ladder str"),
         ({"strategy": LADDER, "policy": {"kind": "threshold"}}, "policy.when: the ladder strategy has no verdicts"),
         (
             {"strategy": LADDER, "policy": {"kind": "threshold", "when": "p_yes"}},
@@ -360,9 +356,9 @@ def test_without_a_section_nothing_is_asked_for() -> None:
 
 def test_a_guarantee_is_read_whole() -> None:
     asked = {
-        "kind": "coverage",
-        "alpha": 0.05,
-        "delta": 0.1,
+        "promise": "coverage",
+        "risk": 0.05,
+        "confidence": 0.9,
         "required": True,
         "uncovered": "policy",
         "audit": {"probability": 0.02, "seed": 7},
@@ -371,29 +367,21 @@ def test_a_guarantee_is_read_whole() -> None:
     found = made(guarantee=asked).guarantee
     assert isinstance(found, GuaranteeConfig)
     assert found.model_dump(exclude_none=True) == asked
-    assert found.wanted("error", 0.5, 0.5) == Guarantee("coverage", 0.05, 0.1)
 
 
 def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
     found = GuaranteeConfig()
-    assert found.wanted("error", 0.2, 0.3) == Guarantee("error", 0.2, 0.3)
-    assert found.wanted("coverage", 0.2, None) == Guarantee("coverage", 0.2)
-    assert (found.required, found.audit) == (False, None)
+    assert (found.promise, found.risk, found.confidence, found.required, found.audit) == (None, None, None, False, None)
     assert (found.monitor.level, found.monitor.fallback) == (0.05, None)
-    # A promise that is asked for without delta is to hold on average, whatever the certificate's delta is.
-    assert GuaranteeConfig(kind="coverage", alpha=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1)
-    assert GuaranteeConfig(alpha=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1)
-    assert GuaranteeConfig(kind="error", alpha=0.1).wanted("error", 0.1, 0.2) == Guarantee("error", 0.1, 0.2)
-    assert GuaranteeConfig(kind="coverage", delta=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1, 0.1)
 
 
 @each(
     "settings, said",
     [
-        ({"kind": "coverag"}, "guarantee: There is no guarantee 'coverag'; did you mean coverage?"),
-        ({"alpa": 0.1}, "guarantee.alpa: there is no such setting; did you mean alpha?"),
-        ({"kind": "coverage", "alpha": 1.5}, "guarantee: alpha is 1.5; it must lie between 0 and 1."),
-        ({"kind": "error", "delta": 0}, "guarantee: delta is 0.0; it must lie between 0 and 1."),
+        ({"promise": "coverag"}, "guarantee: there is no promise 'coverag'"),
+        ({"rsk": 0.1}, "guarantee.rsk: there is no such setting; did you mean risk?"),
+        ({"promise": "coverage", "risk": 1.5}, "guarantee: risk"),
+        ({"promise": "error", "confidence": 0}, "guarantee: confidence"),
         ({"monitor": {}}, "guarantee: monitor learns from audits; add audit: {probability: 0.05}"),
         ({"audit": {"probability": 0}}, "guarantee.audit.probability: input should be greater than 0"),
         ({"audit": {"probability": 1.1}}, "guarantee.audit.probability: input should be less than or equal to 1"),
@@ -407,7 +395,7 @@ def test_what_is_wrong_with_a_guarantee_is_said_with_its_path(settings: dict[str
 
 
 def test_all_problems_of_a_guarantee_are_said_at_once() -> None:
-    found = problems(guarantee={"kind": "error", "alpha": 2, "monitor": {}}, budgt={})
+    found = problems(guarantee={"promise": "error", "risk": 2, "monitor": {}}, budgt={})
     assert len(found) == 3
 
 
@@ -492,34 +480,3 @@ def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_
         path.write_text(json.dumps(settings | {"provider": provider, "traces": traces}))
         config = load(path)
         assert (config.provider.options["path"], traces_url(config.traces)) == (name, traces)
-
-
-@pytest.mark.parametrize("takes", [[0], [101], [], [2, 1], [1, 1], ["x"], [1.5], [True], 9, "ref"])
-def test_steps_that_no_policy_takes_are_one_clear_problem(takes: object) -> None:
-    """0.5.0 said nothing of [101], and of others that the input should be 'reference' and a valid tuple."""
-    with pytest.raises(ConfigError) as caught:
-        policy_section(learned(takes), held=True)
-    said = 'policy.takes: it must be "reference", "calls" or a list of steps: rising whole numbers from 1 to 100'
-    assert caught.value.problems == (said,)
-
-
-def test_a_step_that_a_ladder_does_not_have_is_one_clear_problem() -> None:
-    section = policy_section(learned([9]), held=True)
-    config = made(strategy={"kind": "ladder", "models": ["base", "guide"]}).model_copy(update={"policy": section})
-    said = "policy.takes: the policy takes step 9 of a ladder of 9 models, and the strategy has 2"
-    assert list(strategy_problems(config)) == [said]
-
-
-def learned(takes: object) -> dict[str, Any]:
-    return {
-        "kind": "learned",
-        "method": "net_benefit",
-        "horizon": 1,
-        "sources": ["answer"],
-        "kappa": 0.1,
-        "features": [],
-        "model": {"file": "model.safetensors", "sha256": "0" * 64},
-        "on_missing": "go_on",
-        "fitted": {},
-        "takes": takes,
-    }

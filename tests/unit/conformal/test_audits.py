@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from cascade.conformal.audits import AuditPlan, audit_missed
+from cascade.conformal.audits import AuditPlan
 from cascade.errors import UsageError
 
 
@@ -36,18 +36,3 @@ def test_never_and_always() -> None:
     for bad in (-0.1, 1.1, math.nan):
         with pytest.raises(UsageError, match="probability"):
             AuditPlan(bad)
-
-
-@pytest.mark.parametrize(
-    ("kept_right", "found_right", "complete", "missed"),
-    [
-        (True, True, True, False),
-        (True, True, False, False),  # cut short, but a right answer was served
-        (False, True, True, True),
-        (False, True, False, True),
-        (False, False, True, False),  # nothing to be found
-        (False, False, False, True),  # unknown counts against the threshold
-    ],
-)
-def test_an_audit_counts_as_missed_unless_it_is_known_to_be_covered(kept_right, found_right, complete, missed) -> None:
-    assert audit_missed(kept_right=kept_right, found_right=found_right, complete=complete) is missed

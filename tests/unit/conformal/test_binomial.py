@@ -11,8 +11,15 @@ from cases import each
 from scipy import stats
 
 from cascade.conformal import binomial
-from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, rejects, unspent, upper_bound
-from cascade.conformal.split import needed_n
+from cascade.conformal.binomial import (
+    lower_bound,
+    lower_tail,
+    most_losses,
+    needed_without_loss,
+    rejects,
+    unspent,
+    upper_bound,
+)
 from cascade.errors import UsageError
 
 SHARES = ["0.001", "0.05", "0.1", "0.25", "0.3333333333333333", "0.5", "0.77", "0.9", "0.999"]
@@ -168,25 +175,21 @@ def test_a_bound_misses_the_rate_with_probability_at_most_delta(delta: float) ->
 
 
 def test_the_least_number_of_questions() -> None:
-    for written in ("0.01", "0.05", "0.1", "0.2", "0.29", "0.3333333333333333", "0.5", "0.9", "1.0"):
+    for written in ("0.01", "0.05", "0.1", "0.2", "0.29", "0.3333333333333333", "0.5", "0.9"):
         alpha = Fraction(written)
-        n = needed_n(float(written))
-        assert math.floor(alpha * (n + 1)) >= 1
-        assert n == 0 or math.floor(alpha * n) < 1
         for level in ("0.001", "0.05", "0.1", "0.5", "0.9"):
-            n = needed_n(float(written), float(level))
+            n = needed_without_loss(float(written), float(level))
             assert (1 - alpha) ** n <= Fraction(level) < (1 - alpha) ** (n - 1)
             assert most_losses(n, float(written), float(level)) is not None
             assert most_losses(n - 1, float(written), float(level)) is None
 
 
 def test_the_least_number_where_logarithms_meet_exactly() -> None:
-    assert [needed_n(0.5, 2.0**-power) for power in range(1, 24)] == list(range(1, 24))
-    assert [needed_n(0.9, float(f"1e-{power}")) for power in range(1, 20)] == list(range(1, 20))
-    assert needed_n(0.9, 0.0999999) == 2
-    assert needed_n(1e-6, 0.1) == math.ceil(math.log(0.1) / math.log1p(-1e-6))
-    assert needed_n(1e-15) == 10**15 - 1
-    assert 2.3e15 < needed_n(1e-15, 0.1) < 2.31e15
+    assert [needed_without_loss(0.5, 2.0**-power) for power in range(1, 24)] == list(range(1, 24))
+    assert [needed_without_loss(0.9, float(f"1e-{power}")) for power in range(1, 20)] == list(range(1, 20))
+    assert needed_without_loss(0.9, 0.0999999) == 2
+    assert needed_without_loss(1e-6, 0.1) == math.ceil(math.log(0.1) / math.log1p(-1e-6))
+    assert 2.3e15 < needed_without_loss(1e-15, 0.1) < 2.31e15
 
 
 def test_every_wrong_argument_is_named() -> None:
@@ -199,15 +202,13 @@ def test_every_wrong_argument_is_named() -> None:
     with pytest.raises(UsageError, match="losses"):
         lower_bound(6, 5, 0.1)
     for delta in (0.0, 1.0, -1.0, math.nan):
-        for call in (lambda d: most_losses(5, 0.1, d), lambda d: needed_n(0.1, d), lambda d: upper_bound(1, 5, d)):
+        for call in (lambda d: most_losses(5, 0.1, d), lambda d: upper_bound(1, 5, d)):
             with pytest.raises(UsageError, match="delta"):
                 call(delta)
     for alpha in (-0.1, 1.1, math.nan, math.inf):
-        for call in (lambda a: most_losses(5, a, 0.1), needed_n, lambda a: lower_tail(0, 5, a)):
+        for call in (lambda a: most_losses(5, a, 0.1), lambda a: lower_tail(0, 5, a)):
             with pytest.raises(UsageError, match="must lie in 0"):
                 call(alpha)
-    with pytest.raises(UsageError, match="alpha"):
-        needed_n(0.0)
     with pytest.raises(UsageError, match="n must lie"):
         most_losses(10**9 + 1, 0.1, 0.1)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import UNLUCKY, Monitor, _weight
-from cascade.conformal.split import calibrate
 from cascade.errors import UsageError
 
 PATHS = st.lists(st.booleans(), max_size=40)
@@ -168,9 +168,11 @@ def test_100_streams_without_drift_alarm_no_more_often_than_the_level_allows() -
             values = chance.random(200 + 100)
             if name == "ties":
                 values = np.floor(values * 8) / 8
-            made = calibrate(values[:200], 0.1, delta=delta)
-            monitor = Monitor.start(alpha=0.1, n=made.n, k=made.k, delta=delta)
-            for missed in values[200:] < made.kappa:
+            losses = 19 if delta is None else most_losses(200, 0.1, delta)
+            assert losses is not None
+            kappa = np.sort(values[:200])[losses]
+            monitor = Monitor.start(alpha=0.1, n=200, k=losses + 1, delta=delta)
+            for missed in values[200:] < kappa:
                 monitor = monitor.update(bool(missed))
             alarms[name] += monitor.alarmed
     # 5 + 3 sd of 100 draws at 5 %, and with delta at 15 %; `tests/long/test_drift.py` runs 2,000 and longer ones.

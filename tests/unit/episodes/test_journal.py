@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cascade.policies.prompted import PromptedPolicy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import at_once
@@ -25,14 +26,13 @@ from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows
 from cascade.errors import UsageError
-from cascade.policies.fixed import FixedPolicy
-from cascade.policies.prompted import PromptedPolicy
 from cascade.providers.wire import wire_body
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
 from cascade.types import Completion, Message, Request, Token, Usage
 from unit.made import CHEAP, PRICES, RIVER, completion, request, yes_no
+from unit.scripted import FixedPolicy
 
 
 def row(number: int = 0, text: str = "Answer: Danube", **fields: Any) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from cascade.engine import drive, run
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id, rows
 from cascade.errors import AuthenticationError, ProviderUnavailableError
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.types import Answer, Completion, Question, Token, Usage
 from unit.made import PRICES, candidate, completion, yes_no
+from unit.scripted import ThresholdPolicy
 
 ASKED = Question("Which river?", "Vienna lies on the Danube.")
 

@@ -15,7 +15,6 @@ from cascade.episodes.files import append_jsonl, write_rows
 from cascade.episodes.schema import rows
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, UsageError
 from cascade.orchestrator import Orchestrator
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
 from cascade.resilience.retry import Deadline
@@ -23,6 +22,7 @@ from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
 from unit.made import PRICES, RIVER, TWO_MODELS, by_purpose, request, two_models, yes_no
+from unit.scripted import ThresholdPolicy
 
 BASE = Completion(
     "Reasoning: It flows.\nAnswer: Danube",

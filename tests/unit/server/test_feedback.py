@@ -9,10 +9,11 @@ import pytest
 
 from cascade.config import load
 from cascade.episodes.store import Store
+from cascade.house.certificate import Certificate
 from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
 from cascade.server.refusals import Refused
 from cascade.serving.made_for import made_for
-from cascade.types import Answer, Certificate, Question
+from cascade.types import Answer, Question
 from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
 
 from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.engine import drive, run
 from cascade.episodes.schema import rows
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
 from cascade.policies.base import Takes
-from cascade.policies.fixed import FixedPolicy
 from cascade.policies.signals import missing_logprobs
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers
 from cascade.types import Answer, Completion, Question, Request
 from unit.made import RIVER, completion, walked, yes_no
+from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 64)
 MODELS = {
