@@ -12,7 +12,7 @@ from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import read_questions
-from cascade.episodes.tabulate import tables_from_rows
+from cascade.house.rows import reads_of
 from cascade.matching import get_matcher
 from cascade.money import nano_usd
 
@@ -50,8 +50,8 @@ def main() -> None:
             )
             progress = done.progress
             print(f"cap ${cap}: {progress.done} of {progress.total} questions, {progress.made_calls} calls made")
-        (table,) = tables_from_rows(read_rows(log))
-        print(f"{table.n} episodes of {table.arrays.horizon} steps")
+        (read,) = reads_of(read_rows(log))
+        print(f"{read.log.n} episodes of {len(set(read.log.steps.tolist()))} steps")
 
 
 if __name__ == "__main__":

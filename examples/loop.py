@@ -34,7 +34,7 @@ import httpx
 
 from cascade.chat import ChatRequest
 from cascade.episodes.schema import chat_of
-from cascade.evaluation.logs import open_log
+from cascade.house.opening import open_log
 from cascade.matching import default_for, get_comparator
 from cascade.providers.local import Local
 from cascade.types import Question, Request

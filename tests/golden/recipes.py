@@ -11,13 +11,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
-
 from cascade.collection import collect
 from cascade.collection.collector import recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
@@ -126,10 +122,3 @@ def collected(name: str, path: Path) -> None:
         dataset=name,
         concurrency=1,
     )
-
-
-def table(name: str) -> EpisodeTable:
-    """Return a cascade's log."""
-    rows = list(read_rows(log_of(name)))
-    (found,) = tables_from_rows(rows)
-    return found

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cascade.evaluation.logs import DEMO, open_log
 
 from cascade.config import CascadeConfig, load
 from cascade.demo.requests import demo_config
 from cascade.episodes.files import append_jsonl
 from cascade.episodes.schema import rows
+from cascade.house.opening import DEMO, open_log
 from cascade.orchestrator import Orchestrator
 from cascade.providers.local import Local
 from cascade.types import Answer, Question

@@ -1,4 +1,4 @@
-"""What the path and its certifier decide on a world (`worlds`), in the form of the record (`outcomes`)."""
+"""What the path and its certifier decide on a world (`worlds`), in the form of the record."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.samples import drawn as in_random_order
 from cascade.conformal.certify import certify
 from cascade.conformal.path import Point, Scores, Walks, along, reaches, strict_to_lenient, surest, walks
 from cascade.conformal.promise import Promise
-from cascade.conformal.split import one_of_each
 from cascade.table import Ints, Log, Node, Reference
 from record.worlds import DELTA, REVIEW_RATE, World
 
@@ -104,14 +102,13 @@ def outcome(case: Case, seed: int, order: Callable[[Walks, Case], tuple[Point, .
     walked, rows, about = walks(case.log, case.scores), np.arange(case.log.n), dict[str, Any]()
     points: tuple[Point, ...] = ()
     if case.ordered:
-        names = in_random_order(case.log.groups, seed)
+        names = sorted(set(case.log.groups), key=lambda name: _sha256(f"{seed}|{name}"))
         chosen = set(names[: min(len(names) - 1, max(1, round(SELECTION * len(names))))])
         aside = np.array([name in chosen for name in case.log.groups])
         points = order(walked.take(rows[aside]), case)
         about["path"] = [len(points), digest([(point.kappa.hex(), point.bar.hex()) for point in points])]
         rows = rows[~aside]
-    keys = [(case.log.groups[row], case.log.segments[row] if case.by_segment else None) for row in rows.tolist()]
-    rows = rows[one_of_each(keys, labels=[case.log.ids[row] for row in rows.tolist()], seed=seed)]
+    rows = np.array(_one_a_group(case, rows.tolist(), seed), dtype=np.int64)
     if rows.size < case.log.n:
         about["rows"] = digest(rows.tolist())
     part = walked.take(rows)
@@ -122,6 +119,20 @@ def outcome(case: Case, seed: int, order: Callable[[Walks, Case], tuple[Point, .
     each = sorted({name for name in part.log.segments if name is not None})
     about["found"] = [[name, *figures(case, part.take(names == name), points)] for name in each]
     return about
+
+
+def _one_a_group(case: Case, rows: list[int], seed: int) -> list[int]:
+    """Return one row of each group, of each segment of it where segments are certified, as the record drew them."""
+    chosen: dict[tuple[str | None, ...], tuple[str, int]] = {}
+    for row in rows:
+        key = (case.log.groups[row], case.log.segments[row] if case.by_segment else None)
+        turn = _sha256(f"one of each|{seed}|{case.log.ids[row]}"), row
+        chosen[key] = min(chosen.get(key, turn), turn)
+    return sorted(row for _, row in chosen.values())
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def figures(case: Case, part: Walks, points: tuple[Point, ...]) -> list[Any]:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cascade.conformal.order import order
 from cascade.conformal.path import Point, Walks
+from record import numbers
 from record.anew import Case, cases, outcome
-from record.test_record import EVERY, recorded
 from record.worlds import WORLDS, world
+
+HERE = Path(__file__).parent
+EVERY = 10
+"""Of so many worlds one is compared in each run of the suite; `make long` compares all."""
+
+
+@cache
+def recorded() -> Mapping[int, Mapping[str, Any]]:
+    """Return what the code before decided on each world, by its seed."""
+    lines = (HERE / "worlds.jsonl").read_text("utf-8").splitlines()
+    return {seed: outcomes for seed, _, outcomes in map(json.loads, lines)}
 
 
 def _order(walks: Walks, case: Case) -> tuple[Point, ...]:
@@ -19,7 +33,7 @@ def _order(walks: Walks, case: Case) -> tuple[Point, ...]:
 
 
 def compare(seed: int) -> None:
-    wanted = recorded()[seed][1]
+    wanted = recorded()[seed]
     for case in cases(world(seed)):
         found = json.loads(json.dumps(outcome(case, seed, _order)))
         told = _told(wanted[case.name], case)
@@ -51,3 +65,16 @@ def test_random_logs_are_decided_as_recorded(start: int) -> None:
 def test_all_random_logs_are_decided_as_recorded() -> None:
     for seed in range(WORLDS):
         compare(seed)
+
+
+def test_the_worlds_are_those_of_the_record() -> None:
+    lines = (HERE / "worlds.jsonl").read_text("utf-8").splitlines()
+    drawn = [(seed, digest) for seed, digest, _ in map(json.loads, lines)]
+    assert all(world(seed).digest == digest for seed, digest in drawn[:: EVERY * EVERY]), "numpy draws other numbers"
+
+
+def test_bounds_and_alarms_are_the_recorded_ones() -> None:
+    wanted = json.loads((HERE / "numbers.json").read_text("utf-8"))
+    assert json.loads(json.dumps(numbers.exact())) == wanted["exact"]
+    for name, values in numbers.near().items():
+        assert values == pytest.approx(wanted["near"][name], rel=1e-8, abs=1e-280), name

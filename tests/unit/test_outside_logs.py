@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from cascade.calibration.fingerprint import outside, shown
-from cascade.episodes.tabulate import tables_from_rows
 
 from cascade.config import policy_section
-from cascade.conformal.scope import Scope
 from cascade.episodes.schema import Dropped, rows
 from cascade.errors import ProviderUnavailableError, UsageError
 from cascade.factory import policy_of
+from cascade.house.rows import reads_of
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request
-from unit.calibration.logs import log
 
 CONFIG: dict[str, Any] = {
     "models": {"a": "small", "b": "large"},
@@ -54,27 +49,15 @@ def test_a_question_of_which_a_call_failed_is_left_out_of_a_log() -> None:
         return ProviderUnavailableError("down") if down else "Answer: Danube"
 
     dropped = Dropped()
-    (table,) = tables_from_rows(asked(script), dropped)
-    assert table.n == 2
+    (read,) = reads_of(asked(script), dropped)
+    assert read.log.n == 2
     assert dropped.count == 1
     assert "the call of a model failed" in dropped.describe()
 
 
 def test_a_log_knows_the_names_that_replies_bore() -> None:
-    (table,) = tables_from_rows(asked(lambda request: reply("Answer: A", model=f"{request.model}-1")))
-    assert table.echoes == {"small": ("small-1",), "large": ("large-1",)}
-    assert table.take(np.array([0])).echoes == table.echoes
-
-
-def test_what_a_log_showed_is_counted_by_the_number_of_answers() -> None:
-    table = log(50)
-    held = shown(table)
-    assert len(held) == table.arrays.horizon
-    assert sum(kind["of"] for kind in held[0].values()) == table.n
-    scope = Scope(reads=frozenset({"p_yes"}), shown=tuple(held))
-    assert not outside(table, scope).any()
-    gone = replace(table, signals={**table.signals, "p_yes": np.full_like(table.signals["p_yes"], np.nan)})
-    assert outside(gone, scope).all()
+    (read,) = reads_of(asked(lambda request: reply("Answer: A", model=f"{request.model}-1")))
+    assert read.facts.echoes == {"small": ("small-1",), "large": ("large-1",)}
 
 
 def test_a_log_of_failed_calls_alone_says_so() -> None:
@@ -82,4 +65,4 @@ def test_a_log_of_failed_calls_alone_says_so() -> None:
         return ProviderUnavailableError("down") if request.model == "large" else "Answer: Danube"
 
     with pytest.raises(UsageError, match="the call of a model failed"):
-        tables_from_rows(asked(script))
+        reads_of(asked(script))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cascade.evaluation.logs import ladder_of, open_log
 
 from cascade.episodes.files import write_rows
+from cascade.house.opening import open_log
 from unit.plain import row
 
 Cli = Callable[..., Any]
@@ -90,8 +90,8 @@ def test_the_command_that_is_recommended_reads_the_log_as_that_ladder(cli: Cli, 
     log = written(**LADDER_PAYS)
     ran = cli("fit", f"ladder:{log}", "--promise", "regret", "--risk", "0.1", "--confidence", "0.9", "-o", "policy")
     assert ran.code == 0, ran.err
-    (table,) = open_log(ladder_of(log)).tables
-    assert (table.n, table.arrays.horizon, table.step_models) == (240, 2, ("small", "large"))
+    (read,) = open_log(f"ladder:{log}").reads
+    assert (read.log.n, read.log.width, read.facts.step_models) == (240, 2, ("small", "large"))
 
 
 def test_no_ladder_is_named_where_there_is_none(cli: Cli, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from cascade.conformal.scope import (
     unlike,
 )
 from cascade.episodes.schema import COLUMNS
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.traces import rows_of
+from cascade.house.rows import reads_of
 from cascade.orchestrator import Orchestrator
 from cascade.table import Log, Node
 from cascade.types import Candidate, Question, Step
@@ -95,10 +95,9 @@ def test_a_log_of_requests_says_of_what_kinds_they_are(content: Any) -> None:
         answers = [orchestrator.chat([SYSTEM, HI], temperature=0.5), orchestrator.ask("Hello?")]
     columns = [{"dataset": "d", "episode_id": str(number), "gold": ["x"]} for number in range(2)]
     rows = [row for answer, held in zip(answers, columns, strict=True) for row in rows_of(answer, held, content)]
-    (table,) = tables_from_rows([{**row, "correct": True} for row in rows])
+    (read,) = reads_of([{**row, "correct": True} for row in rows])
     first = {"form": "chat", "a system message": "", "temperature": 0.5} if content == "full" else None
-    assert list(table.kinds) == [first, PLAIN]
-    assert table.take(table.drawn_from > 0).kinds == table.kinds
+    assert [read.facts.kinds[name] for name in read.log.ids] == [first, PLAIN]
 
 
 def rows_answered(question: Question, *calls: tuple[str, Mapping[str, Any] | None]) -> list[dict[str, Any]]:
@@ -128,8 +127,8 @@ ANSWER = {"purpose": "answer", "finish_reason": "stop"}
 )
 def test_a_log_says_which_form_the_models_saw(question: Question, calls: list[Any], kind: Any) -> None:
     """What cascade did not log may have been asked in any form; a call of an agent, or of a judge, has its own."""
-    (table,) = tables_from_rows(rows_answered(question, *calls))
-    assert list(table.kinds) == [kind]
+    (read,) = reads_of(rows_answered(question, *calls))
+    assert list(read.facts.kinds.values()) == [kind]
 
 
 def test_a_logged_step_and_a_served_one_are_decided_alike() -> None:

@@ -26,7 +26,6 @@ from cascade.episodes import trace_queue
 from cascade.episodes.schema import COLUMNS, CUT, hashed, identity
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.trace_queue import Counts
 from cascade.episodes.traces import TraceWriter, texts_of
 from cascade.errors import (
@@ -38,6 +37,7 @@ from cascade.errors import (
     UsageError,
     redact,
 )
+from cascade.house.rows import reads_of
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.safety import holds_key
@@ -613,7 +613,7 @@ def test_an_abandoned_stream_is_recorded_with_its_cost(file_url: str) -> None:
         untouched.close()  # a call was under way, which may be billed
     assert [(row["source"], row["walk"]) for row in rows_in(file_url)[2:]] == [("base", CUT)]
     with pytest.raises(UsageError):  # it is money, and no part of an episode
-        tables_from_rows(rows_in(file_url)[2:])
+        reads_of(rows_in(file_url)[2:])
 
 
 def test_a_stream_that_is_read_after_the_end_makes_no_further_call(

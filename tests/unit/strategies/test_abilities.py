@@ -13,7 +13,7 @@ from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.tabulate import tables_from_rows
+from cascade.house.rows import reads_of
 from cascade.providers.fake import FakeProvider
 from cascade.types import Question
 
@@ -70,9 +70,9 @@ def test_a_log_keeps_the_requests_for_which_a_model_was_skipped(tmp_path: Path) 
     ]
     fake = FakeProvider(lambda _: "A cat.")
     collect(load(config({"images": False})), asked, log, providers={"fake": fake})
-    (table,) = tables_from_rows(read_rows(log))
-    assert table.n == 2
-    assert sorted(table.signals["model_skipped"][:, 0].tolist(), key=str) == [
+    (read,) = reads_of(read_rows(log))
+    assert read.log.n == 2
+    assert sorted(read.log.signals["model_skipped"][:, 0].tolist(), key=str) == [
         1.0,
         pytest.approx(float("nan"), nan_ok=True),
     ]

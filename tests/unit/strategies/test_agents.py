@@ -12,8 +12,8 @@ from cascade.collection import collect, journal_of
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import BudgetExceededError, ConfigError, ProviderTimeoutError
+from cascade.house.rows import reads_of
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, Reply, reply
 from cascade.strategies.agents import Loop, WithAgents
@@ -91,9 +91,9 @@ def test_the_guide_judges_the_agent_and_is_none_itself(tmp_path: Path) -> None:
         ("guide", "judge", 1),
     ]
     assert "it was looked up" in fake.requests[2].messages[-1].content
-    (table,) = tables_from_rows(read_rows(log))
-    assert table.arrays.cost[0].tolist() == [600_000_000, 400_000_000]
-    assert bool(table.arrays.correct[0, 0, 0])
+    (read,) = reads_of(read_rows(log))
+    assert read.log.cost_nano_usd[0].tolist() == [600_000_000, 400_000_000]
+    assert read.log.right[0, 0] == 1
     again = FakeProvider({})
     collect(load(config("searches", JUDGED)), asked, log, providers={"fake": again}, resume=True)
     assert not again.requests  # every call of the agent is on record

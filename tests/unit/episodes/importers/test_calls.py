@@ -22,8 +22,8 @@ from cascade.episodes.importers.otel import rows_from_otel
 from cascade.episodes.importers.pairs import rows_from_pairs
 from cascade.episodes.importers.requests import rows_from_requests
 from cascade.episodes.schema import COLUMNS, Dropped, identity
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.house.rows import reads_of
 
 ROLES = {"small": "base", "large": "guide", "critic": "judge"}
 
@@ -105,7 +105,7 @@ def test_a_reply_without_an_answer_is_no_candidate_and_an_unknown_reply_is_an_un
     assert part(found, "candidate", "answer", "correct") == [(0, None, None), (None, None, None), (0, None, True)]
     dropped = Dropped()
     with pytest.raises(UsageError, match="no episode to judge"):
-        tables_from_rows(found, dropped)
+        reads_of(found, dropped)
     assert dict(dropped.rows) == {"an episode with an answer of which it is unknown whether it is right": 1}
 
 
@@ -117,8 +117,9 @@ def test_the_lone_answer_of_a_walk_was_kept_and_its_steps_are_its_own() -> None:
         call("a", 3, text="Danube", correct=True),
     )
     assert part(found, "walk", "step", "kept") == [(None, 1, None), ("guide only", 1, True), (None, 2, None)]
-    (table,) = tables_from_rows(found)
-    assert (table.walks["guide only"].known.tolist(), table.walks["guide only"].right.tolist()) == ([True], [True])
+    (read,) = reads_of(found)
+    assert read.log.reference is not None
+    assert (read.facts.reference, read.log.reference.right.tolist()) == ("guide only", [1])
 
 
 def test_what_a_walk_of_several_answers_kept_stays_unknown() -> None:

@@ -14,8 +14,8 @@ from cascade.episodes.importers import import_rows, known
 from cascade.episodes.importers.batch import rows_from_batch
 from cascade.episodes.importers.requests import rows_from_requests
 from cascade.episodes.schema import CHAT, ECHOED, Dropped, completion_of
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.house.rows import reads_of
 
 MESSAGES = [{"role": "user", "content": "Weather in Wien?"}]
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -52,7 +52,7 @@ class TestRequests:
         assert completion_of(small).message == json.loads(small["text"])
         assert small["signals"]["tool_calls"] == small["signals"]["arguments_quoted"] == 1
         assert small["signals"]["replay"][CHAT] is True
-        assert tables_from_rows([large, small])[0].arrays.steps.tolist() == [2]
+        assert reads_of([large, small])[0].log.bought.tolist() == [[True, True]]
 
     def test_models_pick_the_ladder_and_its_order(self, tmp_path: Path) -> None:
         log = write(tmp_path / "log.jsonl", *[logged(model=name) for name in ("large", "other", "small")])
