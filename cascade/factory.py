@@ -97,7 +97,7 @@ def build_policy(config: CascadeConfig) -> Live:
         return serving_of(config, PolicyDirectory.read(config.policy.path))
     plan = plan_of(config.strategy)
     rule, point = config.policy.rule(plan)
-    return Live(rule, plan, point)
+    return Live(rule, plan, point, single=True)
 
 
 def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | None = None) -> Live:

@@ -22,7 +22,7 @@ from cascade.episodes.schema import identity
 from cascade.errors import UsageError
 from cascade.house.features import asked_numbers
 from cascade.house.policy import Policy as Rule
-from cascade.house.simple import Alone, Uala
+from cascade.house.simple import Alone, Prompted, Uala
 from cascade.matching.same import answer_key
 from cascade.policies.base import (
     ALWAYS,
@@ -149,15 +149,15 @@ class Live(Policy):
     plan: tuple[Node, ...]
     point: Point = STRICTEST
     points: Mapping[str, Point] = field(default_factory=dict)
-    single: bool = True
+    single: bool = False
     by_call: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """Score a request that has bought nothing, to learn what kind of policy it is."""
         scores = self.rule.scores(row_of(_BEFORE, self.nodes))
         object.__setattr__(self, "by_call", scores.order is not None)
-        newest_alone = scores.keep is None and (scores.serve is None or isinstance(self.rule, Uala))
-        object.__setattr__(self, "single", self.single and newest_alone and not self.by_call)
+        newest_alone = isinstance(self.rule, Uala) or (scores.serve is None and not isinstance(self.rule, Prompted))
+        object.__setattr__(self, "single", self.single and newest_alone and scores.keep is None and not self.by_call)
         if scores.serve is None and scores.sure is not None:
             raise UsageError("A policy that says how sure an answer is must say which answer it serves.")
         if self.rule.nodes is not None and len(self.plan) > len(places_of(self.plan)):
@@ -229,7 +229,7 @@ class Live(Policy):
         if given.keep is not None:
             scores = [NEVER if place is None else float(given.keep[0, place]) for place in places]
         doubt, ranks = float(given.doubt[0, columns[-1]]), self._ranks(log, given, places, columns[-1])
-        if self.single:
+        if self.single and self.abstain_below is None:
             stops = observation.last or doubt < self.kappa or doubt == NEVER
             scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
             if stops and ALWAYS not in scores:  # what is served came earlier

@@ -22,7 +22,7 @@ from cascade.conformal.binomial import most_losses, needed_without_loss, upper_b
 from cascade.conformal.certify import most_units
 from cascade.conformal.labels import is_drawn
 from cascade.conformal.path import Jumps, Walks, strict_to_lenient
-from cascade.conformal.promise import Promise
+from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.house.divide import drawn, usable
@@ -74,7 +74,8 @@ def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
         problems.append("the files of reviews have different draws; give files of one draw")
     if any(each.matcher != compared.comparator for each in every):
         problems.append(f"the reviews compare outputs by {terms.matcher}, the log by {compared.comparator}: --matcher")
-    if kind == "regret" and any(each.ask == "preference" for each in every):
+    rules = kind_of(kind)
+    if rules is not None and "labels" in rules.needs and any(each.ask == "preference" for each in every):
         problems.append(f"{kind} needs right or wrong for both outputs, and the reviews asked only which is better")
     if kind not in ASKS:
         problems.append(f"reviews do not determine {kind}; ask for --promise {' or '.join(ASKS)}")

@@ -15,8 +15,8 @@ from unit.made import TWO_MODELS, request
 
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.errors import AuthenticationError, CascadeError, ConfigError, UsageError
+from cascade.house.directory import PolicyDirectory
 from cascade.orchestrator import Orchestrator
-from cascade.policies import reading
 from cascade.providers import litellm
 from cascade.providers.litellm import LiteLLM
 
@@ -100,7 +100,7 @@ def test_f68_nor_is_one_in_a_policy_or_a_file(tmp_path: Path) -> None:
     check(caught.value)
     (tmp_path / "policy.json").write_text(f'{{"kind": {KEY}')
     with pytest.raises(ConfigError) as caught:
-        reading.read(tmp_path)
+        PolicyDirectory.read(tmp_path)
     check(caught.value)
 
 

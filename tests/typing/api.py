@@ -7,9 +7,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, assert_type
 
-from cascade.policies.levels import Level
-from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
-
 import cascade
 from cascade import (
     Answer,
@@ -34,6 +31,8 @@ from cascade import (
     UsageError,
 )
 from cascade.engine import Run, adrive, drive
+from cascade.house.live import Live
+from cascade.house.simple import Depth
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fake import FakeProvider
@@ -71,7 +70,7 @@ def asks(orchestrator: Orchestrator) -> None:
     assert_type(orchestrator.ask("Which river?", level="low"), Answer)
     assert_type(orchestrator.stream("Which river?", level="low"), Iterator[TextDelta | Step | Answer])
     assert_type(orchestrator.many(["a"], level="low"), list[Answer])
-    assert_type(orchestrator.runtime.levels, Mapping[str, Level])
+    assert_type(orchestrator.runtime.levels, Mapping[str, float])
 
 
 async def asks_without_blocking(orchestrator: Orchestrator) -> None:
@@ -140,7 +139,7 @@ def keeps_the_protocols() -> None:
     """Every built-in plug-in is what its Protocol asks for."""
     _providers: tuple[Provider, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local(), Replay({}))
     _streams: tuple[Streams, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local())
-    _policies: tuple[Policy, ...] = (FixedPolicy(), RandomPolicy(), ThresholdPolicy())
+    _policies: tuple[Policy, ...] = (Live(Depth(), ()),)
 
 
 def keeps_the_strategies(base_guide: BaseGuide, ladder: Ladder) -> None:

@@ -17,7 +17,6 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from cascade.policies.base import Policy
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
@@ -102,8 +101,9 @@ def test_a_step_is_shown_with_its_decision_before_the_next_call() -> None:
 # --- what a policy is shown ---
 
 
-class Watching(Policy):
+class Watching:
     kappa = 0.5
+    reads = ()
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -111,6 +111,9 @@ class Watching(Policy):
     def scores(self, observation: Any) -> Any:
         self.seen.append(observation)
         return FixedPolicy("both", 2).scores(observation)
+
+    def surety(self, doubt: float) -> None:
+        return None
 
 
 def test_a_policy_sees_every_step_so_far_and_the_latest_undecided() -> None:

@@ -134,7 +134,7 @@ def test_what_does_not_fit_together_is_refused(settings: dict[str, Any], said: s
 
 def test_a_policy_directory_is_its_policy_at_the_certified_threshold(tmp_path: Path) -> None:
     config = load(ROUNDS | {"policy": directory(tmp_path, certificate(kappa=0.25))})
-    assert build_policy(config) == Live(Uala(), NODES, Point(0.25), single=False)
+    assert build_policy(config) == Live(Uala(), NODES, Point(0.25))
 
 
 def test_without_a_certificate_it_goes_on_to_the_end(tmp_path: Path) -> None:

@@ -7,14 +7,10 @@ which 41 % broke the promise, without a warning or an alarm.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cascade.guarantees.certificate import make
-from cascade.policies.artifact import write
-from cascade.policies.reading import read
 
 from cascade.config import load
 from cascade.conformal.scope import Scope
@@ -24,11 +20,12 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from cascade.house.directory import PolicyDirectory
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Request
-from unit.certified import certificate, directory
+from unit.certified import SURE, certificate, directory
 from unit.made import TWO_MODELS
 
 LADDER: Mapping[str, Any] = {
@@ -37,8 +34,6 @@ LADDER: Mapping[str, Any] = {
     "provider": "fake",
 }
 ROUNDS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 2}}
-SURE = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
-JUDGED = {"kind": "threshold", "when": "uncertain", "threshold": 0.4}
 AUDITED = {"audit": {"probability": 1, "seed": 1}}
 LOGPROBS = {"reply_mean_logprob": 100}
 LADDER_SHOWN = [{"1": {"of": 100, "signals": LOGPROBS}}, {"1": {"of": 100, "signals": LOGPROBS}}]
@@ -64,8 +59,8 @@ def without_logprobs(text: str) -> Any:
 def ladder(
     folder: Path, script: Callable[[Request], Any], shown: Any = LADDER_SHOWN, **changes: Any
 ) -> tuple[Orchestrator, FakeProvider]:
-    made = {**made_for(load({**LADDER, "policy": SURE})), "shown": shown, **changes.pop("made", {})}
-    kind = {"kind": "regret", "delta": 0.1, "k": None, "kappa": 0.5} | changes.pop("fields", {})
+    made = {**made_for(load(LADDER)), "shown": shown, **changes.pop("made", {})}
+    kind = {"kind": "regret", "confidence": 0.9, "kappa": 0.5} | changes.pop("fields", {})
     where = directory(folder, certificate(**kind, made_for=made), policy=SURE)
     provider = FakeProvider(script)
     config = {**LADDER, "policy": where, "guarantee": AUDITED, **changes}
@@ -73,8 +68,8 @@ def ladder(
 
 
 def rounds(folder: Path, script: Callable[[Request], Any], shown: Any = ROUNDS_SHOWN, **changes: Any) -> Orchestrator:
-    made = {**made_for(load({**ROUNDS, "policy": JUDGED})), "shown": shown}
-    where = directory(folder, certificate(made_for=made, kappa=0.3), policy=JUDGED)
+    made = {**made_for(load(ROUNDS)), "shown": shown}
+    where = directory(folder, certificate(made_for=made, kappa=0.3), many=2)
     config = {**ROUNDS, "policy": where, **changes}
     return Orchestrator.from_config(config, providers={"fake": FakeProvider(script)})
 
@@ -118,7 +113,7 @@ def test_a_ladder_whose_last_model_is_down(tmp_path: Path, down: Any, required: 
 @pytest.mark.parametrize("last", [ProviderUnavailableError("down"), "Answer:", reply("A", finish_reason="length")])
 def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path: Path, last: Any) -> None:
     """0.5.0: text=None, no error, no warning, where the policy had kept nothing of the unsure step."""
-    judged = {**SURE, "keep": "judged"}
+    judged = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
     script = {"small": [unsure("Answer: Rhine")], "large": [last]}
     with Orchestrator.from_config({**LADDER, "policy": judged}, providers={"fake": FakeProvider(script)}) as one:
         answer = one.ask("which?")
@@ -325,9 +320,9 @@ def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path)
     config = {**LADDER, "strategy": {**LADDER["strategy"], "prompts": str(mine)}, "policy": str(where)}
 
     def certify() -> str:
-        made = made_for(load({**config, "policy": SURE}))
+        made = made_for(load({**config, "policy": {"kind": "fixed"}}))
         directory(where, certificate(kappa=0.5, made_for={**made, "shown": LADDER_SHOWN}), policy=SURE)
-        return read(where).certificates[0].calibration_id
+        return PolicyDirectory.read(where).certificates[""].id
 
     first = certify()
     provider = FakeProvider(lambda _: "Answer: Danube")
@@ -335,14 +330,14 @@ def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path)
         prompts(mine, "New")
         before = orchestrator.ask("which?")
         assert before.certificate is not None  # the files changed; what is sent did not
-        assert before.certificate.calibration_id == first
+        assert before.certificate.id == first
         assert "Old: " in provider.requests[-1].messages[-1].content
         second = certify()
         orchestrator.reload_policy()
         after = orchestrator.ask("which?")
         assert "New: " in provider.requests[-1].messages[-1].content
         assert after.certificate is not None
-        assert after.certificate.calibration_id == second != first
+        assert after.certificate.id == second != first
         prompts(mine, "Newest")
         orchestrator.reload_policy()
         assert len(reasons(orchestrator.ask("which?"))) == 1
@@ -354,9 +349,9 @@ def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_
     config = {**LADDER, "strategy": {**LADDER["strategy"], "prompts": str(mine)}, "policy": str(where)}
 
     def certify() -> str:
-        made = made_for(load({**config, "policy": SURE}))
+        made = made_for(load({**config, "policy": {"kind": "fixed"}}))
         directory(where, certificate(kappa=0.5, made_for={**made, "shown": LADDER_SHOWN}), policy=SURE)
-        return read(where).certificates[0].calibration_id
+        return PolicyDirectory.read(where).certificates[""].id
 
     first, sent = certify(), list[str]()
 
@@ -373,14 +368,13 @@ def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_
     assert sent == ["Old:", "Old:", "New:", "New:"]
     assert answer.certificate is not None
     assert later.certificate is not None
-    assert answer.certificate.calibration_id == first != later.certificate.calibration_id
+    assert answer.certificate.id == first != later.certificate.id
 
 
 def test_a_certificate_without_an_address_still_holds(tmp_path: Path) -> None:
-    old = {key: one for key, one in made_for(load({**LADDER, "policy": SURE})).items() if key != "served_by"}
+    old = {key: one for key, one in made_for(load(LADDER)).items() if key != "served_by"}
     where = tmp_path / "policy"
     directory(where, certificate(made_for=old, kappa=0.5), policy=SURE)
-    write(where, replace(read(where), certificates=tuple(map(make, read(where).certificates))))
     config = {**LADDER, "policy": str(where), "guarantee": {"required": True}}
     with Orchestrator.from_config(config, providers={"fake": FakeProvider()}) as orchestrator:
         assert orchestrator.ask("which?").certificate is not None

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "certificates.md").read_text("utf-8")
-
-
-def test_the_python_on_the_page_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert blocks
-    for code in blocks:
-        exec(compile(code, "docs/certificates.md", "exec"), {"__name__": "example"})  # noqa: S102 - our own page
 
 
 def test_the_tables_are_those_of_the_benchmark() -> None:

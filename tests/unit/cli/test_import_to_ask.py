@@ -87,7 +87,7 @@ def test_the_pages_table_is_imported_fitted_and_served_with_its_certificate(
     assert ran.code == 0, ran.err
     assert re.search(r"certificate \w+: ", ran.out + ran.err)
     document: dict[str, Any] = json.loads(cli(*ASK[:-1], "--json").out)
-    assert (document["certificate"]["kind"], document["certificate"]["alpha"]) == ("regret", 0.1)
+    assert (document["certificate"]["promise"]["kind"], document["certificate"]["promise"]["risk"]) == ("regret", 0.1)
     assert document["warnings"] == []
 
 
@@ -104,7 +104,7 @@ def test_the_imported_signal_decides_live(tmp_path: Path, fitted: Ran, logprob: 
         answer = orchestrator.ask("Which river runs through Linz?")
     assert [request.model for request in fake.requests] == asked
     assert answer.certificate is not None
-    assert answer.certificate.kind == "regret"
+    assert answer.certificate.promise.kind == "regret"
 
 
 def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli: Cli, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
 from cascade.types import Question
-from unit.certified import certificate, directory
+from unit.certified import SURE, certificate, directory
 from unit.cli.conftest import Ran
 from unit.review.booking import TOOL, call, write
 
@@ -121,13 +121,12 @@ def test_a_live_audit_compares_by_the_form_of_the_request(
         "strategy": {"kind": "ladder", "models": ["a", "b"]},
         "provider": "fake",
     }
-    sure = {"kind": "threshold", "when": "reply_logprob"}
-    now = {**made_for(load(ladder | {"policy": sure})), "requests": None}
+    now = {**made_for(load(ladder)), "requests": None}
     promised = certificate(
-        kind="agreement", delta=0.1, k=None, kappa=5.0, made_for=now, reference="large", comparator="request"
+        kind="agreement", confidence=0.9, kappa=5.0, made_for=now, reference="large", comparator="request"
     )
     config = ladder | {"guarantee": {"audit": {"probability": 1, "seed": 1}}}
-    config["policy"] = directory(tmp_path, promised, policy=sure)
+    config["policy"] = directory(tmp_path, promised, policy=SURE)
     small, large = outputs[form]
     provider = FakeProvider({"small": [_reply(small)], "large": [_reply(large)]})
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
@@ -14,12 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cascade.episodes.tabulate import tables_from_rows
-from cascade.guarantees.questions import reference_known, reference_right
 from patience import PATIENCE_S
-from rich.console import Console
 
-from cascade.api.tables import rounds_table
 from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
 from cascade.collection.collector import BASELINES, RecordedBaseline, Refused, recorded_baselines
@@ -39,6 +34,7 @@ from cascade.errors import (
     RefusedError,
     UsageError,
 )
+from cascade.house.rows import reads_of
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
@@ -615,25 +611,16 @@ def test_a_question_that_a_model_refuses_for_good_stays_with_that_step_unknown(
     assert (done.questions, done.failures, done.stopped) == (3, (), None)
     assert done.refused == (Refused(role, 1, "q2", "RefusedError: the filter declined"),)
     assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == read
-    (table,) = tables_from_rows(rows_of(log))
-    at = table.ids.index("q2")
-    for step in range(1, table.arrays.horizon + 1):
-        assert table.has(step)[at] == (step not in unknown)
+    (each,) = reads_of(rows_of(log))
+    at, found = 1, each.log
+    for step in range(1, found.width + 1):
+        assert found.bought[at, step - 1] == (step not in unknown)
     beyond = [step - 1 for step in unknown]
-    assert np.isnan(table.signals["reply_mean_logprob"][at, beyond]).all()
-    assert (table.arrays.answer[at, beyond] == -1).all()
-    assert table.has(unknown[0]).sum() == 2  # of the others it is known
-    if table.arrays.horizon in unknown:
-        assert not table.arrays.complete[at]
-        assert not reference_known(table)[at]
-        assert reference_right(table)[at]  # unknown: the safe side
-    console = Console(file=io.StringIO(), width=100)
-    console.print(rounds_table(table))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    known = [one for one in rows_of(log) if one["step"] == unknown[0] and one["candidate"] is not None]
-    right = sum(one["correct"] for one in known) / 2
-    line = next(line for line in shown.splitlines() if line.strip().startswith(f"{unknown[0]} {role}"))
-    assert line.split()[2] == f"{right:.1%}"  # of the two that are known
+    assert np.isnan(found.signals["reply_mean_logprob"][at, beyond]).all()
+    assert (found.answer[at, beyond] == -1).all()
+    assert found.bought[:, beyond[0]].sum() == 2  # of the others it is known
+    if found.width in unknown:
+        assert not found.complete[at]
     assert not journal_of(log).exists()
 
 

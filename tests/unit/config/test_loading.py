@@ -410,7 +410,7 @@ def test_all_problems_of_a_guarantee_are_said_at_once() -> None:
         ("strategy", "rounds"),
         ("policy", "threshold"),
         ("timeouts", "per_call_s"),
-        ("guarantee", "alpha"),
+        ("guarantee", "risk"),
         ("limits", "context_chars"),
     ],
 )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cascade.policies.prompted import PromptedPolicy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import at_once
@@ -186,7 +185,7 @@ def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice() -
     both = {"base": BaseGuide(small, large, 1, "sampled", 1, decider="base")}
     both |= {"guide": BaseGuide(small, large, 1, "sampled", 1, decider="guide")}
     for strategy in (*both.values(), Exit(small, "base", 1), Exit(large, "guide", 1)):
-        answer = drive(run(RIVER, strategy=strategy, policy=PromptedPolicy(), prices=PRICES), call)
+        answer = drive(run(RIVER, strategy=strategy, policy=None, prices=PRICES), call)
         made = {one["signals"]["replay"]["purpose"]: one["candidate"] for one in rows(answer)}
         wanted = (
             {"answer": 0, "exit": None} if isinstance(strategy, Exit) else {"answer": 0, "judge": 1, "decide": None}

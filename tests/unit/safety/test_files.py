@@ -12,7 +12,7 @@ import pytest
 from cascade import files
 from cascade.config import load
 from cascade.errors import ConfigError
-from cascade.policies.reading import read
+from cascade.house.directory import PolicyDirectory
 from cascade.safety import read_bounded
 
 Cli = Callable[..., Any]
@@ -36,7 +36,7 @@ def test_a_policy_file_that_is_a_device_or_a_pipe_is_refused_at_once(tmp_path: P
         with pytest.raises(ConfigError, match="not a regular file but a"):
             files.content(path)
     with pytest.raises(ConfigError, match="not a regular file but a pipe"):
-        read(tmp_path)
+        PolicyDirectory.read(tmp_path)
 
 
 @posix

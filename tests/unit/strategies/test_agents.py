@@ -92,7 +92,7 @@ def test_the_guide_judges_the_agent_and_is_none_itself(tmp_path: Path) -> None:
     ]
     assert "it was looked up" in fake.requests[2].messages[-1].content
     (read,) = reads_of(read_rows(log))
-    assert read.log.cost_nano_usd[0].tolist() == [600_000_000, 400_000_000]
+    assert read.log.cost_nano_usd[0].sum() == 1_000_000_000
     assert read.log.right[0, 0] == 1
     again = FakeProvider({})
     collect(load(config("searches", JUDGED)), asked, log, providers={"fake": again}, resume=True)

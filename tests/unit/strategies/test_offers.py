@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
 
 from cascade.chat import ChatRequest
 from cascade.config import load
@@ -14,11 +12,13 @@ from cascade.engine import drive, run
 from cascade.episodes.schema import rows
 from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
+from cascade.house.rows import reads_of
 from cascade.policies.base import Takes
 from cascade.policies.signals import missing_logprobs
 from cascade.strategies.base import ModelUse
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offer, Offers
+from cascade.table import Log
 from cascade.types import Answer, Completion, Question, Request
 from unit.made import RIVER, completion, walked, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
@@ -227,7 +227,7 @@ def said(request: Request) -> Completion:
     return completion(right)
 
 
-def table_of_all(questions: int = 6) -> EpisodeTable:
+def log_of_all(questions: int = 6) -> Log:
     made = load(offered(*CALL_LEVEL))
     strategy, found = build_strategy(made), []
     for number in range(questions):
@@ -238,20 +238,16 @@ def table_of_all(questions: int = 6) -> EpisodeTable:
         for row in rows(answer, horizon=strategy.horizon):
             right = None if row["answer"] is None else row["answer"] == "Danube"
             found.append(row | {"correct": right, "kept": None})
-    (table,) = tables_from_rows(found)
-    return table
+    (read,) = reads_of(found)
+    return read.log
 
 
 def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads() -> None:
-    table = table_of_all()
-    assert table.parents == ((), (1,), (1, 2), ())
-    assert table.step_models == ("small", "judge", "small", "large")
-    assert table.sources == ("answer",)
-    assert table.arrays.complete.all()
-    assert (table.arrays.cost > 0).all()
-    assert table.arrays.present.all()
-    assert table.arrays.correct[:, :, 0].mean(axis=0).tolist() == [0.5, 0.5, 0.5, 1.0]
-    assert table.only([1, 2, 4]).parents == ((), (1,), ())
+    log = log_of_all()
+    assert log.complete.all()
+    assert (log.cost_nano_usd > 0).all()
+    assert log.answers.all()
+    assert log.right.mean(axis=0).tolist() == [0.5, 0.5, 0.5, 1.0]
 
 
 def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no() -> None:
