@@ -493,7 +493,6 @@ def sure_of(step: Step, index: int) -> float | None:
 
     It is the candidate's confidence. If nothing judges, as in a ladder, it is the mean probability of the reply's
     tokens, exp(mean log-prob), which cannot compare the answers of two models and so does not rank them.
-    `EpisodeTable.sure` is the same on a log.
     """
     return _sure(_Kept(step, index, step.confidence(index)))
 

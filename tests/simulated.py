@@ -19,13 +19,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
-from cascade.episodes.table import EpisodeTable, Walk
 
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.money import PICO_PER_NANO, Price
-from cascade.table import Baseline, Log, Node, Reference
+from cascade.table import Baseline, Bools, Floats, Ints, Log, Node, Reference
 
 LOW, MEDIUM, HIGH = 0.2, 0.45, 0.7
 """Three settings of `World.informativeness`. The tables do not determine it, so reports must name the one used."""
@@ -272,45 +270,12 @@ class _Rounds(NamedTuple):
     says_yes: Bools
 
 
-def simulate(world: World, n: int, seed: int) -> EpisodeTable:
-    """Draw questions with all their rounds, and the results of three fixed methods on them.
-
-    Args:
-        world: the parameters.
-        n: how many questions.
-        seed: the same world, n and seed give the same table, bit by bit.
-
-    Returns:
-        A table with every step of every question; answers are numbered in the order of their first appearance (so that
-        a number does not reveal the truth), costs are in nano-USD. Walks: "guide only" (the guide answers outright,
-        once), "LLM-exit, guide" and "LLM-exit, base" (one model answers round after round until it decides to stop; all
-        its answers are kept). Signals of the real strategy that the table lacks are not simulated.
-
-    >>> from simulated import WORLDS
-    >>> table = simulate(WORLDS["mmlu/llama-2-7b"], n=100, seed=1)
-    >>> table.n, table.arrays.horizon, table.sources, bool((table.arrays.cost > 0).all())
-    (100, 4, ('base', 'guide'), True)
-    """
-    _check(n, seed)
-    draws = _draw(world, n, seed)
-    rounds = _play(world, draws)
-    answers = np.stack([rounds.base.T, rounds.guide.T], axis=2)
-    steps = np.full(n, world.rounds, dtype=np.int64)
-    cost, tokens = _paid(world, draws, rounds)
-    arrays = StepArrays(_renumber(answers), answers == RIGHT, cost, steps, np.ones(n, dtype=np.bool_))
-    signals = _signals(world, draws, rounds)
-    ids = tuple([f"{seed}-{number}" for number in range(n)])
-    walks, known = _walks(world, draws, rounds), np.ones(n, dtype=np.bool_)
-    told = _confidence(signals), signals, walks
-    return EpisodeTable(
-        world.name, ids, ids, SOURCES, arrays, *told, tokens=tokens, texts_known=known, kinds=({},) * len(ids)
-    )
-
-
 def simulated_log(world: World, n: int, seed: int) -> Log:
-    """Draw the same questions as `simulate` as a `Log`: a node for each call, what a round costs and shows at its last.
+    """Draw questions with all their rounds: a node for each call, what a round costs and shows at its last.
 
-    The reference is the guide alone; the walks of a model that decides when to stop are baselines.
+    The same world, n and seed give the same log, bit by bit. Answers are numbered in the order of their first
+    appearance, so that a number does not reveal the truth. The reference is the guide alone; baselines are the models
+    that decide when to stop. Signals of the real strategy that the log lacks are not simulated.
     """
     _check(n, seed)
     draws = _draw(world, n, seed)
@@ -326,10 +291,7 @@ def simulated_log(world: World, n: int, seed: int) -> Log:
 
     paid = np.zeros(shape, dtype=np.int64)
     paid[:, 1::2] = cost
-    ways = {
-        name: Baseline(walk.known, walk.covered, walk.right.astype(np.float64), walk.cost, walk.length, walk.leaves)
-        for name, walk in _walks(world, draws, rounds).items()
-    }
+    ways = _walks(world, draws, rounds)
     alone = ways.pop(GUIDE_ONLY)
     ids = tuple([f"{seed}-{number}" for number in range(n)])
     return Log(
@@ -546,7 +508,7 @@ def _confidence(signals: Mapping[str, Floats]) -> Floats:
 # --- other methods
 
 
-def _walks(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Walk]:
+def _walks(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Baseline]:
     """Return the guide alone, and each model answering alone until it decides to stop."""
     wrong, uniform = _WrongAnswers(world), draws.uniform
     _, _, guide_right = _fresh_rights(world, draws)
@@ -604,18 +566,15 @@ def _going_on(mean_rounds: float, horizon: int) -> float:
     return high
 
 
-def _walk(answers: Ints, length: Ints, cost: Ints) -> Walk:
+def _walk(answers: Ints, length: Ints, cost: Ints) -> Baseline:
     """Return the outcome of keeping the first `length` answers of (T, n), at (T, n) nano-USD; the last is served."""
     horizon, n = answers.shape
     kept = np.arange(horizon)[:, None] < length
-    seen = (answers[:, None] == answers[None, :]) & (np.arange(horizon)[:, None] > np.arange(horizon))[:, :, None]
-    distinct = (kept & ~seen.any(axis=1)).sum(axis=0)
-    return Walk(
+    return Baseline(
         known=np.ones(n, dtype=np.bool_),
         covered=np.asarray((kept & (answers == RIGHT)).any(axis=0)),
-        right=np.asarray(answers[length - 1, np.arange(n)] == RIGHT),
-        cost=(kept * cost).sum(axis=0),
+        right=(answers[length - 1, np.arange(n)] == RIGHT).astype(np.float64),
+        cost_nano_usd=(kept * cost).sum(axis=0),
         length=length,
-        leaves=length.copy(),
-        distinct=distinct.astype(np.int64),
+        size=length.copy(),
     )

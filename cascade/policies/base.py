@@ -10,7 +10,7 @@ from cascade.types import Question, Step
 ALWAYS, NEVER = float("inf"), float("-inf")
 """The score of an action that is taken at every threshold, and of one that is taken at none."""
 SHARED_PLACE = "answer"
-"""The name of a candidate's place if several models fill it, as in a ladder (`episodes.tabulate`)."""
+"""The name of a candidate's place if several models fill it, as in a ladder (`house.rows`)."""
 
 
 class Observation(NamedTuple):

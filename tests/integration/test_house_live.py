@@ -96,11 +96,13 @@ def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: P
     log, directory = made.log, made.directory
     walked, kappa = made.done.policy.walks(log), directory.certificates[""].kappa
     stop, cost = walked.stop(kappa), walked.cost.at(kappa)
-    with served(made, directory, tmp_path, kind="agreement", alpha=0.05, delta=0.1, required=True) as orchestrator:
+    with served(
+        made, directory, tmp_path, promise="agreement", risk=0.05, confidence=0.9, required=True
+    ) as orchestrator:
         for row, chat in enumerate(made.chats[:ASKED]):
             answer = orchestrator.chat(chat)
             assert answer.certificate is not None
-            assert answer.certificate.calibration_id == directory.certificates[""].id
+            assert answer.certificate.id == directory.certificates[""].id
             assert not answer.warnings
             assert len(answer.steps) == stop[row] + 1
             assert total_nano_usd(step.cost_nano_usd for step in answer.steps) == cost[row]
@@ -146,7 +148,12 @@ def test_the_reference_alone_is_asked_at_once(made: Made, tmp_path: Path) -> Non
     [
         ("same", {}, {}, False),
         ("same", {}, {"expires": "2026-11-22"}, True),
-        ("same", {"kind": "agreement", "alpha": 0.01}, {}, True),  # less is promised than is wanted
+        (
+            "same",
+            {"promise": "agreement", "risk": 0.01, "confidence": 0.9},
+            {},
+            True,
+        ),  # less is promised than is wanted
         ("same", {}, {"covers": "segment", "name": "law"}, True),
         ("other", {}, {}, True),  # every request that certified had a temperature
     ],
@@ -177,7 +184,7 @@ def test_a_segment_is_served_under_its_own_certificate(made: Made, tmp_path: Pat
         for name, certificate in zip(("a", "b"), certificates, strict=True):
             answer = orchestrator.chat(replace(chat, segment=name))
             assert answer.certificate is not None
-            assert answer.certificate.calibration_id == certificate.id
+            assert answer.certificate.id == certificate.id
             lengths.append(len(answer.steps))
     assert lengths == [1, 2]
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from cascade.config import policy_section
 from cascade.episodes.schema import Dropped, rows
 from cascade.errors import ProviderUnavailableError, UsageError
-from cascade.factory import policy_of
 from cascade.house.rows import reads_of
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
@@ -22,8 +20,6 @@ CONFIG: dict[str, Any] = {
     "policy": {"kind": "fixed", "depth": 2},
     "provider": "fake",
 }
-SECTION = policy_section({"kind": "threshold", "when": "p_yes"})
-POLICY = policy_of(SECTION)
 
 
 def asked(script: Callable[[Request], Any], many: int = 3) -> list[dict[str, Any]]:

@@ -244,6 +244,8 @@ def log_of_all(questions: int = 6) -> Log:
 
 def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads() -> None:
     log = log_of_all()
+    assert [node.reads for node in log.nodes] == [(), (0,), (0, 1), ()]
+    assert [node.model for node in log.nodes] == ["small", "judge", "small", "large"]
     assert log.complete.all()
     assert (log.cost_nano_usd > 0).all()
     assert log.answers.all()
