@@ -24,7 +24,7 @@ from cascade.types import Answer, Candidate, Completion, Question, Request, Step
 from property.examples import EXAMPLES
 
 QUESTION = Question("Which river runs through Vienna?", segment="law")
-PRICE = Price.per_million(input="1", output="1")
+PRICE = Price.per_million(input="1", output="0")
 NANO_A_TOKEN = 1_000
 SIGNALS = (0.0, -0.0, 0.25, 0.5, 0.5000001, 1.0, np.nan, np.inf, -np.inf)
 CONFIDENCES = (0.0, 0.25, 0.5, 0.75, np.nan)
@@ -80,7 +80,7 @@ class World(Strategy):
         return self.plan_nodes[node].name.rpartition(" ")[2]
 
     def complete(self, request: Request) -> Completion:
-        return Completion("", "stop", Usage(self.tokens[request.sample], 0))
+        return Completion("", "stop", Usage(self.tokens[request.sample], self.tokens[request.sample]))
 
     @property
     def log(self) -> Log:
@@ -90,13 +90,14 @@ class World(Strategy):
         for step, at in enumerate(places_of(self.plan_nodes)):
             signal[0, at[-1]] = np.nan if self.signal[step] == 0.25 else self.signal[step]
             counts = [count for count in (self.tokens[node] for node in at) if count is not None]
-            cost[0, at[-1]] = -1
             if len(counts) == len(at):
-                cost[0, at[-1]], tokens[0, at[-1]] = sum(counts) * NANO_A_TOKEN, sum(counts)
+                tokens[0, at[-1]] = sum(counts)
+        for node, count in enumerate(self.tokens):
+            cost[0, node] = -1 if count is None else count * NANO_A_TOKEN
         numbers = [-1 if t is None else keys.setdefault(answer_key(t, None), len(keys)) for t in self.texts]
         answer = np.array([numbers], dtype=np.int64)
         confidence = np.where(answer < 0, np.nan, np.array([self.confidences]))
-        signals = {"sign": signal, "reply_tokens": tokens}
+        signals = {"sign": signal, "reply_tokens": tokens, "prompt_tokens": tokens}
         bought, whole = np.ones(shape, dtype=np.bool_), np.ones(1, dtype=np.bool_)
         return Log(
             "walk", self.plan_nodes, ("",), ("",), answer, np.full((1, width), np.nan), cost, bought, whole,

@@ -25,7 +25,6 @@ VALUES = [
     RIVER,
     types.Message("user", "text"),
     types.TextDelta("text", "base", 1),
-    types.Certificate("coverage", 0.1, 100, "id"),
     types.Usage(1, 1),
     types.Token("a", -0.1),
     candidate("Danube"),

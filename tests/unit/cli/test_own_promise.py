@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from unit.cli.conftest import Ran
 Cli = Callable[..., Ran]
 PAGE = Path(__file__).parents[3] / "docs" / "write-a-promise.md"
 EXAMPLE = plugged.EXAMPLES / "write_a_promise"
-LOG = str(log_of("ladder"))
+LOG = "log.parquet"
 PLACE = "avoidable_promise:Avoidable"
 ASKED = ("--risk", "0.3", "--confidence", "0.8")
 
@@ -31,8 +32,9 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the example's package known while a test runs."""
+def installed(packages: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Make the example's package known while a test runs, beside a log whose fits may be counted."""
+    shutil.copy(log_of("ladder"), tmp_path / LOG)
     monkeypatch.syspath_prepend(packages)
     monkeypatch.delitem(sys.modules, "avoidable_promise", raising=False)
     promise.kind_of.cache_clear()
