@@ -465,10 +465,10 @@ def _ranked(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: boo
 
 
 class _Kept(NamedTuple):
-    """A kept candidate and the confidence in it; None: unknown."""
+    """A kept candidate, the `number` of it in its step from 0, and the confidence in it; None: unknown."""
 
     step: Step
-    index: int
+    number: int
     confidence: float | None
 
     @property
@@ -480,7 +480,7 @@ class _Kept(NamedTuple):
 def _surest(group: Sequence[_Kept]) -> str:
     """Return the text to serve for an answer: that of its surest candidate; of equal ones, the one kept first."""
     surest = max(group, key=lambda each: each.rank)
-    return surest.step.candidates[surest.index].text
+    return surest.step.candidates[surest.number].text
 
 
 def _most_sure(group: Sequence[_Kept]) -> float | None:

@@ -206,7 +206,7 @@ class _Written(ByKind[PolicyConfig]):
     """Reads the section; the settings of one's own policy are an `OwnConfig`."""
 
     def class_of(self, kind: Any) -> type[PolicyConfig]:
-        found = super().class_of(kind)
+        found: type = super().class_of(kind)
         return found if issubclass(found, PolicyConfig) else OwnConfig
 
     def read(self, value: Any) -> PolicyConfig:

@@ -88,7 +88,7 @@ class Scope:
         """Return why the certificate does not cover a step, one sentence for each reason; empty where it does.
 
         >>> Scope().outside(Step(1, (), {}))
-        ('step 1 brought 0 answers, as no request of the log did',)
+        ('step 1 brought 0 answers, which no request of the log did',)
         """
         if failed := failures(step):
             return tuple(dict.fromkeys(failed))

@@ -88,7 +88,7 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     _check_signals(log, *(way.policy for way in ways.values()))
     whole = usable(log, promise).log
     lengths = np.stack([way.play(whole, promise).length for way in ways.values()])
-    known: Bools = np.isfinite(lengths).all(axis=0)
+    known: Bools = np.asarray(np.isfinite(lengths).all(axis=0), dtype=np.bool_)
     if not known.any():
         raise UsageError(f"{log.name} lacks a call that the policy makes on every request: log each model's answer.")
     part = whole.take(known)

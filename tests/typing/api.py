@@ -58,7 +58,7 @@ def makes(config: CascadeConfig, provider: Provider) -> None:
     assert_type(Orchestrator.from_config(config, providers={"fake": provider}), Orchestrator)
     with Orchestrator("small", "large") as opened:
         assert_type(opened, Orchestrator)
-        assert_type(opened.config, CascadeConfig)
+        assert_type(opened.runtime.config, CascadeConfig)
     assert_type(config.prices(), dict[str, Price | None])
 
 
@@ -150,6 +150,13 @@ class MyPolicy(Policy):
     """A policy of somebody else."""
 
     kappa = 0.5
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ()
+
+    def surety(self, doubt: float) -> float | None:
+        return -doubt
 
     def scores(self, observation: Observation) -> Scores:
         return Scores((1.0,) * len(observation.step.candidates), 0.0)

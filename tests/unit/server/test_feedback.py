@@ -9,7 +9,6 @@ import pytest
 
 from cascade.config import load
 from cascade.episodes.store import Store
-from cascade.house.certificate import Certificate
 from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
 from cascade.server.refusals import Refused
 from cascade.serving.made_for import made_for
@@ -92,11 +91,10 @@ def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> Non
         endpoint = FeedbackEndpoint(served, served.runtime.config.server)
         plain = served.chat(ASK)
         endpoint.hold("plain", plain)
-        certificate = Certificate("coverage", 0.1, 0.05, "c", 100, 0.0)
         for number in range(MOST_HELD + 5):
             endpoint.hold(
                 str(number),
-                Answer(Question("?"), "a", ("a",), (), "policy", 0.1, audited=True, certificate=certificate),
+                Answer(Question("?"), "a", ("a",), (), "policy", 0.1, audited=True, certificate=certificate()),
             )
         assert len(endpoint._held) == MOST_HELD
         assert "plain" not in endpoint._held
