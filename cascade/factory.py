@@ -90,10 +90,11 @@ def build_policy(config: CascadeConfig) -> Live:
     Raises:
         ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy.
     """
-    from cascade.house.directory import PolicyDirectory
     from cascade.house.live import Live
 
     if isinstance(config.policy, DirectoryConfig):
+        from cascade.house.directory import PolicyDirectory  # with certificates, which a policy by hand has none of
+
         return serving_of(config, PolicyDirectory.read(config.policy.path))
     plan = plan_of(config.strategy)
     rule, point = config.policy.rule(plan)

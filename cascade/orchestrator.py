@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from cascade import config as configuration
 from cascade.chat import Chat
-from cascade.checks import asked_question, chat_question, refuse_in_event_loop
+from cascade.checks import refuse_in_event_loop
 from cascade.config import CascadeConfig
 from cascade.engine import adrive, drive
 from cascade.errors import UsageError
 from cascade.providers.base import Provider
-from cascade.runtime import Runtime
+from cascade.runtime import Runtime, asked_question, chat_question
 from cascade.types import Answer, Question, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade import config as configuration
 from cascade.budget.charges import QuestionBudget
-from cascade.chat import ChatRequest
-from cascade.checks import above_zero, checked_question, fitted_question, in_event_loop
+from cascade.chat import Chat, ChatRequest, chat_request
+from cascade.checks import MAX_QUESTION_CHARS, above_zero, in_event_loop
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, run
@@ -23,6 +24,7 @@ from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
 from cascade.resilience.retry import Deadline
+from cascade.safety import taken_out
 from cascade.serving import at_level, caps_of, service_of
 from cascade.serving.plan import RunPlan, outright
 from cascade.strategies.base import Strategy
@@ -323,3 +325,94 @@ class Runtime:
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
         return Deadline.after(self.config.timeouts.per_question_s if seconds is None else above_zero(seconds))
+
+
+# --- what a caller asks ---
+
+_CHAT_KEYS = frozenset({"role", "content"})
+
+
+def refuse_chat(given: object) -> None:
+    """Raise `UsageError` for a chat message, or a list of them, given as a question."""
+    several = given if isinstance(given, list | tuple) else [given]
+    if several and all(isinstance(one, Mapping) and one.keys() & _CHAT_KEYS for one in several):
+        raise UsageError(
+            "These are chat messages, and a question is one text. Send them as they are: orchestrator.chat(messages)."
+        )
+
+
+def checked_question(question: str | Question, segment: str | None = None) -> Question:
+    """Return the question, with its segment if given; raise `UsageError` if it is empty or too long."""
+    asked = Question(question) if isinstance(question, str) else question
+    refuse_chat(question)
+    if getattr(asked, "chat", None) is not None:
+        return asked if segment is None else replace(asked, segment=segment)
+    given: object = getattr(asked, "text", None)
+    if not isinstance(given, str) or not given.strip():
+        raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
+    if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
+        raise UsageError(f"The question with its context is longer than {MAX_QUESTION_CHARS:,} characters.")
+    return asked if segment is None else replace(asked, segment=segment)
+
+
+def fitted_question(asked: Question, context_chars: int | None) -> tuple[Question, tuple[str, ...]]:
+    """Return a question as the models will read it, and warnings for the caller.
+
+    The middle of a context of more than `context_chars` characters is cut out; with None, the default, contexts are
+    never cut. A warning names characters that are not allowed in prompts (`safety`). A chat request is sent unchanged.
+    """
+    said: list[str] = []
+    if asked.chat is not None:
+        return asked, ()
+    context = asked.context
+    if context is not None and context_chars is not None and len(context) > context_chars:
+        head, tail = context_chars - context_chars // 2, context_chars // 2
+        missing = len(context) - context_chars
+        cut = f"{context[:head]} … [{missing} characters left out] … {context[len(context) - tail :]}"
+        asked = replace(asked, context=cut)
+        said.append(
+            f"the context has {len(context):,} characters: {missing:,} in its middle were left out "
+            f"(limits.context_chars is {context_chars:,})"
+        )
+    for name, text in (("question", asked.text), ("context", asked.context or "")):
+        gone = taken_out(text)
+        if gone is not None:
+            said.append(f"taken out of the {name}, so that no model reads it: {gone}")
+    return asked, tuple(said)
+
+
+_OF_CLIENTS = {
+    "timeout": "give deadline_s, or set timeouts.per_call_s",
+    "extra_headers": "the provider's configuration says what is sent",
+    "extra_query": "the address in the configuration says where requests go (api_base)",
+}
+"""Arguments of OpenAI's client that are not fields of a body, and what to use instead."""
+
+
+def asked_question(asked: str | Question | Chat, fields: Mapping[str, Any]) -> Question:
+    """Return a question, or a chat request as a question. As in OpenAI's client, `extra_body` is added to the body.
+
+    Args:
+        asked: a question, messages in OpenAI's form, the body of a request, or a `ChatRequest`.
+        fields: other fields of the body; of a question its `segment`.
+
+    Raises:
+        UsageError: it is neither, or has a field that does not belong to it.
+    """
+    if isinstance(asked, str | Question):
+        if alien := sorted(set(fields) - {"segment"}):
+            raise UsageError(f"A question has no {', '.join(alien)}: these are fields of a chat request.")
+        return checked_question(asked, fields.get("segment"))
+    return chat_question(asked, fields)
+
+
+def chat_question(messages: Chat, fields: Mapping[str, Any]) -> Question:
+    """Return a chat request as a question; see `asked_question`."""
+    fields = dict(fields)
+    more = fields.pop("extra_body", None)
+    alien = [f"{name}: {instead}" for name, instead in _OF_CLIENTS.items() if name in fields]
+    if alien:
+        raise UsageError("\n  - ".join(["Arguments of OpenAI's client that are not fields of a request:", *alien]))
+    if more is not None and not isinstance(more, Mapping):
+        raise UsageError(f"extra_body must be a dict of fields, not {type(more).__name__}.")
+    return Question.of_chat(chat_request(messages, {**fields, **(more or {})}))

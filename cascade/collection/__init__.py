@@ -14,7 +14,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from cascade.checks import fitted_question
 from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress, RecordedBaseline
 from cascade.config import CascadeConfig
 from cascade.config.policies import FixedConfig
@@ -25,6 +24,7 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
+from cascade.runtime import fitted_question
 
 __all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Collector", "Progress", "collect", "journal_of", "recall"]
 
