@@ -22,10 +22,10 @@ import numpy as np
 from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import JUDGING
-from cascade.house.opening import DEMO, DEMO_LADDER, open_log
-from cascade.house.simple import Alone, Uala
-from cascade.house.study import SERVED, study
-from cascade.house.ways import STRICTEST, Fitted, Fixed, Played, Recorded
+from cascade.episodes.opening import DEMO, DEMO_LADDER, open_log
+from cascade.policies.simple import Alone, Uala
+from cascade.studies.study import SERVED, study
+from cascade.studies.ways import STRICTEST, Fitted, Fixed, Played, Recorded
 from cascade.table import Log
 from cascade.types import BASE_ONLY
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascade.conformal.promise import Promise
-from cascade.house.opening import open_log
-from cascade.house.simple import TIE, named
-from cascade.house.study import clairvoyant
+from cascade.episodes.opening import open_log
+from cascade.policies.simple import TIE, named
+from cascade.studies.study import clairvoyant
 from cascade.table import Log, Reference
 
 LEAST_GROUPS = 200

@@ -33,10 +33,10 @@ from chat_overhead import chat, http
 
 from cascade import MissingExtraError, Orchestrator
 from cascade.config import load
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Promise
-from cascade.house.certificate import Certificate
-from cascade.house.directory import PolicyDirectory
-from cascade.house.simple import Uala
+from cascade.policies.directory import PolicyDirectory
+from cascade.policies.simple import Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
 from cascade.table import Node

@@ -42,14 +42,14 @@ from cascade.conformal.certify import certify
 from cascade.conformal.path import UNITS, Point
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
-from cascade.house import fit as fitting
-from cascade.house import menu
-from cascade.house.divide import drawn, usable
-from cascade.house.fit import RUNGS, FitSettings
-from cascade.house.policy import Policy
-from cascade.house.simple import named_policy
-from cascade.house.study import study
-from cascade.house.ways import Fitted, OneTest, Played, Way, play
+from cascade.fitting import fit as fitting
+from cascade.fitting import menu
+from cascade.fitting.divide import drawn, usable
+from cascade.fitting.fit import RUNGS, FitSettings
+from cascade.policies.policy import Policy
+from cascade.policies.simple import named_policy
+from cascade.studies.study import study
+from cascade.studies.ways import Fitted, OneTest, Played, Way, play
 from cascade.table import Log
 
 RISKS, CONFIDENCE, SPLITS, GRID = (0.05, 0.02), 0.9, 20, 400

@@ -4,9 +4,9 @@
     python benchmarks/validity.py --calibrations 500   a trial
     python benchmarks/validity.py FOLDER --draws 1000  real logs, each as the population that is drawn from
 
-Calibration requests are drawn from a population with replacement, and `cascade.house` certifies them as `fit` does. The
-risk of what is served is then a mean over the population: no test set, no error of its own. A promise with confidence
-1 − δ is broken by a calibration whose served risk is above the promise, which may happen in a share of δ. On average
+Calibration requests are drawn from a population with replacement, and certified as `fit` does. The risk of what is
+served is then a mean over the population: no test set, no error of its own. A promise with confidence 1 − δ is broken
+by a calibration whose served risk is above the promise, which may happen in a share of δ. On average
 over calibrations the mean risk counts. Rows called "naive" are rules that people use; they must fail, or the others
 could not. It ends with 1 where a promise fails by more than three standard errors, or a naive rule does not fail.
 """
@@ -29,11 +29,11 @@ import numpy as np
 from cascade.conformal.certify import certify
 from cascade.conformal.path import UNITS, Point, Scores
 from cascade.conformal.promise import Promise
-from cascade.house.divide import drawn
-from cascade.house.fit import path_of, points_of
-from cascade.house.menu import run_tests, simple_members
-from cascade.house.policy import Policy, ranked
-from cascade.house.simple import Depth, named_policy
+from cascade.fitting.divide import drawn
+from cascade.fitting.fit import path_of, points_of
+from cascade.fitting.menu import run_tests, simple_members
+from cascade.policies.policy import Policy, ranked
+from cascade.policies.simple import Depth, named_policy
 from cascade.table import Ints, Log, Node, Reference
 
 CALIBRATIONS, SIZE, DELTA = 20_000, 10_000, 0.1

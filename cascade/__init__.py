@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cascade.api.verifying import verify
     from cascade.chat import ChatRequest
     from cascade.config import CascadeConfig
+    from cascade.conformal.certificate import Certificate
     from cascade.conformal.promise import Promise
     from cascade.errors import (
         BatchError,
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
         ProviderError,
         UsageError,
     )
-    from cascade.house.certificate import Certificate
-    from cascade.house.fit import FitSettings
+    from cascade.fitting.fit import FitSettings
     from cascade.money import Price, PriceTable, Usage
     from cascade.orchestrator import Orchestrator
     from cascade.providers.fake import FakeProvider
@@ -67,8 +67,8 @@ _HOMES = {
     "conformal.promise": "Promise",
     "errors": "BatchError BudgetExceededError CascadeError ConfigError "
     "MissingExtraError ModelFileError NotCertifiedError ProviderError UsageError",
-    "house.certificate": "Certificate",
-    "house.fit": "FitSettings",
+    "conformal.certificate": "Certificate",
+    "fitting.fit": "FitSettings",
     "money": "Price PriceTable Usage",
     "orchestrator": "Orchestrator",
     "providers.fake": "FakeProvider",

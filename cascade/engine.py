@@ -39,8 +39,8 @@ from cascade.types import (
 )
 
 if TYPE_CHECKING:
+    from cascade.conformal.certificate import Certificate
     from cascade.conformal.scope import Scope
-    from cascade.house.certificate import Certificate
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})

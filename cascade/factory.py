@@ -26,8 +26,8 @@ from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Standins, Strategy
 
 if TYPE_CHECKING:
-    from cascade.house.directory import PolicyDirectory
-    from cascade.house.live import Live
+    from cascade.policies.directory import PolicyDirectory
+    from cascade.policies.live import Live
     from cascade.strategies.config import StrategyConfig
     from cascade.table import Node
 
@@ -90,10 +90,10 @@ def build_policy(config: CascadeConfig) -> Live:
     Raises:
         ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy.
     """
-    from cascade.house.live import Live
+    from cascade.policies.live import Live
 
     if isinstance(config.policy, DirectoryConfig):
-        from cascade.house.directory import PolicyDirectory  # with certificates, which a policy by hand has none of
+        from cascade.policies.directory import PolicyDirectory  # with certificates, which a policy by hand has none of
 
         return serving_of(config, PolicyDirectory.read(config.policy.path))
     plan = plan_of(config.strategy)
@@ -107,7 +107,7 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
     Raises:
         ConfigError: the configured strategy cannot serve it.
     """
-    from cascade.house.live import Live
+    from cascade.policies.live import Live
 
     live = Live.of(directory, level)
     problems = list(unserved(config.strategy, live))
@@ -118,7 +118,7 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
 
 def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
     """Yield why a strategy cannot serve a policy."""
-    from cascade.house.live import places_of
+    from cascade.policies.live import places_of
 
     takes, steps = live.takes, len(places_of(live.plan))
     if steps != strategy.horizon:

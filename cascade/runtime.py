@@ -32,7 +32,7 @@ from cascade.types import Answer, Completion, Question, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: promises, shared caps, spans, streams
     from cascade.episodes.traces import TraceWriter
-    from cascade.house.live import Live
+    from cascade.policies.live import Live
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
     from cascade.serving.spending import SpendingGuard

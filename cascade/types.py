@@ -23,7 +23,7 @@ from cascade.money import total_nano_usd, usd_or_none
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
-    from cascade.house.certificate import Certificate
+    from cascade.conformal.certificate import Certificate
 
 
 Role = Literal["system", "user", "assistant"]

@@ -12,7 +12,7 @@ from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import read_questions
-from cascade.house.rows import reads_of
+from cascade.episodes.rows import reads_of
 from cascade.matching import get_matcher
 from cascade.money import nano_usd
 

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from cascade.chat import ChatRequest
+from cascade.episodes.opening import open_log
 from cascade.episodes.schema import chat_of
-from cascade.house.opening import open_log
 from cascade.matching import default_for, get_comparator
 from cascade.providers.local import Local
 from cascade.types import Question, Request

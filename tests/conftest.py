@@ -72,7 +72,7 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _shipped_logs_are_decoded_once() -> Iterator[None]:
     """Keep the rows of the shipped logs: decoding them is most of what the sixty tests that read one would do."""
-    from cascade.house import opening
+    from cascade.episodes import opening
 
     read, kept = opening.rows_of, {}
 

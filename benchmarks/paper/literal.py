@@ -1,4 +1,4 @@
-"""CCPO as the paper prints it, beside the same with the sign of Eq. 9 put right and beside `cascade.house.networks`.
+"""CCPO as the paper prints it, beside the same with the sign of Eq. 9 put right and beside `cascade.policies.networks`.
 
     python benchmarks/paper/literal.py              5 seeds, 2,000 updates: some minutes of one core
     python benchmarks/paper/literal.py --seeds 1 --steps 200
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from cascade.conformal.promise import Promise
-from cascade.house.networks import (
+from cascade.policies.networks import (
     Actions,
     Networks,
     NetworkSettings,
@@ -38,7 +38,7 @@ from cascade.house.networks import (
     soft_sets,
     train,
 )
-from cascade.house.networks import _network as network
+from cascade.policies.networks import _network as network
 from cascade.table import Log
 
 sys.path.append(str(Path(__file__).parent))
@@ -304,7 +304,7 @@ def main() -> None:
         "sign of Eq. 9 put right": lambda log, seed: train_printed(
             log, promise, corrected=True, steps=given.steps, seed=seed
         ),
-        "cascade.house.networks": lambda log, seed: train(log, promise, "ccpo", seed=seed),
+        "cascade.policies.networks": lambda log, seed: train(log, promise, "ccpo", seed=seed),
     }
     print("| | cents at .90, median | least, most | κ | covered at κ |\n|---|---|---|---|---|")
     for name, way in ways.items():

@@ -49,11 +49,11 @@ from simulated import WORLDS, simulated_log
 from cascade.conformal.certify import certify
 from cascade.conformal.path import Scores, hopeless, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
-from cascade.house.networks import NetworkSettings, train
-from cascade.house.policy import Policy
-from cascade.house.simple import named_policy
-from cascade.house.student import student_quantile
-from cascade.house.ways import Uniform
+from cascade.policies.networks import NetworkSettings, train
+from cascade.policies.policy import Policy
+from cascade.policies.simple import named_policy
+from cascade.studies.student import student_quantile
+from cascade.studies.ways import Uniform
 from cascade.table import Log
 
 CENTS, FRESH, ABOVE_ALL, ALIKE = QUESTIONS * 1e-7, 20_000, 1.0, 0.03

@@ -18,12 +18,12 @@ from cascade.checks import share_problems
 from cascade.config.policies import DirectoryConfig
 from cascade.conformal.fingerprint import differences, of_log
 from cascade.conformal.promise import Promise
+from cascade.episodes.reading import read
 from cascade.episodes.schema import Dropped
 from cascade.errors import CascadeError, NotCertifiedError, UsageError
-from cascade.house.directory import PolicyDirectory, Requests
-from cascade.house.evaluation import Served, audits_of, evaluation, served, watch
-from cascade.house.reading import read
-from cascade.house.report import Report
+from cascade.policies.directory import PolicyDirectory, Requests
+from cascade.reports.evaluation import Served, audits_of, evaluation, served, watch
+from cascade.reports.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,24 +26,24 @@ from cascade.api.logs import (
 )
 from cascade.api.notices import reference_of, tell_pooled, tell_requests
 from cascade.api.output import Result, Tell, shown, warn
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.fingerprint import MadeFor, certified_for, of_log
 from cascade.conformal.promise import Promise
 from cascade.conformal.scope import unlike
 from cascade.episodes.files import is_url
+from cascade.episodes.opening import LADDER, OFFERS, SHIPPED
+from cascade.episodes.reading import Reading
+from cascade.episodes.rows import Read, joined
 from cascade.errors import UsageError
 from cascade.files import writable
-from cascade.house.attempts import place_of
-from cascade.house.certificate import Certificate
-from cascade.house.directory import POLICY_FILE, PolicyDirectory, Requests
-from cascade.house.fit import Fit, FitSettings
-from cascade.house.fit import fit as fitted
-from cascade.house.live import Live
-from cascade.house.opening import LADDER, OFFERS, SHIPPED
-from cascade.house.proof import unseen, written
-from cascade.house.reading import Reading
-from cascade.house.report import of_fit
-from cascade.house.rows import Read, joined
+from cascade.fitting.attempts import place_of
+from cascade.fitting.fit import Fit, FitSettings
+from cascade.fitting.fit import fit as fitted
 from cascade.money import exact_dollars
+from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
+from cascade.policies.live import Live
+from cascade.reports.report import of_fit
+from cascade.studies.proof import unseen, written
 from cascade.table import Log
 from cascade.text import counted
 

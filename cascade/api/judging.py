@@ -12,12 +12,12 @@ from cascade.config import CascadeConfig, traces_url
 from cascade.conformal.promise import Promise
 from cascade.episodes.files import is_url
 from cascade.errors import UsageError
-from cascade.house.attempts import level_of, place_of, upcoming
-from cascade.house.proof import unseen
+from cascade.fitting.attempts import level_of, place_of, upcoming
 from cascade.review.labels import Along, Plan, certifying, plans, to_judge
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import Ask, Place, Reviews, Terms, place_for, reviews_at
 from cascade.review.session import Room
+from cascade.studies.proof import unseen
 from cascade.table import Log
 from cascade.text import counted
 

@@ -17,11 +17,11 @@ import numpy as np
 from cascade.api.notices import about_truth
 from cascade.api.output import Tell, warn
 from cascade.conformal.promise import Kind, kind_of
+from cascade.episodes import opening
+from cascade.episodes.reading import GUIDE, Reading, mispriced, reviewed
+from cascade.episodes.rows import Read
 from cascade.episodes.schema import UNJUDGED, Dropped
 from cascade.errors import CascadeError, ConfigError, UsageError
-from cascade.house import opening
-from cascade.house.reading import GUIDE, Reading, mispriced, reviewed
-from cascade.house.rows import Read
 from cascade.money import Price
 from cascade.text import counted
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cascade.api.output import Tell
-from cascade.episodes.schema import LAST_ONLY, identity
-from cascade.house.rows import Read
+from cascade.episodes.rows import Read
+from cascade.episodes.schema import LAST_ONLY
+from cascade.identity import identity
 from cascade.text import capital, counted
 
 GUIDE = "the guide"

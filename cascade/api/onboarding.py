@@ -23,7 +23,7 @@ from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
-from cascade.house.fit import FitSettings
+from cascade.fitting.fit import FitSettings
 from cascade.strategies import config as strategies
 from cascade.types import Question
 

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from cascade.api.output import Result, plain_text
 from cascade.config.policies import DirectoryConfig, PolicyConfig
+from cascade.conformal.certificate import Certificate
 from cascade.errors import ConfigError, UsageError
 from cascade.files import damaged, there
-from cascade.house.certificate import Certificate
-from cascade.house.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory
+from cascade.policies.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory
 
 PolicyGiven: TypeAlias = str | PathLike[str] | Mapping[str, Any]
 """A policy directory, a configuration file, or a policy's settings, as YAML in braces or as a mapping."""

@@ -16,13 +16,14 @@ from cascade.api.logs import LogAsked, LogGiven, read_log, reads_for
 from cascade.api.notices import tell_requests
 from cascade.api.output import Result, Tell, shown, warn
 from cascade.conformal.promise import Promise, kind_of
-from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY, identity
-from cascade.house.networks import NetworkSettings
-from cascade.house.reading import Reading
-from cascade.house.report import Report, of_study
-from cascade.house.rows import Read
-from cascade.house.study import Study, study
-from cascade.house.ways import ways
+from cascade.episodes.reading import Reading
+from cascade.episodes.rows import Read
+from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
+from cascade.identity import identity
+from cascade.policies.networks import NetworkSettings
+from cascade.reports.report import Report, of_study
+from cascade.studies.study import Study, study
+from cascade.studies.ways import ways
 
 RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
 """The promise that is looked at where none is asked for: of one answer served, and of a set of answers."""

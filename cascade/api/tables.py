@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import Group
 
 from cascade.api.output import per_thousand, plain, table
-from cascade.house.rows import Read
+from cascade.episodes.rows import Read
 
 
 def _name(text: str) -> str:

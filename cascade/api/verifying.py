@@ -25,13 +25,13 @@ from cascade.api.notices import tell_pooled
 from cascade.api.output import Result, Tell, plain_text, table, warn
 from cascade.api.policies import current_directory
 from cascade.config import CascadeConfig, load
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.fingerprint import differences, models_said, of_log, unknown
+from cascade.episodes.reading import Reading, mispriced
+from cascade.episodes.rows import Read, joined
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError
-from cascade.house.certificate import Certificate
-from cascade.house.proof import Check, checks
-from cascade.house.reading import Reading, mispriced
-from cascade.house.rows import Read, joined
 from cascade.serving.made_for import made_for
+from cascade.studies.proof import Check, checks
 
 
 @dataclass(frozen=True, slots=True)

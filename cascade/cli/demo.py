@@ -100,7 +100,7 @@ def fit_requests(config: CascadeConfig) -> FitResult:
         NotCertifiedError: the log is too small for the promise.
     """
     from cascade.api.fitting import fit  # these take long to import
-    from cascade.house.opening import DEMO_REQUESTS
+    from cascade.episodes.opening import DEMO_REQUESTS
 
     ladder = demonstration.ladder_config(config)
     return fit(DEMO_REQUESTS, demonstration.PROMISE, config=ladder, tell=lambda notice: None)  # noqa: ARG005

@@ -22,10 +22,10 @@ from cascade.cli.models import shown_size
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ServerConfig
+from cascade.conformal.certificate import Certificate
 from cascade.episodes.store import NoTracesError, Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
 from cascade.factory import build_strategy, endpoints
-from cascade.house.certificate import Certificate
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights

@@ -13,7 +13,7 @@ from cascade.api.logs import LogAsked
 from cascade.cli.main import print_result, say
 from cascade.conformal.promise import KINDS, Promise
 from cascade.errors import UsageError
-from cascade.house.fit import CHOICES, FitSettings
+from cascade.fitting.fit import CHOICES, FitSettings
 
 
 def fit_log(

@@ -17,9 +17,9 @@ from cascade.api.study import compare as compare_ways
 from cascade.api.study import prove as prove_log
 from cascade.cli.main import Shown, notes, print_json, say
 from cascade.conformal.promise import KINDS, Promise, kind_of
+from cascade.episodes.reading import Reading
 from cascade.errors import UsageError
-from cascade.house.networks import NetworkSettings
-from cascade.house.reading import Reading
+from cascade.policies.networks import NetworkSettings
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="A log, demo, demo-ladder or demo-requests.")]
 Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS.built_in)}.")]

@@ -24,9 +24,9 @@ from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.factory import build_policy, build_strategy
-from cascade.house.live import Live
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
+from cascade.policies.live import Live
 from cascade.strategies import config as strategies
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuideConfig

@@ -1,7 +1,7 @@
 """The section `policy`: a policy set by hand, a class of one's own, or a policy directory.
 
-Each kind gives a policy (`house.policy`) and the point at which it serves. An own policy is a subclass of
-`house.policy.Policy`, named by an entry point in the group `cascade.policies` or as "module:Class";
+Each kind gives a policy (`policies.policy`) and the point at which it serves. An own policy is a subclass of
+`policies.policy.Policy`, named by an entry point in the group `cascade.policies` or as "module:Class";
 `docs/write-a-policy.md` has an example. numpy is imported where a policy is built.
 """
 
@@ -19,7 +19,7 @@ from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:
     from cascade.conformal.path import Point
-    from cascade.house.policy import Policy
+    from cascade.policies.policy import Policy
     from cascade.strategies.config import StrategyConfig
     from cascade.table import Node
 
@@ -50,8 +50,8 @@ class FixedConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:
         """Return a policy that reads nothing."""
         from cascade.conformal.path import Point
-        from cascade.house.live import places_of
-        from cascade.house.simple import Depth
+        from cascade.policies.live import places_of
+        from cascade.policies.simple import Depth
 
         bought = sum(map(len, places_of(plan)[: self.depth]))
         return Depth(serves=self.serves), Point(0.5 - bought)
@@ -72,7 +72,7 @@ class RandomConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return a policy that draws."""
         from cascade.conformal.path import Point
-        from cascade.house.simple import Random
+        from cascade.policies.simple import Random
 
         return Random(self.seed), Point(1.0 - self.probability)
 
@@ -94,8 +94,8 @@ class ThresholdConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return UALA, or a threshold on one signal."""
         from cascade.conformal.path import Point
-        from cascade.house.policy import on_grid
-        from cascade.house.simple import Threshold, Uala
+        from cascade.policies.policy import on_grid
+        from cascade.policies.simple import Threshold, Uala
 
         if self.when in ("uncertain", "p_yes"):
             return Uala(accepts_no=self.when == "uncertain"), Point(on_grid(self.threshold))
@@ -120,7 +120,7 @@ class PromptedConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return the policy that does what a model says."""
         from cascade.conformal.path import Point
-        from cascade.house.simple import Prompted
+        from cascade.policies.simple import Prompted
 
         return Prompted(), Point(0.0)
 
@@ -151,8 +151,8 @@ class OwnConfig(PolicyConfig):
 
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return the policy that the class reads from the settings. Raises ValueError."""
+        from cascade.conformal.certificate import problems_of
         from cascade.conformal.path import Point
-        from cascade.house.certificate import problems_of
 
         found = POLICIES.find(self.kind)
         assert found is not None  # noqa: S101 - `_Written` chose this class by it
@@ -176,14 +176,14 @@ class DirectoryConfig(PolicyConfig):
     path: str = Field(min_length=1)
 
     def rule(self, plan: Sequence[Node]) -> NoReturn:  # noqa: ARG002 - the directory has its own
-        """Raise an error: `house.directory` reads a directory with its certificates."""
-        raise UsageError(f"{self.path} is a policy directory: read it with cascade.house.directory.PolicyDirectory.")
+        """Raise an error: `policies.directory` reads a directory with its certificates."""
+        raise UsageError(f"{self.path} is a policy directory: read it with cascade.policies.directory.PolicyDirectory.")
 
 
 def _lacks(found: Any) -> str | None:
     if isinstance(found, type) and issubclass(found, PolicyConfig):
         return None
-    from cascade.house.policy import Policy
+    from cascade.policies.policy import Policy
     from cascade.registry import subclass_of
 
     return subclass_of(Policy)(found)

@@ -38,7 +38,7 @@ _BY_NAME: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class Calls(Protocol):
-    """What a log says about its calls (`house.rows.Facts`)."""
+    """What a log says about its calls (`episodes.rows.Facts`)."""
 
     @property
     def models(self) -> Mapping[str, Sequence[str]]:

@@ -29,8 +29,8 @@ from cascade.strategies.ladder import LadderConfig
 from cascade.types import Answer
 
 if TYPE_CHECKING:
-    from cascade.house.directory import PolicyDirectory
-    from cascade.house.fit import Fit
+    from cascade.fitting.fit import Fit
+    from cascade.policies.directory import PolicyDirectory
 
 ALPHA, DELTA = 0.05, 0.1
 PROMISE = Promise("agreement", ALPHA, 1 - DELTA)

@@ -25,8 +25,9 @@ from cascade.episodes.importers.chat import gold_in
 from cascade.episodes.importers.sources import Record, records, table_lines, table_suffix
 from cascade.episodes.importers.values import loaded, text
 from cascade.episodes.rowcheck import texts_in
-from cascade.episodes.schema import Dropped, question_id
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
+from cascade.identity import question_id
 from cascade.types import Question
 
 LETTERS = string.ascii_uppercase

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped, question_id
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped
 from cascade.errors import UsageError
+from cascade.identity import question_id
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
 WHOLES = "list of step numbers"

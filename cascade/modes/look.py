@@ -19,25 +19,25 @@ import numpy as np
 from cascade.config import CascadeConfig
 from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import needed_without_loss
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
+from cascade.episodes.reading import labelled_by_reference, reviewed
+from cascade.episodes.rows import Facts, joined, reads_of
 from cascade.episodes.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.errors import UsageError
-from cascade.house.certificate import Certificate
-from cascade.house.directory import PolicyDirectory, Requests, hashed
-from cascade.house.divide import divided
-from cascade.house.menu import menu
-from cascade.house.policy import Policy
-from cascade.house.proof import ASSUMPTIONS, sha256_of
-from cascade.house.reading import labelled_by_reference, reviewed
-from cascade.house.rows import Facts, joined, reads_of
+from cascade.fitting.divide import divided
+from cascade.fitting.menu import menu
 from cascade.modes.certify import Lenient, Outcome, Proof, Turns, grid, most_lenient
 from cascade.modes.people import judgements
 from cascade.modes.plan import LEAST_FIT
 from cascade.modes.state import BY_PEOPLE, Draw, InForce, Opened
+from cascade.policies.directory import PolicyDirectory, Requests, hashed
+from cascade.policies.policy import Policy
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import Reviews
 from cascade.serving.made_for import made_for
+from cascade.studies.proof import ASSUMPTIONS, sha256_of
 from cascade.table import Bools, Floats, Ints, Log
 
 Row = Mapping[str, Any]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cascade.episodes.episode import Row
+from cascade.episodes.reading import Judgements
 from cascade.errors import UsageError
-from cascade.house.episode import Row
-from cascade.house.reading import Judgements
 from cascade.modes.state import BY_PEOPLE, Draw, pair_name
 from cascade.review.pairs import Compared, place_of
 from cascade.review.reviews import Reviews

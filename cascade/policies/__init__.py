@@ -1,1 +1,1 @@
-"""The decision rules that serve: when to stop, and which answers to keep. `cascade.house` learns them."""
+"""Policies: how sure each node of a walk is, which answer is served, and what a policy directory holds."""

@@ -10,7 +10,7 @@ from cascade.types import Question, Step
 ALWAYS, NEVER = float("inf"), float("-inf")
 """The score of an action that is taken at every threshold, and of one that is taken at none."""
 SHARED_PLACE = "answer"
-"""The name of a candidate's place if several models fill it, as in a ladder (`house.rows`)."""
+"""The name of a candidate's place if several models fill it, as in a ladder (`episodes.rows`)."""
 
 
 class Observation(NamedTuple):
@@ -62,7 +62,7 @@ class Takes(NamedTuple):
 
 
 class Policy(Protocol):
-    """What the engine asks: `house.live.Live`. It gives scores, which `actions` turns into actions at `kappa`."""
+    """What the engine asks: `policies.live.Live`. It gives scores, which `actions` turns into actions at `kappa`."""
 
     @property
     def kappa(self) -> float:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade.episodes.files import read_rows
-from cascade.episodes.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, question_id, request_digest
+from cascade.episodes.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
 from cascade.errors import BadRequestError, UsageError
+from cascade.identity import question_id
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
 from cascade.types import Request

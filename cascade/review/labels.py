@@ -23,13 +23,13 @@ from cascade.conformal.certify import most_units
 from cascade.conformal.labels import is_drawn
 from cascade.conformal.path import Jumps, Walks, strict_to_lenient
 from cascade.conformal.promise import Promise, kind_of
+from cascade.episodes.episode import Row
+from cascade.episodes.reading import Judgements, reviewed
+from cascade.episodes.rows import joined, reads_of
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
-from cascade.house.divide import drawn, usable
-from cascade.house.episode import Row
-from cascade.house.policy import Policy
-from cascade.house.reading import Judgements, reviewed
-from cascade.house.rows import joined, reads_of
+from cascade.fitting.divide import drawn, usable
+from cascade.policies.policy import Policy
 from cascade.review.pairs import Compared, Pair, PairId
 from cascade.review.reviews import ASKS, Reviews, Terms
 from cascade.table import Bools, Floats, Ints, Log

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
-from cascade.episodes.schema import CHAT, Dropped, chat_of, identity, is_hashed, replay_of
+from cascade.episodes.episode import Row
+from cascade.episodes.reading import Relabelled, Rows, labelled_by_reference, same
+from cascade.episodes.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
 from cascade.errors import UsageError
-from cascade.house.episode import Row
-from cascade.house.reading import Relabelled, Rows, labelled_by_reference, same
+from cascade.identity import identity
 from cascade.matching import Comparator, get_comparator
 
 Place: TypeAlias = tuple[str, str]

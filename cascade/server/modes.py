@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 from cascade.api.judging import reviews_of
 from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
-from cascade.episodes.schema import identity
+from cascade.episodes.reading import same
 from cascade.episodes.store import StoreError
 from cascade.errors import CascadeError, ConfigError
-from cascade.house.reading import same
+from cascade.identity import identity
 from cascade.matching import default_for, get_comparator
 from cascade.modes import draws
 from cascade.modes.people import harmless, losses_of

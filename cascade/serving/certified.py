@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig
 from cascade.config.schema import GuaranteeConfig
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Audit, Judge
 from cascade.conformal.promise import Kind as Promised
 from cascade.conformal.scope import Scope, failures, kind_of, unlike
 from cascade.engine import Run
-from cascade.episodes.schema import identity
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
-from cascade.house.certificate import Certificate
-from cascade.house.live import Live
+from cascade.identity import identity
 from cascade.policies.base import Takes
+from cascade.policies.live import Live
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk
 from cascade.strategies.base import Strategy
@@ -202,7 +202,7 @@ class CertifiedPolicy:
         given = [one.text for step in answer.steps if step.number == self._strategy.horizon for one in step.candidates]
         if not given:
             return lambda _: None
-        from cascade.house.reading import same
+        from cascade.episodes.reading import same
         from cascade.matching import default_for, get_comparator
 
         comparator = get_comparator(certificate.comparator or default_for(None).name)

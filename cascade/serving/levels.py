@@ -14,10 +14,10 @@ from cascade.checks import hint_at
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig
+from cascade.conformal.certificate import Certificate
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
-from cascade.house.certificate import Certificate
-from cascade.house.directory import PolicyDirectory
+from cascade.policies.directory import PolicyDirectory
 from cascade.serving.certified import CertifiedPolicy, today_utc
 from cascade.serving.monitors import CertificateMonitors, ServiceStatus
 from cascade.strategies.base import Strategy

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from cascade.conformal.certificate import Certificate, digest
 from cascade.conformal.fingerprint import SETTINGS, MadeFor, differences, renaming
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.factory import address
-from cascade.house.certificate import Certificate, digest
 from cascade.money import Price
 from cascade.safety import read_bounded, redact
 from cascade.strategies.agents import AGENTS

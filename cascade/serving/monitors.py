@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
+from cascade.conformal.certificate import Certificate
 from cascade.forks import after_fork
-from cascade.house.certificate import Certificate
 from cascade.money import exact_dollars
 
 if TYPE_CHECKING:

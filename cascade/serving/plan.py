@@ -11,9 +11,9 @@ from cascade.strategies.base import Strategy
 from cascade.types import GUIDE_ONLY, LAST_ONLY
 
 if TYPE_CHECKING:
+    from cascade.conformal.certificate import Certificate
     from cascade.conformal.scope import Scope
-    from cascade.house.certificate import Certificate
-    from cascade.house.live import Live
+    from cascade.policies.live import Live
 
 
 class RunPlan(NamedTuple):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from cascade.conformal.path import Scores
-from cascade.house.policy import Policy, ranked
+from cascade.policies.policy import Policy, ranked
 from cascade.table import Log
 
 

@@ -15,8 +15,8 @@ from unit.made import TWO_MODELS, request
 
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.errors import AuthenticationError, CascadeError, ConfigError, UsageError
-from cascade.house.directory import PolicyDirectory
 from cascade.orchestrator import Orchestrator
+from cascade.policies.directory import PolicyDirectory
 from cascade.providers import litellm
 from cascade.providers.litellm import LiteLLM
 

@@ -31,9 +31,9 @@ from cascade import (
     UsageError,
 )
 from cascade.engine import Run, adrive, drive
-from cascade.house.live import Live
-from cascade.house.simple import Depth
 from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.live import Live
+from cascade.policies.simple import Depth
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fake import FakeProvider
 from cascade.providers.litellm import LiteLLM

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Promise
-from cascade.house.certificate import Certificate
-from cascade.house.directory import PolicyDirectory
-from cascade.house.policy import Policy
-from cascade.house.simple import Threshold, Uala
+from cascade.policies.directory import PolicyDirectory
+from cascade.policies.policy import Policy
+from cascade.policies.simple import Threshold, Uala
 from cascade.table import Node
 
 SHOWN = [{many: {"of": 50, "signals": {}} for many in ("1", "2")}] * 20

@@ -18,15 +18,15 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Promise
-from cascade.house.attempts import FIRST
-from cascade.house.directory import PolicyDirectory
-from cascade.house.fit import Fit, FitSettings, fit
-from cascade.house.study import clairvoyant
-from cascade.house.ways import play_fit
+from cascade.fitting.attempts import FIRST
+from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.modes.draws import look_level
 from cascade.modes.look import Asked, Observed, Rows, look_at
 from cascade.modes.state import Draw, InForce, Opened
 from cascade.modes.store import ModeStore
+from cascade.policies.directory import PolicyDirectory
+from cascade.studies.study import clairvoyant
+from cascade.studies.ways import play_fit
 from cascade.table import Log, Node, Reference
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

@@ -31,7 +31,7 @@ from cascade.demo.requests import (
     sureness,
     team_of,
 )
-from cascade.house.opening import DEMO_REQUESTS, open_log
+from cascade.episodes.opening import DEMO_REQUESTS, open_log
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.memo import Memo
 from cascade.types import Request

@@ -13,8 +13,8 @@ from cascade.config.policies import POLICIES
 from cascade.conformal.path import Point
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy
-from cascade.house.live import Live
-from cascade.house.simple import Depth, Prompted, Random, Threshold, Uala
+from cascade.policies.live import Live
+from cascade.policies.simple import Depth, Prompted, Random, Threshold, Uala
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.config import STRATEGIES

@@ -24,7 +24,7 @@ ONLY_IN = {
     "litellm": {"providers/litellm.py"},
     "xllamacpp": {"providers/local.py"},
     "tenacity": {"resilience/retry.py"},
-    "torch": {"house/networks.py"},
+    "torch": {"policies/networks.py"},
     "pickle": set(),
     "marshal": {"chat.py"},  # it reads what it wrote itself, to copy plain values
     "shelve": set(),

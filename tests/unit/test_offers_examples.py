@@ -15,7 +15,7 @@ from cascade.config import load
 from cascade.conformal.promise import Promise
 from cascade.episodes.questions import AskedQuestion
 from cascade.errors import RefusedError
-from cascade.house.fit import FitSettings
+from cascade.fitting.fit import FitSettings
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request

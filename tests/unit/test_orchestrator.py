@@ -23,8 +23,8 @@ from cascade.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from cascade.house.simple import Depth
 from cascade.orchestrator import Orchestrator
+from cascade.policies.simple import Depth
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models

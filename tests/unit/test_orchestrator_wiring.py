@@ -10,8 +10,8 @@ import pytest
 from cascade.config import load
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.factory import build_policy, build_strategy, endpoints
-from cascade.house.simple import Depth, Random, Uala
 from cascade.orchestrator import Orchestrator
+from cascade.policies.simple import Depth, Random, Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
 from cascade.strategies.base import ModelUse

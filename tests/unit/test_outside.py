@@ -20,8 +20,8 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from cascade.house.directory import PolicyDirectory
 from cascade.orchestrator import Orchestrator
+from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Request

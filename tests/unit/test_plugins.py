@@ -18,8 +18,8 @@ from cascade.config.policies import POLICIES
 from cascade.episodes.questions import AskedQuestion
 from cascade.errors import ConfigError
 from cascade.factory import build_policy
-from cascade.house.directory import PolicyDirectory
 from cascade.matching import get_matcher
+from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.config import STRATEGIES
 from cascade.types import Question, Request
@@ -180,7 +180,7 @@ from typing import ClassVar
 import numpy as np
 
 from cascade.conformal.path import Scores
-from cascade.house.policy import Policy
+from cascade.policies.policy import Policy
 from cascade.strategies.base import Strategy
 from cascade.strategies.config import StrategyConfig
 from cascade.types import Candidate, Step

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.house.live import row_of
-from cascade.house.simple import Threshold
 from cascade.matching.same import agreement
 from cascade.policies.base import Observation
+from cascade.policies.live import row_of
+from cascade.policies.simple import Threshold
 from cascade.table import AGREEMENT, Log, Node
 from cascade.types import Candidate, Question, Step
-from unit.house.random_logs import random_log
+from unit.fitting.random_logs import random_log
 
 
 def agreements(answer: np.ndarray, nodes: tuple[int, ...]) -> np.ndarray:

@@ -18,8 +18,9 @@ from cascade.checks import did_you_mean, hint_at
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import ALSO, SIGNALS, cast
 from cascade.episodes.rowcheck import OddValueError, odd
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped, identity
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, Dropped
 from cascade.errors import UsageError
+from cascade.identity import identity
 
 ROLES = ("base", "guide", "judge")
 """The roles of a model in a cascade. A judge's calls are paid for, but give no answer."""

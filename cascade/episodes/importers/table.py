@@ -28,8 +28,9 @@ from cascade.episodes.importers.chat import Reply, chat_columns, reply_of, reque
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.tall import Columns, Steps, is_tall, recognised, steps_by_cost
 from cascade.episodes.importers.values import ALSO, SIGNALS, Moment, answer_in, moment, question_in, text
-from cascade.episodes.schema import COLUMNS, Dropped, question_id
+from cascade.episodes.schema import COLUMNS, Dropped
 from cascade.errors import UsageError
+from cascade.identity import question_id
 
 _LOOKED_AT = 100
 _TOOLS = "tools"

@@ -16,7 +16,8 @@ from cascade.episodes.importers.calls import LoggedCall, Runs, field_of, mapped
 from cascade.episodes.importers.chat import asked, chat_columns, is_short, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import SIGNALS, answer_in, nano_usd, question_in, whole
-from cascade.episodes.schema import Dropped, identity, question_id
+from cascade.episodes.schema import Dropped
+from cascade.identity import identity, question_id
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 ANSWER, CORRECT, COST, NANO, SECONDS = "answer", "correct", "cost_usd", "cost_nano_usd", "latency_s"

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from cascade.config import CascadeConfig, modes_url, traces_url
 from cascade.config.schema import ModesConfig
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
-from cascade.house.certificate import Certificate
 from cascade.modes.plan import plan_of
 from cascade.modes.state import CascadeState, Counts, InForce, Look
 from cascade.modes.store import ModeStore

@@ -21,7 +21,7 @@ from printed import CCPO, CPO_BATCH, CPO_ONLINE, QUESTIONS, TABLES, UALA
 from simulated import WORLDS, simulated_log
 
 from cascade.conformal.promise import Promise
-from cascade.house.networks import NetworkSettings
+from cascade.policies.networks import NetworkSettings
 
 FITTED = [table for table in TABLES.values() if (table.number, UALA) not in printed.IMPOSSIBLE]
 

@@ -12,7 +12,7 @@ import pytest
 
 from cascade import Policy
 from cascade.episodes.files import read_rows, write_rows
-from unit.house.test_reading import row
+from unit.episodes.test_reading import row
 
 Cli = Callable[..., Any]
 AGREED = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")

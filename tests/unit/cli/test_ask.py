@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade.config import load
-from cascade.house.certificate import Certificate
+from cascade.conformal.certificate import Certificate
 from cascade.serving.made_for import made_for
 from unit.certified import certificate, directory
 

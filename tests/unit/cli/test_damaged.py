@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade.episodes.files import write_rows
-from cascade.house.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
+from cascade.policies.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
 from unit.cli.certified import ladder_log
 
 Cli = Callable[..., Any]

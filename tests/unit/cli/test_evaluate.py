@@ -13,8 +13,8 @@ from cascade.api.fitting import fit
 from cascade.conformal.promise import Promise
 from cascade.episodes.files import write_rows
 from cascade.errors import NotCertifiedError
-from cascade.house.evaluation import audits_of
-from cascade.house.fit import FitSettings
+from cascade.fitting.fit import FitSettings
+from cascade.reports.evaluation import audits_of
 
 Cli = Callable[..., Any]
 BY_REPLY = "{kind: threshold, when: reply_logprob, threshold: 0.5}"

@@ -11,8 +11,8 @@ import pytest
 
 import cascade
 from cascade import FitSettings, Policy, Promise
-from cascade.house.attempts import place_of
-from cascade.house.directory import PolicyDirectory
+from cascade.fitting.attempts import place_of
+from cascade.policies.directory import PolicyDirectory
 from unit.cli.certified import LADDER_POLICY, ladder_log
 from unit.cli.conftest import Ran
 

@@ -13,8 +13,9 @@ import pytest
 from cascade import Policy
 from cascade.chat import ChatRequest, output_text
 from cascade.config import load
-from cascade.episodes.schema import CHAT, COLUMNS, Dropped, question_id
-from cascade.house.reading import labelled_by_reference
+from cascade.episodes.reading import labelled_by_reference
+from cascade.episodes.schema import CHAT, COLUMNS, Dropped
+from cascade.identity import question_id
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for

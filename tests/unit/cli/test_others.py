@@ -16,8 +16,8 @@ from stores import postgres_url
 from cascade.cli import doctor, models
 from cascade.config import load
 from cascade.config.policies import ThresholdConfig
+from cascade.conformal.certificate import Certificate
 from cascade.demo.requests import BY_HAND
-from cascade.house.certificate import Certificate
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade.episodes.files import write_rows
-from cascade.house.opening import open_log
+from cascade.episodes.opening import open_log
 from unit.plain import row
 
 Cli = Callable[..., Any]

@@ -10,7 +10,7 @@ from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
-from cascade.house.simple import Depth, Prompted
+from cascade.policies.simple import Depth, Prompted
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder

@@ -22,6 +22,7 @@ from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
+from cascade.episodes.rows import reads_of
 from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, request_digest
 from cascade.errors import (
     AuthenticationError,
@@ -34,7 +35,6 @@ from cascade.errors import (
     RefusedError,
     UsageError,
 )
-from cascade.house.rows import reads_of
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply

@@ -21,9 +21,9 @@ from cascade.conformal.scope import (
     shown,
     unlike,
 )
+from cascade.episodes.rows import reads_of
 from cascade.episodes.schema import COLUMNS
 from cascade.episodes.traces import rows_of
-from cascade.house.rows import reads_of
 from cascade.orchestrator import Orchestrator
 from cascade.table import Log, Node
 from cascade.types import Candidate, Question, Step

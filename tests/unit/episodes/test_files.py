@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from cascade.episodes import files, lines
 from cascade.episodes.files import Dropped, append_jsonl, is_url, read_rows, write_rows
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import UsageError
+from cascade.identity import question_id
 
 FORMS = ("log.jsonl", "log.jsonl.gz", "log.parquet")
 

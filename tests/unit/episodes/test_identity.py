@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cases import each
 
-from cascade.episodes.schema import identity, plain, question_id
+from cascade.identity import identity, plain, question_id
 
 RIVER = "Which river runs through Vienna?"
 

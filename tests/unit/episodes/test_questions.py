@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from cascade.episodes.questions import AskedQuestion, read_questions
-from cascade.episodes.schema import Dropped, question_id
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
+from cascade.identity import question_id
 from cascade.matching import get_matcher
 from cascade.types import Question
 

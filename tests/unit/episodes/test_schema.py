@@ -7,8 +7,9 @@ import math
 from datetime import UTC, datetime
 
 from cascade.engine import drive, run
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id, rows
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, rows
 from cascade.errors import AuthenticationError, ProviderUnavailableError
+from cascade.identity import question_id
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.types import Answer, Completion, Question, Token, Usage

@@ -23,7 +23,8 @@ from patience import PATIENCE_S, at_once, until
 
 from cascade.chat import ChatRequest
 from cascade.episodes import trace_queue
-from cascade.episodes.schema import COLUMNS, CUT, hashed, identity
+from cascade.episodes.rows import reads_of
+from cascade.episodes.schema import COLUMNS, CUT, hashed
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.trace_queue import Counts
@@ -37,7 +38,7 @@ from cascade.errors import (
     UsageError,
     redact,
 )
-from cascade.house.rows import reads_of
+from cascade.identity import identity
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.safety import holds_key

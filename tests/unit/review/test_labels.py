@@ -12,13 +12,14 @@ from scipy import stats
 
 from cascade.conformal.labels import is_drawn
 from cascade.conformal.promise import Promise
-from cascade.episodes.schema import Dropped, identity
+from cascade.episodes.reading import reviewed
+from cascade.episodes.rows import joined
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
-from cascade.house.attempts import level_of
-from cascade.house.fit import Fit, FitSettings, fit
-from cascade.house.reading import reviewed
-from cascade.house.rows import joined
-from cascade.house.simple import Threshold
+from cascade.fitting.attempts import level_of
+from cascade.fitting.fit import Fit, FitSettings, fit
+from cascade.identity import identity
+from cascade.policies.simple import Threshold
 from cascade.review.labels import Along, judgements, plans, shown, to_judge
 from cascade.review.pairs import Compared, Output, Pair, PairId, compare
 from cascade.review.reviews import Judgement, Reviews, Terms

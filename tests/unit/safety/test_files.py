@@ -12,7 +12,7 @@ import pytest
 from cascade import files
 from cascade.config import load
 from cascade.errors import ConfigError
-from cascade.house.directory import PolicyDirectory
+from cascade.policies.directory import PolicyDirectory
 from cascade.safety import read_bounded
 
 Cli = Callable[..., Any]

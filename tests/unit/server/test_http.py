@@ -14,9 +14,9 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import load
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.errors import RateLimitedError, StreamInterruptedError
-from cascade.house.certificate import Certificate
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.access import new_key

@@ -21,8 +21,8 @@ from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.episodes.files import read_rows
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_policy, build_strategy, serving_of
-from cascade.house.directory import PolicyDirectory
 from cascade.orchestrator import Orchestrator
+from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy
 from cascade.serving.made_for import made_for

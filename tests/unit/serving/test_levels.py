@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cascade.config import load
+from cascade.conformal.certificate import Certificate
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_strategy
-from cascade.house.certificate import Certificate
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.levels import in_service

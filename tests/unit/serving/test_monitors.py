@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cascade.config.schema import GuaranteeConfig
+from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor
-from cascade.house.certificate import Certificate
 from cascade.serving.monitors import UNAUDITED, CertificateMonitor, CertificateMonitors, judge
 from unit.certified import certificate
 

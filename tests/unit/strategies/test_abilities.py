@@ -13,7 +13,7 @@ from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
-from cascade.house.rows import reads_of
+from cascade.episodes.rows import reads_of
 from cascade.providers.fake import FakeProvider
 from cascade.types import Question
 

@@ -21,9 +21,10 @@ from cascade.episodes.importers.litellm_spend import rows_from_litellm
 from cascade.episodes.importers.otel import rows_from_otel
 from cascade.episodes.importers.pairs import rows_from_pairs
 from cascade.episodes.importers.requests import rows_from_requests
-from cascade.episodes.schema import COLUMNS, Dropped, identity
+from cascade.episodes.rows import reads_of
+from cascade.episodes.schema import COLUMNS, Dropped
 from cascade.errors import UsageError
-from cascade.house.rows import reads_of
+from cascade.identity import identity
 
 ROLES = {"small": "base", "large": "guide", "critic": "judge"}
 

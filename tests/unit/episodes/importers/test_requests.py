@@ -13,9 +13,9 @@ from cascade.chat import ChatRequest
 from cascade.episodes.importers import import_rows, known
 from cascade.episodes.importers.batch import rows_from_batch
 from cascade.episodes.importers.requests import rows_from_requests
+from cascade.episodes.rows import reads_of
 from cascade.episodes.schema import CHAT, ECHOED, Dropped, completion_of
 from cascade.errors import UsageError
-from cascade.house.rows import reads_of
 
 MESSAGES = [{"role": "user", "content": "Weather in Wien?"}]
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]

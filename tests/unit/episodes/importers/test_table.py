@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cascade.episodes.importers.table import rows_from_table
-from cascade.episodes.schema import Dropped, question_id
+from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
+from cascade.identity import question_id
 
 TABLE = """prompt,reply,right,usd,seconds,p,who,when
 Which river?,Inn,no,0.0001,0.5,0.25,small,2026-11-21T10:00:00Z

@@ -1,0 +1,149 @@
+"""Opens a log by its name: cascade's own format, a known foreign one, a store, or a shipped log."""
+
+from __future__ import annotations
+
+import itertools
+import os.path
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from importlib import resources
+from pathlib import Path
+
+from cascade.checks import did_you_mean
+from cascade.episodes.episode import Row
+from cascade.episodes.files import is_url
+from cascade.episodes.importers import read_log
+from cascade.episodes.reading import Reading, as_ladder, as_offers, read
+from cascade.episodes.rowcheck import shown
+from cascade.episodes.schema import COLUMNS, Dropped
+from cascade.errors import UsageError
+
+DEMO = "demo"
+DEMO_LADDER = "demo-ladder"
+"""The demo log read as a ladder: the base outright, then the guide outright."""
+DEMO_REQUESTS = "demo-requests"
+"""The log of chat requests that ships with the package (`cascade.demo.requests`)."""
+LADDER = "ladder:"
+"""Prefix of a log of rounds of base and guide: it is read as a ladder."""
+OFFERS = "offers:"
+"""Prefix of such a log: it is read call by call, the base, the guide's verdict, and the guide outright."""
+SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
+_FILES = {DEMO: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
+
+_WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
+"""Columns by which whole episodes are chosen."""
+_PARTS = frozenset(COLUMNS) - {*_WHOLE_BY, "context", "gold", "schema_version"}
+"""Columns whose values differ between the rows of one episode."""
+_LOOKED_AT = 200_000
+"""The number of rows in which an error message looks for a column's values."""
+_NAMED = 5
+_VALUE_CHARS = 60
+
+
+def open_log(
+    given: str,
+    where: Mapping[str, str] | None = None,
+    dropped: Dropped | None = None,
+    *,
+    matcher: str | None = None,
+    reference: str | None = None,
+    models: Sequence[str] = (),
+) -> Reading:
+    """Read a log. If it does not say which answers are right, the reference's output is the truth.
+
+    Args:
+        given: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
+            (a log of rounds of base and guide, read as a ladder), or "offers:" (the same, call by call).
+        where: only rows that have these values in these columns are read.
+        dropped: counts everything that is left out.
+        matcher: judges every answer again (`reading.read`).
+        reference: its output is the truth, whatever the labels say.
+        models: only these models of a ladder's log, in this order; the last is the reference.
+
+    Raises:
+        UsageError: the log, a column or the matcher does not exist, or no episode is left.
+
+    >>> open_log("demo").reads[0].log.n
+    244
+    """
+    _check_columns(where or {})
+    _check_there(given)
+    counts, fresh = Dropped() if dropped is None else dropped, True
+
+    def rows() -> Iterator[Row]:
+        """Read the rows; the first time it counts what is left out, and refuses a choice that fits no row."""
+        nonlocal fresh
+        first, fresh = fresh, False
+        some = False
+        for row in rows_of(given, where, counts if first else None, models):
+            some = True
+            yield row
+        if first and not some and not counts.count:
+            raise UsageError(_nothing_chosen(given, where or {}))
+
+    return read(rows, counts, matcher=matcher, reference=reference, models=models)
+
+
+def rows_of(
+    given: str, where: Mapping[str, str] | None = None, dropped: Dropped | None = None, models: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Yield a log's rows, as they are or in another reading; `models` is the order of a foreign log of requests."""
+    path, ladder, offers = given, given == DEMO_LADDER or given.startswith(LADDER), given.startswith(OFFERS)
+    if ladder or offers:
+        path = DEMO if given == DEMO_LADDER else given.removeprefix(LADDER).removeprefix(OFFERS)
+    with ExitStack() as stack:
+        if path in _FILES:
+            shipped = resources.files("cascade").joinpath("data", _FILES[path])
+            path = str(stack.enter_context(resources.as_file(shipped)))
+        rows: Iterable[Row] = read_log(path, dropped, where, models)
+        yield from as_ladder(rows) if ladder else as_offers(rows) if offers else rows
+
+
+def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:
+    """Return the message for a choice that fits no row: it names the values that the chosen columns have."""
+    values: dict[str, Counter[str]] = {column: Counter() for column in where}
+    some = False
+    for row in itertools.islice(rows_of(given), _LOOKED_AT):
+        some = True
+        for column, counts in values.items():
+            counts[shown(row.get(column))] += 1
+    if not some:
+        return f"{given} is empty: it has no row of an episode log."
+    missing = [
+        f"No row of {given} has {column}={where[column]}; the column's values: {_listed(counts)}."
+        for column, counts in values.items()
+        if where[column] not in counts
+    ]
+    together = " and ".join([f"{column}={value}" for column, value in where.items()])
+    return " ".join(missing) or f"No row of {given} has {together} together, though some rows have each."
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """Return the commonest values of a column, shortened, and how many more there are."""
+    first = sorted(counts, key=lambda value: -counts[value])[:_NAMED]
+    named = ", ".join([value if len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS]}…" for value in first])
+    more = len(counts) - len(first)
+    return f"{named} and {more:,} more" if more else named
+
+
+def _check_columns(where: Mapping[str, str]) -> None:
+    """Raise UsageError if a column does not exist, or if choosing by it would cut episodes apart."""
+    unknown = [name for name in where if name not in COLUMNS]
+    problems = [f"There is no column {name}{did_you_mean(name, _WHOLE_BY)}." for name in unknown]
+    if cutting := sorted(_PARTS & where.keys()):
+        problems.append(
+            f"Choosing by {', '.join(cutting)} would cut episodes apart, and a part of an episode shows nothing about "
+            f"a policy. Choose whole episodes, by {', '.join(_WHOLE_BY[:-1])} or {_WHOLE_BY[-1]}."
+        )
+    if problems:
+        raise UsageError(" ".join(problems))
+
+
+def _check_there(given: str) -> None:
+    """Raise UsageError, with a suggestion, if a name is neither a file nor a store nor a shipped log."""
+    name = given.removeprefix(LADDER).removeprefix(OFFERS)
+    if name in SHIPPED or is_url(name) or Path(name).suffix:
+        return  # the code that opens the file reports that it is missing
+    if not os.path.lexists(name):
+        raise UsageError(f"There is no file {name}{did_you_mean(name, SHIPPED)}.")

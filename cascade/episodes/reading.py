@@ -1,0 +1,454 @@
+"""How a log is read: as it is, as a ladder, call by call, with some of its models; and which of its answers are right.
+
+Labels say it, or a matcher that compares answers with the accepted ones, or the reference's own output: an answer is
+then right if a comparator calls it equal. The reference is the guide asked outright, if the log has that walk, or else
+a ladder's last model. People may judge the outputs that differ. Everything that reads a `Log` then needs no change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from cascade.chat import ChatRequest
+from cascade.checks import did_you_mean
+from cascade.episodes.episode import Row
+from cascade.episodes.rows import Read, Truth, reads_of
+from cascade.episodes.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
+from cascade.errors import UsageError
+from cascade.matching import Comparator, default_of, get_comparator, get_matcher, judge_rows
+from cascade.matching.same import agreement
+from cascade.money import Price
+from cascade.policies.signals import OF_MESSAGES
+from cascade.table import AGREEMENT
+from cascade.types import Usage
+
+Rows: TypeAlias = Callable[[], Iterable[Row]]
+"""Reads the rows of a log from the start."""
+GUIDE = "guide"
+"""The name of a log's default reference."""
+AUDIT = "audit"
+"""The `split` of a trace whose question was drawn for an audit, so that every step was run."""
+UNAUDITED = "a question that was not drawn for an audit: whether its steps were run depended on its answers"
+
+
+class Reading(NamedTuple):
+    """A log that was read.
+
+    Attributes:
+        reads: one for each data set.
+        rows: reads its rows again.
+        matcher: the matcher that judged the answers, if one was named.
+        unlabelled: the log does not say which answers are right, so the reference's output does, unasked.
+        unjudged: such a log has accepted answers, but no matcher was named to judge by them.
+    """
+
+    reads: tuple[Read, ...]
+    rows: Rows
+    matcher: str | None = None
+    unlabelled: bool = False
+    unjudged: bool = False
+
+    def compared(self, comparator: str | None = None) -> Reading:
+        """Return the same log with the reference's output as the truth, by default under the log's own comparator.
+
+        Raises:
+            UsageError: it has no reference, or the comparator does not exist.
+        """
+        wanted = comparator or self.matcher
+        truths = [read.facts.truth for read in self.reads]
+        if all(truth is not None and wanted in {None, truth.comparator} for truth in truths):
+            return self
+        return _compared(self.rows, wanted, Dropped())
+
+
+def read(
+    rows: Rows,
+    dropped: Dropped,
+    *,
+    matcher: str | None = None,
+    reference: str | None = None,
+    models: Sequence[str] = (),
+) -> Reading:
+    """Read a log. If it does not say which answers are right, the reference's output is the truth.
+
+    Args:
+        rows: its rows.
+        dropped: counts everything that is left out.
+        matcher: judges every answer again by its gold answers, or by the reference's output (`matching.get_matcher`).
+        reference: its output is the truth, whatever the labels say: "guide", or a ladder's model, which then becomes
+            the last one.
+        models: only these models of a ladder's log, in this order; the last is the reference.
+
+    Raises:
+        UsageError: a model or the matcher does not exist, or no episode is left.
+    """
+    if reference not in {None, GUIDE}:
+        if models and models[-1] != reference:
+            raise UsageError(
+                f"--reference is {reference}, and --models ends with {models[-1]}: name the reference last."
+            )
+        models = models or (str(reference),)
+
+    def wanted() -> Iterable[Row]:
+        return ladder_of_models(rows, models) if models else rows()
+
+    if reference is not None:
+        return _compared(wanted, matcher, dropped)
+    judged = wanted() if matcher is None else judge_rows(wanted(), get_matcher(matcher), overwrite=True)
+    try:
+        return Reading(tuple(reads_of(judged, dropped)), wanted, matcher)
+    except UsageError:
+        if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in wanted()):
+            raise
+        try:
+            reading = _compared(wanted, matcher, compared := Dropped())
+        except UsageError:
+            reading = None  # no reference either: the error below says which labels are missing
+        if reading is None:
+            raise
+        dropped.rows, dropped.first = compared.rows, compared.first
+        return reading._replace(unlabelled=True, unjudged=any(row["gold"] for row in wanted()))
+
+
+def _compared(rows: Rows, comparator: str | None, dropped: Dropped) -> Reading:
+    labelled = labelled_by_reference(rows, comparator)
+    return Reading(tuple(reads_of(labelled.rows(dropped), dropped, labelled.truths)), rows, comparator)
+
+
+class Mispriced(NamedTuple):
+    """The calls of one model that cost something else at the given prices: how many, and the costs of the first."""
+
+    model: str
+    calls: int
+    logged_nano_usd: int
+    priced_nano_usd: int
+
+    def describe(self) -> str:
+        """Return the difference in words."""
+        return (
+            f"{self.model}: {self.calls} calls; one is logged with {self.logged_nano_usd / 1e9:.6g} USD and costs "
+            f"{self.priced_nano_usd / 1e9:.6g} USD at the configured price"
+        )
+
+
+def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[Mispriced]:
+    """Return the models whose logged costs differ from the given prices, in the order of the log.
+
+    Rows without tokens or costs are skipped, and so are models without a price. Imported logs have rounded costs: two
+    costs within 1 %, or one nano-dollar, count as equal.
+    """
+    found: dict[str, Mispriced] = {}
+    for row in rows:
+        price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
+        if price is None or logged is None:
+            continue
+        tokens = (row[f"{name}_tokens"] for name in ("input", "output", "cached_input", "reasoning"))
+        priced = price.cost_nano_usd(Usage(*tokens))
+        if priced is not None and abs(priced - logged) > max(1, logged // 100):
+            first = found.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
+            found[row["model"]] = first._replace(calls=first.calls + 1)
+    return list(found.values())
+
+
+# --- rounds of base and guide as a ladder, or call by call ---
+
+_REPLY = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
+"""The signals of a single reply (`policies.signals.logprob_signals`)."""
+_BASE, _VERDICT, _GUIDE = range(3)
+OFFERS = ("base", "judge", "guide")
+"""The names of the calls of rounds as offers: `base` answers, `judge` verifies, `guide` answers outright."""
+_PURPOSES = ("answer", "verify", "outright")
+
+
+def _calls(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
+    """Yield the base's first answer, the guide's verdict on it, and, at the end, the guide's answers outright."""
+    waiting: list[Row] = []
+    for row in rows:
+        if row["walk"] == GUIDE_ONLY:
+            waiting.append(row)
+        elif row["walk"] is None and row["step"] == 1:
+            yield _BASE if row["source"] == "base" else _VERDICT, row
+    yield from ((_GUIDE, row) for row in waiting)
+
+
+def as_ladder(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Yield a log of rounds as the log of a ladder: the base outright, then the guide outright.
+
+    These two calls come from exactly the prompts and settings that a ladder of the two models uses, so the rows are
+    those that it would have logged. The data set gets "-ladder" appended to its name.
+    """
+    earlier: dict[str, list[str]] = {}
+    for call, row in _calls(rows):
+        if call == _VERDICT:
+            continue
+        logged = row["signals"] or {}
+        of_request = sorted(OF_MESSAGES) if "message_faults" in logged else ()  # rounds of questions have some, too
+        signals = {name: logged[name] for name in (*_REPLY, *of_request, "replay") if name in logged}
+        if row["candidate"] is not None:
+            before = earlier.get(row["episode_id"], []) if call == _GUIDE else []
+            signals[AGREEMENT] = agreement(row["answer"], before, chat_of(row))
+            if call == _BASE:
+                earlier[row["episode_id"]] = [row["answer"]]
+        changed = {"walk": None, "step": 2 if call == _GUIDE else 1, "horizon": 2, "confidence": None, "kept": None}
+        name, source = f"{row['dataset'] or 'log'}-ladder", row["model"] or row["source"]
+        yield {**row, **changed, "dataset": name, "source": source, "signals": signals}
+
+
+def as_offers(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Yield a log of rounds as the log of three offers: the base's answer, the guide's verdict, the guide outright.
+
+    The verdict, with its correction, reads the base's answer; the guide outright reads neither. Later rounds are left
+    out: a round without a verdict before it was never logged. The data set gets "-offers" appended to its name.
+    """
+    for call, row in _calls(rows):
+        logged = row["signals"] or {}
+        names = ("p_yes", "verdict_mass") if call == _VERDICT else _REPLY
+        signals = {name: logged[name] for name in names if name in logged}
+        changed = {
+            "dataset": f"{row['dataset'] or 'log'}-offers",
+            "walk": None,
+            "step": call + 1,
+            "horizon": len(OFFERS),
+            "parents": [1] if call == _VERDICT else [],
+            "source": OFFERS[call],
+            "candidate": None if row["candidate"] is None else 0,
+            "confidence": row["confidence"] if call == _VERDICT else None,
+            "signals": {**signals, "replay": {**replay_of(row), "purpose": _PURPOSES[call]}},
+            "kept": None,
+        }
+        yield {**row, **changed}
+
+
+# --- which models ---
+
+
+def ladder_of_models(rows: Rows, models: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some models of a ladder's log, as the log of a ladder of these models, in this order.
+
+    The last name is the reference; of one name alone, the models before it in the log stay too.
+    """
+    order = _rungs(rows())
+    wanted = [*order[: order.index(models[0])], models[0]] if len(models) == 1 and models[0] in order else list(models)
+    unknown = [name for name in wanted if name not in order]
+    twice = [name for name, many in Counter(wanted).items() if many > 1]
+    if unknown:
+        listed = ", ".join(order[:_NAMED]) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
+        raise UsageError(f"The log has no model {unknown[0]}{did_you_mean(unknown[0], order)}; it has {listed}.")
+    if twice:
+        raise UsageError(f"Name each model once; {', '.join(twice)} is named several times.")
+    if len(wanted) < 2:
+        raise UsageError(
+            f"{wanted[0]} is the first model of the log, so nothing can be saved: name cheaper models before it."
+        )
+    place = {name: number for number, name in enumerate(wanted, 1)}
+    texts: dict[str, dict[int, str]] = defaultdict(dict)
+    for row in rows():
+        if row["walk"] is None and row["model"] in place and row["answer"] is not None:
+            texts[row["episode_id"]][place[row["model"]]] = row["answer"]
+    for row in rows():
+        if row["walk"] is None and row["model"] in place:
+            step, signals = place[row["model"]], dict(row["signals"] or {})
+            if row["answer"] is not None:
+                earlier = [text for at, text in sorted(texts[row["episode_id"]].items()) if at < step]
+                signals[AGREEMENT] = agreement(row["answer"], earlier, chat_of(row))
+            changed = {"step": step, "horizon": len(wanted), "source": row["model"], "kept": None}
+            yield {**row, **changed, "signals": signals}
+
+
+_NAMED = 12
+
+
+def _rungs(rows: Iterable[Row]) -> list[str]:
+    """Return the models of a ladder's log, by the step that each answers."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        if row["walk"] is None and row["model"] is not None and row["step"] is not None and answers(row):
+            found[row["model"]].add(row["step"])
+    several = sorted(name for name, steps in found.items() if len(steps) > 1)
+    if several:
+        raise UsageError(
+            f"{', '.join(several)} answers in several steps of this log, so its models cannot be a ladder in another "
+            "order. Name the reference with --reference guide, or read the log as a ladder: ladder:LOG."
+        )
+    return sorted(found, key=lambda name: (min(found[name]), name))
+
+
+# --- the reference's outputs as the truth ---
+
+
+@dataclass(slots=True)
+class _Given:
+    """The reference's outputs in one data set: the guide's by episode, and the latest step with an answer."""
+
+    outright: dict[str, str] = field(default_factory=dict)
+    last: dict[str, tuple[int, str]] = field(default_factory=dict)
+    horizon: int = 1
+    guides: set[str] = field(default_factory=set)
+    sources: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    audited: set[str] = field(default_factory=set)
+    episodes: set[str] = field(default_factory=set)
+
+    def add(self, row: Row) -> None:
+        """Add one row."""
+        name, step = row["episode_id"], row["step"] or 1
+        self.episodes.add(name)
+        if row["split"] == AUDIT:
+            self.audited.add(name)
+        if row["walk"] == GUIDE_ONLY:
+            self.guides.update([row["model"]] if row["model"] else ())
+            if row["answer"] is not None and row["kept"] is not False:
+                self.outright[name] = row["answer"]
+        elif row["walk"] is None and row["step"] is not None:
+            self.horizon = max(self.horizon, row["horizon"] or 1, step)
+            if row["answer"] is not None:
+                self.sources[step].add(row["model"] or row["source"] or "")
+                if step >= self.last.get(name, (0, ""))[0]:
+                    self.last[name] = step, row["answer"]
+
+    def output(self, episode: str) -> str | None:
+        """Return the reference's output; None if it failed or was not asked."""
+        if self.outright:
+            return self.outright.get(episode)
+        step, text = self.last.get(episode, (0, ""))
+        return text if step == self.horizon else None
+
+    def gives(self, row: Row) -> bool:
+        """Whether a row is the reference's own."""
+        if self.outright:
+            return bool(row["walk"] == GUIDE_ONLY)
+        return bool(row["walk"] is None and row["step"] == self.horizon)
+
+    def name(self, dataset: str) -> str:
+        """Return the reference's name."""
+        names = self.guides if self.outright else self.sources[self.horizon]
+        if not self.outright and (self.horizon < 2 or len(names) != 1):
+            raise UsageError(
+                f"{dataset} has no reference: neither the guide asked outright (the walk {GUIDE_ONLY!r}, which cascade "
+                "collect records) nor a ladder that ends in one model. Name its models: --models CHEAP,DEAR."
+            )
+        return next(iter(names)) if len(names) == 1 else "the guide"
+
+    @property
+    def only_audits(self) -> bool:
+        """Whether to use audited questions only: in the others, the outcomes decided whether all steps were run."""
+        return bool(self.audited) and any(self.output(name) is None for name in self.episodes - self.audited)
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """A log whose truth is the reference's output.
+
+    Attributes:
+        truths: by data set, the reference and the comparator.
+        rows: yields the rows, with the reference's output as `gold`, and as `correct` whether the answer equals it.
+    """
+
+    truths: Mapping[str, Truth]
+    rows: Callable[[Dropped], Iterator[dict[str, Any]]]
+
+
+def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabelled:
+    """Return a log in which the reference's output replaces the accepted answers and judges every answer.
+
+    An answer counts as different if the comparator cannot decide. The reference's own answer equals itself. If the
+    reference failed, or was not asked, every other answer counts as different. Of a log with audits, and with questions
+    on which not every step was run, only the audits stay. `comparator` is a name for `matching.get_comparator`; by
+    default the one that all requests choose, or each one's own.
+
+    Raises:
+        UsageError: the matcher does not exist, or a data set has no reference.
+    """
+    found: dict[str, _Given] = defaultdict(_Given)
+
+    def requests() -> Iterator[ChatRequest | None]:
+        for row in rows():
+            found[row["dataset"] or "log"].add(row)
+            if comparator is None:
+                yield chat_of(row)
+
+    default, cautions = default_of(requests())
+    chosen = comparator or default
+    comparing = get_comparator(chosen)
+    truths = {dataset: Truth(given.name(dataset), chosen, cautions=cautions) for dataset, given in found.items()}
+
+    def judged(dropped: Dropped) -> Iterator[dict[str, Any]]:
+        audits = {dataset for dataset, given in found.items() if given.only_audits}
+        left_out: set[tuple[str, str]] = set()
+        for row in rows():
+            dataset, episode = row["dataset"] or "log", row["episode_id"]
+            if dataset not in audits or episode in found[dataset].audited:
+                yield _judged(row, found[dataset], comparing)
+            elif (dataset, episode) not in left_out:
+                left_out.add((dataset, episode))
+                dropped.drop(UNAUDITED, episode)
+
+    return Relabelled(truths, judged)
+
+
+def _judged(row: Row, given: _Given, comparing: Comparator) -> dict[str, Any]:
+    output = given.output(row["episode_id"])
+    judged = {**row, "gold": None if output is None else [output]}
+    if output is None:
+        judged["signals"] = _without_failure(row, given)
+    if not answers(row):
+        return judged
+    if output is None or given.gives(row):
+        return {**judged, "correct": output is not None}
+    return {**judged, "correct": same(comparing, row["answer"], output, chat_of(row))}
+
+
+def same(comparing: Comparator, answer: str | None, output: str, request: ChatRequest | None) -> bool:
+    """Whether an answer equals the reference's output; if the comparator cannot decide, it counts as different."""
+    return answer is not None and (answer == output or comparing.same(answer, output, request) is True)
+
+
+def _without_failure(row: Row, given: _Given) -> Any:
+    """Return a row's signals without the mark that calls failed, if only the reference's call failed.
+
+    Such an episode counts as a difference; if another model's call failed it is left out, as from any log.
+    """
+    failed = replay_of(row).get(FAILED)
+    if not failed or any(step != given.horizon for step, *_ in failed):
+        return row["signals"]
+    replay = {name: value for name, value in replay_of(row).items() if name != FAILED}
+    return {**row["signals"], "replay": replay}
+
+
+# --- people's judgements as the truth ---
+
+
+class Judgements(NamedTuple):
+    """What people judged.
+
+    Attributes:
+        kind: the promise that they judged for.
+        rate: the share of the requests that was drawn.
+        drawn: whether a request, by its id, was drawn.
+        loses: whether serving the output of a row that differs from the reference's loses something; None: not judged.
+    """
+
+    kind: str
+    rate: float
+    drawn: Callable[[str], bool]
+    loses: Callable[[Row], bool | None]
+
+
+def reviewed(labelled: Relabelled, judgements: Judgements, dropped: Dropped) -> list[Read]:
+    """Return a log in which an output is right if it equals the reference's, or if people found that it loses nothing.
+
+    An output that differs and that nobody judged is unknown.
+    """
+
+    def judged() -> Iterator[Row]:
+        for row in labelled.rows(dropped):
+            if row["answer"] is None or row["correct"] is not False:
+                yield row
+            else:
+                loses = judgements.loses(row)
+                yield {**row, "correct": None if loses is None else not loses}
+
+    truths = {name: each._replace(kind=judgements.kind, rate=judgements.rate) for name, each in labelled.truths.items()}
+    return reads_of(judged(), dropped, truths, judgements.drawn)

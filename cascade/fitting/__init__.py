@@ -1,0 +1,1 @@
+"""What a log teaches: which requests learn, what is chosen, and what is certified."""

@@ -1,0 +1,515 @@
+"""Fit: choose a policy on a log, and certify what it promises. One way for every promise.
+
+Where a walk to the end keeps the promise, a menu of tests shares the level, and all requests certify what learns
+nothing (`menu`). Otherwise one policy, named beforehand or learned, is certified: for a set of answers from the
+strictest threshold on; for a single answer along points that other requests have put in order (`conformal.order`).
+
+What learns does so on whole groups that certify nothing. How often these requests certified before is counted
+(`attempts`). If nothing cheaper than the reference is proven, the reference alone is asked.
+
+With levels, one policy is certified at the risk of each, and every level's tests have the whole level to share, so each
+certificate by itself keeps its promise with probability 1 − δ. The policy is chosen for the default level, or where
+nothing is proven there, for the strictest level at which something is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from cascade.checks import did_you_mean, share_problems
+from cascade.conformal.binomial import most_losses
+from cascade.conformal.certificate import problems_of
+from cascade.conformal.certify import Certified, certify
+from cascade.conformal.order import order
+from cascade.conformal.path import UNITS, Point, Walks, along, strict_to_lenient
+from cascade.conformal.path import Path as TestedPath
+from cascade.conformal.promise import Promise
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.fitting.attempts import Attempts, count, level_of
+from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
+from cascade.fitting.drift import Drift, drift
+from cascade.fitting.menu import Member, Tested, cheapest, cost_share, menu, run_tests, simple_members
+from cascade.policies.directory import ROOMS
+from cascade.policies.learned import Learned, learn
+from cascade.policies.networks import CERTIFIABLE, NetworkSettings, train
+from cascade.policies.policy import Policy
+from cascade.policies.simple import COST, KNOWN, POLICIES, Alone, Depth, Threshold, named, named_policy, tie_of
+from cascade.table import Floats, Ints, Log
+
+AUTO, RUNGS = "auto", "rungs"
+"""The menu, or the score named beforehand; and one threshold per rung, all learned together."""
+LEARNERS = (Learned.kind, RUNGS, *CERTIFIABLE)
+"""The kinds that learn from requests."""
+CHOICES = (AUTO, *POLICIES, *LEARNERS)
+"""The kinds that `FitSettings.policy` may name."""
+_FAR = 5.0
+"""In standard errors: chance draws no share so far from its rate."""
+REPLICATES = 400
+"""Bootstrap replicates of the saving's interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How to fit.
+
+    Attributes:
+        policy: auto, a kind of policy, a kind with its settings as in {kind: ccpo, steps: 300}, or a policy directory
+            that is certified again. In Python also a policy.
+        learns: the share of the groups that learns, or orders points, where that is needed.
+        newest: the share of the rows, the newest, that certifies; all by default.
+        by_segment: certify each segment by itself.
+        abstain: let answers be withheld that are not sure enough; not for a set of answers.
+        levels: certify the policy at several risks, of which a request names one, as in low=0.1,high=0.02. The default
+            is the risk of the promise, or the next lower one.
+        expires_days: the days after which the certificates expire; never by default.
+        seed: decides every draw: the same log, settings and seed give the same policy and certificates.
+
+    Raises:
+        UsageError: lists every problem.
+
+    >>> FitSettings(levels="low=0.1,high=0.02").levels
+    {'low': 0.1, 'high': 0.02}
+    """
+
+    policy: str | Mapping[str, Any] | Policy = AUTO
+    learns: float = 0.3
+    newest: float | None = None
+    by_segment: bool = False
+    abstain: bool = False
+    levels: str | Mapping[str, float] | None = None
+    expires_days: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = share_problems(learns=self.learns, newest=self.newest)
+        if isinstance(self.levels, str):
+            object.__setattr__(self, "levels", _levels(self.levels, problems))
+        risks = self.risks
+        problems += [f"level {name}: {each}" for name, risk in risks.items() for each in share_problems(risk=risk)]
+        if len(set(risks.values())) < len(risks) or len(risks) == 1:
+            problems.append("there must be two levels, and no two with the same risk")
+        if risks and self.by_segment:
+            problems.append("certificates are by level or by segment, not both")
+        if isinstance(self.policy, str | Mapping):
+            kind = self.policy if isinstance(self.policy, str) else str(self.policy.get("kind"))
+            folder = isinstance(self.policy, str) and Path(self.policy).is_dir()
+            if kind not in CHOICES and kind not in ROOMS.names and not folder:
+                problems.append(f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}")
+        if self.expires_days is not None and self.expires_days < 0:
+            problems.append("a certificate expires after 0 days or more")
+        if problems:
+            raise UsageError(f"This cannot be fitted: {'; '.join(problems)}.")
+
+    @property
+    def risks(self) -> Mapping[str, float]:
+        """The risk of each level by name; empty without levels."""
+        return self.levels if isinstance(self.levels, Mapping) else {}
+
+    def default(self, promise: Promise) -> str:
+        """Return the level of a request that names none; "" without levels.
+
+        It is the most lenient that keeps the promise, or the strictest if none does.
+        """
+        within = {name: risk for name, risk in self.risks.items() if risk <= promise.risk}
+        return (
+            max(within, key=within.__getitem__) if within else min(self.risks, key=self.risks.__getitem__, default="")
+        )
+
+
+def _levels(text: str, problems: list[str]) -> dict[str, float]:
+    """Return the risks of levels by name; note what cannot be read."""
+    found = dict[str, float]()
+    for part in text.split(","):
+        name, _, risk = (word.strip() for word in part.partition("="))
+        try:
+            found[name] = float(risk)
+        except ValueError:
+            problems.append(f"levels are written as in low=0.1,high=0.02, not {part!r}")
+    return found
+
+
+class Saving(NamedTuple):
+    """What is spent as a share of the reference's cost, with a 90 % interval; None where the log has no costs.
+
+    Attributes:
+        cost_share: the cost of the served policy / that of asking the reference alone, on the certifying requests.
+        low, high: the 5 % and 95 % quantiles over a bootstrap of groups, at the fixed threshold.
+        requests: how many requests it is a mean of.
+    """
+
+    cost_share: float | None
+    low: float | None
+    high: float | None
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A policy and what is certified about it: every figure that a report prints, computed once.
+
+    Attributes:
+        promise: what was asked for; with levels, that of the default one.
+        settings: how.
+        policy: the policy to serve.
+        certified: the proven point of each certificate by name, "" where there is one for all requests; empty for the
+            reference alone, which keeps the promise by definition.
+        tested: everything that was tested, in order; with levels at the default one.
+        saving: what the served policy costs, with levels at the default one.
+        log: the requests that certify, one of each group.
+        fitted, chose: the ids of the requests that the policy learned from, and of those that put points in order.
+        requests: how many requests the groups that certify have, of which `log` has one each.
+        lost: the share of them that is lost as they are served, 0..1; None without a certificate.
+        repeated, unknown: rows left out: repeated requests, and those without the reference's answer.
+        attempt: the number of this attempt on these requests.
+        level: the level that it could spend; None for a promise on average.
+        default: the level of a request that names none; "" without levels.
+        too_small: for certificates by segment, the segments that nothing certifies, with their numbers of requests.
+        losses_drift, doubt_drift: trends over the rows of the log; None if none can be computed.
+    """
+
+    promise: Promise
+    settings: FitSettings
+    policy: Policy
+    certified: Mapping[str, Certified]
+    tested: tuple[Tested, ...]
+    saving: Saving
+    log: Log = field(repr=False)
+    fitted: tuple[str, ...] = field(repr=False)
+    chose: tuple[str, ...] = field(repr=False)
+    requests: int
+    lost: float | None
+    repeated: int
+    unknown: int
+    attempt: Attempts
+    level: float | None
+    default: str
+    too_small: Mapping[str, int]
+    losses_drift: Drift | None
+    doubt_drift: Drift | None
+
+    def point_of(self, segment: str | None) -> Point:
+        """Return the point at which a request of a segment is served: the strictest where nothing certifies it."""
+        name = (segment or "") if self.settings.by_segment else self.default
+        return self.certified[name].point if name in self.certified else Point(-np.inf)
+
+    @property
+    def saves(self) -> bool:
+        """Whether it is proven to cost less than the reference alone."""
+        return self.saving.cost_share is not None and self.saving.cost_share < 1
+
+    @property
+    def learned_from(self) -> int:
+        """How many requests learned or put points in order."""
+        return len({*self.fitted, *self.chose})
+
+
+def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, attempts: Path | None = None) -> Fit:
+    """Choose and certify a policy.
+
+    Args:
+        log: the log, its rows in the order of time.
+        promise: what is promised.
+        settings: how to fit; see `FitSettings`.
+        attempts: the file that counts how often these requests certified (`attempts.place_of`); None: unknown.
+
+    Guarantee: if the requests are independent draws of one kind (on average: exchangeable), every certificate keeps its
+    promise with probability 1 − δ over all attempts on these requests (on average: the promise holds).
+
+    Raises:
+        UsageError: the log lacks what the promise or the policy needs.
+        NotCertifiedError: nothing is proven, and no reference keeps the promise by definition.
+    """
+    how = settings or FitSettings()
+    if how.abstain and promise.rules.of_set:
+        raise UsageError(f"Answers are withheld where one is served, and {promise.kind} is about a set.")
+    promise = replace(promise, risk=how.risks.get(how.default(promise), promise.risk))
+    ready = usable(log, promise)
+    if how.newest is not None:
+        ready = ready._replace(log=ready.log.take(np.arange(round((1 - how.newest) * ready.log.n), ready.log.n)))
+    if not ready.log.n:
+        raise UsageError(f"{log.name} has no request that {promise.kind} could be about.")
+    _check_drawn(ready.log, promise)
+    if promise.rules.safe_last(ready.log) and not how.abstain and not how.by_segment:
+        return _from_menu(ready, promise, how, attempts)
+    return _from_policy(ready, promise, how, attempts)
+
+
+def _check_drawn(log: Log, promise: Promise) -> None:
+    """Raise UsageError if people judged another share of the requests than the promise says."""
+    if log.drawn is None:
+        return
+    share, spread = float(log.drawn.mean()), math.sqrt(promise.rate * (1 - promise.rate) / log.n)
+    if abs(share - promise.rate) > _FAR * spread:
+        raise UsageError(
+            f"People were to judge {share:.3g} of the requests of {log.name}, and the promise counts with a rate of "
+            f"{promise.rate:g}: name the rate at which they were drawn."
+        )
+
+
+def promises(promise: Promise, how: FitSettings) -> Mapping[str, Promise]:
+    """Return what each level promises, by name: the promise itself as "" without levels."""
+    return {name: replace(promise, risk=risk) for name, risk in how.risks.items()} or {"": promise}
+
+
+def _from_menu(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
+    """Certify the members of a menu, and take the cheapest."""
+    certifies = drawn(ready.log, how.seed)
+    attempt, level = _level(certifies, ready.log, promise, how, attempts)
+    assert level is not None  # noqa: S101 - these promises have a confidence
+    learns = _learns(ready.log, how)
+    members = [member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, how, level)]
+    tested = {name: run_tests(certifies, members, at, level) for name, at in promises(promise, how).items()}
+    listed = tested[how.default(promise)]
+    in_turn = [listed, *(tested[name] for name in sorted(how.risks, key=how.risks.__getitem__))]
+    listed = next((each for each in in_turn if cheapest(each) is not None), listed)
+    best = cheapest(listed)
+    if best is None or best.certified is None:
+        return _finished(ready, promise, how, Alone(), {}, listed, certifies, attempt, level)
+    place = listed.index(best)
+    proven = {name: each[place].certified for name, each in tested.items()}
+    rows = members[place].rows
+    done = _finished(
+        ready, promise, how, best.policy, {name: each for name, each in proven.items() if each is not None}, listed,
+        certifies if rows is None else certifies.take(rows), attempt, level,
+    )  # fmt: skip
+    return done if rows is None else replace(done, fitted=learns.ids)
+
+
+def _learns(log: Log, how: FitSettings) -> Log:
+    """Return the requests that may learn: a share of the groups, none of a log of one group."""
+    return divided(log, how.learns, how.seed).learns if len(set(log.groups)) > 1 else log.take(np.zeros(0, np.int64))
+
+
+def _members(certifies: Log, learns: Log, promise: Promise, how: FitSettings, level: float) -> list[Member]:
+    if how.policy == AUTO:
+        return menu(certifies, learns, promise, level)
+    if how.policy == Threshold.kind:
+        return simple_members(certifies)
+    rows, allowed = None, promise.tested_risk
+    if _learner(how):
+        rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
+        allowed = max((most_losses(rows.size, promise.tested_risk, level) or 0) / rows.size, allowed / 3)
+    return [Member(_kind(how), 1.0, lambda: _policy(certifies, learns, promise, how, allowed), rows)]
+
+
+def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
+    """Certify one policy: for all requests, for each segment, or for each level."""
+    none = ready.log.take(np.zeros(0, dtype=np.int64))
+    orders = not promise.rules.of_set and not (promise.rules.safe_last(ready.log) and not how.abstain)
+    parts = divided(ready.log, how.learns, how.seed) if orders or _learner(how) else Parts(none, ready.log)
+    policy = _policy(ready.log, parts.learns, promise, how, promise.tested_risk)
+    certifies = drawn(parts.certifies, how.seed, by_segment=how.by_segment)
+    _segments(certifies, how)  # refused before the attempt counts
+    attempt, level = _level(certifies, ready.log, promise, how, attempts)
+    proven, too_small = dict[str, Certified](), dict[str, int]()
+    for level_name, at in promises(promise, how).items():
+        points = points_of(policy.walks(parts.learns), at, how.abstain) if orders else None
+        for segment, rows in _segments(certifies, how).items():
+            name = level_name or segment
+            found = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
+            if found is not None and found.silent < found.n:
+                proven[name] = found
+            else:
+                too_small[name] = int(rows.size)
+    default = how.default(promise)
+    tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
+    if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
+        some = f"; it is at {', '.join(proven)}" if proven else ""
+        raise NotCertifiedError(
+            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{some}: log more of "
+            "them, or allow a higher risk."
+        )
+    served = policy if proven else Alone()
+    done = _finished(ready, promise, how, served, proven, tested, certifies, attempt, level)
+    learned = parts.learns.ids if _learner(how) else ()
+    return replace(
+        done, fitted=learned, chose=parts.learns.ids if orders else (), too_small=too_small if how.by_segment else {}
+    )
+
+
+def _kind(how: FitSettings) -> str:
+    """Return the kind of policy asked for."""
+    if isinstance(how.policy, Policy):
+        return how.policy.kind
+    return how.policy if isinstance(how.policy, str) else str(how.policy["kind"])
+
+
+def _learner(how: FitSettings) -> bool:
+    """Whether the policy is to be learned from requests."""
+    return not isinstance(how.policy, Policy) and _kind(how) in LEARNERS
+
+
+def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: float) -> Policy:
+    """Return the policy asked for; one that learns may lose `allowed` on average.
+
+    Raises:
+        UsageError: the log lacks what it reads or learns from, or its settings are wrong.
+    """
+    if not (promise.rules.of_set or promise.rules.safe_last(log)):
+        # Where a server does not learn what a call costs it goes on, and that may lose: nothing may read costs.
+        log, learns = replace(log, revealing=True), replace(learns, revealing=True)
+    policy = how.policy if isinstance(how.policy, Policy) else _made(log, learns, promise, how, allowed)
+    if log.revealing and getattr(policy, "tie", None) == COST:
+        raise UsageError(f"A cost breaks ties of this policy, which {promise.kind} does not allow: name another tie.")
+    for signal in policy.reads:
+        if np.isnan(log.signals.get(signal, np.nan)).all():
+            there = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+            what = f"The policy {policy.kind} reads the signal {signal}, which {log.name} lacks"
+            raise UsageError(f"{what}{did_you_mean(signal, there)}; it has {', '.join(there) or 'no signal'}.")
+    return policy
+
+
+def _made(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: float) -> Policy:
+    """Return the policy that settings name.
+
+    Raises:
+        UsageError: lists every problem of its settings.
+    """
+    kind = _kind(how)
+    settings = how.policy if isinstance(how.policy, Mapping) else dict[str, Any]()
+    given = {name: value for name, value in settings.items() if name != "kind"}
+    known, simple = named(log), named_policy(log)
+    try:
+        if kind in CERTIFIABLE:
+            return train(learns, promise, kind, NetworkSettings(**given), how.seed)
+        if kind == RUNGS:
+            if known is None:
+                raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
+            return learn(learns, promise.rules, allowed, signals=(known.signal,))
+        if kind == Learned.kind:
+            return learn(learns, promise.rules, allowed)
+        if kind == AUTO or (kind == Threshold.kind and not given and simple is not None):
+            return simple or Depth()
+        if kind == Threshold.kind:
+            signs = {score.signal: {"sign": score.sign} for score in KNOWN}
+            given = {"tie": tie_of(log), **signs.get(str(given.get("signal")), {}), **given}
+        room = ROOMS.find(kind)
+        assert room is not None  # noqa: S101 - `FitSettings` knows every kind
+        return room.read(given, {})
+    except ValidationError as error:
+        raise UsageError(f"The policy {kind} cannot be made of {given}: {'; '.join(problems_of(error))}.") from None
+    except (ValueError, LookupError) as error:
+        raise UsageError(f"The policy {kind} cannot be made of {given}: {error}.") from None
+
+
+def points_of(walks: Walks, promise: Promise, abstain: bool) -> tuple[Point, ...]:
+    """Return the points to test, in order, as the walks of requests say that certify nothing."""
+    return order(walks, promise.rules.at_stop(walks), promise.risk, abstain=abstain)
+
+
+def path_of(walks: Walks, promise: Promise, points: tuple[Point, ...] | None) -> TestedPath:
+    """Return the path to test: along points, or from the strictest threshold to the most lenient."""
+    if points is None:
+        return strict_to_lenient(walks, promise.rules.jumps(walks))
+    return along(walks, promise.rules.at_stop(walks), points)
+
+
+def _segments(log: Log, how: FitSettings) -> dict[str, Ints]:
+    """Return the rows that each certificate is made from, by its name."""
+    if not how.by_segment:
+        return {"": np.arange(log.n)}
+    names = sorted({name for name in log.segments if name is not None})
+    if not names:
+        raise UsageError(f"{log.name} has no segments: name what requests belong to in its column segment.")
+    segments = np.array(log.segments, dtype=object)
+    return {name: np.flatnonzero(segments == name) for name in names}
+
+
+def _level(
+    log: Log, whole: Log, promise: Promise, how: FitSettings, file: Path | None
+) -> tuple[Attempts, float | None]:
+    """Count this attempt on the requests that certify, and return the level that it may spend.
+
+    Only the same fit of the same `whole` log is the same attempt.
+    """
+    attempt = count(file, log.ids, _fingerprint(whole, promise, how))
+    delta = promise.delta
+    return attempt, None if delta is None else level_of(attempt.number, delta)
+
+
+def _fingerprint(log: Log, promise: Promise, how: FitSettings) -> str:
+    """Return a hash of everything that decides a fit: the promise, the settings and the log."""
+    policy: Any = how.policy if isinstance(how.policy, str | Mapping) else None
+    if isinstance(how.policy, Policy):
+        numbers = [array.tobytes().hex() for _, array in sorted(how.policy.tensors().items())]
+        policy = [how.policy.kind, how.policy.settings(), how.policy.nodes, numbers]
+    head = [promise.kind, promise.risk, promise.confidence, promise.rate, policy]
+    head += [how.learns, how.newest, how.by_segment, how.abstain, dict(how.risks), how.seed, list(log.nodes), log.ids]
+    head += [log.groups, log.segments]
+    found = hashlib.sha256(json.dumps(head, default=str).encode())
+    columns: dict[str, Any] = {**log.signals, **{f"feature {name}": column for name, column in log.features.items()}}
+    for each in fields(log):
+        value = getattr(log, each.name)
+        columns |= {each.name: value} if isinstance(value, np.ndarray) else {}
+    if log.reference is not None:
+        columns |= {"reference right": log.reference.right, "reference cost": log.reference.cost_nano_usd}
+    for name, column in sorted(columns.items()):
+        found.update(name.encode() + np.ascontiguousarray(column).tobytes())
+    return found.hexdigest()
+
+
+def _finished(
+    ready: Usable, promise: Promise, how: FitSettings, policy: Policy, proven: Mapping[str, Certified],
+    tested: Sequence[Tested], log: Log, attempt: Attempts, level: float | None,
+) -> Fit:  # fmt: skip
+    """Return the fit, with what it saves on the requests that certify, and their trends."""
+    default, every = how.default(promise), ready.log.take(np.isin(np.array(ready.log.groups), np.array(log.groups)))
+    walked = policy.walks(every)
+    kappa = _thresholds(every, proven, how, default)
+    lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven and not how.abstain else None
+    return Fit(
+        promise, how, policy, proven, tuple(tested), _saving(walked, kappa, every, how.seed), log, (), (), every.n,
+        lost, ready.repeated, ready.unknown, attempt, level, default, {}, *_trends(policy.walks(log), promise),
+    )  # fmt: skip
+
+
+def _thresholds(log: Log, proven: Mapping[str, Certified], how: FitSettings, default: str) -> Floats:
+    """Return the threshold that each request is served at, float64 (n,): where nothing certifies it, the strictest."""
+    each = {name: certified.point.kappa for name, certified in proven.items()}
+    names = log.segments if how.by_segment else (default,) * log.n
+    return np.array([each.get(name or "", -np.inf) for name in names])
+
+
+def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
+    """Return the cost of each segment as a share of the reference's; None where a cost is unknown."""
+    found = dict[str, float | None]()
+    for name, rows in _segments(done.log, done.settings).items():
+        part = done.log.take(rows)
+        found[name] = cost_share(done.policy.walks(part), done.point_of(name).kappa, part)
+    return found
+
+
+def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
+    """Return the cost share with a bootstrap interval over groups."""
+    if log.reference is None or not log.priced.any():
+        return Saving(None, None, None, 0)
+    spent = walked.cost.at(kappa)
+    priced = log.priced
+    ours, alone = spent[priced].astype(np.float64), log.reference.cost_nano_usd[priced].astype(np.float64)
+    if not alone.sum():
+        return Saving(None, None, None, 0)
+    _, group = np.unique(np.array(log.groups)[priced], return_inverse=True)
+    many = int(group.max()) + 1
+    weights = np.random.default_rng([seed, 7]).multinomial(many, np.full(many, 1 / many), REPLICATES)
+    shares = (weights @ np.bincount(group, ours)) / (weights @ np.bincount(group, alone))
+    low, high = np.quantile(shares, [0.05, 0.95]).tolist()
+    return Saving(float(ours.sum() / alone.sum()), low, high, int(ours.size))
+
+
+def _trends(walked: Walks, promise: Promise) -> tuple[Drift | None, Drift | None]:
+    """Return the trends of the losses at the first place to stop, and of the doubt there, over the rows."""
+    if walked.log.width < 2 or promise.rules.of_set:
+        return None, None
+    first = promise.rules.at_stop(walked)[:, 0]
+    doubt = np.where(np.isfinite(walked.reach[:, 1]), walked.reach[:, 1], np.nan)
+    return drift(first), drift(doubt)

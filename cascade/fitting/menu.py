@@ -1,0 +1,168 @@
+"""A menu of exact tests that share δ: each pair of a ladder, the whole ladder, and what learns; the cheapest is served.
+
+Every member, its score and its level are fixed before an outcome is read, so that all certificates hold at once with
+probability 1 − δ, and any request may be used to choose among them. Losses are whole, so a test uses less than its
+level (`certify.spent`); what it leaves, which depends on the number of requests alone, goes to the next member.
+
+What learns comes last. Where a score says how good an answer is, it has a tenth of the level, which takes next to
+nothing from the simple tests; where only the length of a reply is known, half of it; where nothing is, all.
+
+Reference: `design/path.md`; the union bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.binomial import most_losses
+from cascade.conformal.certify import Certified, certify, spent
+from cascade.conformal.path import Walks, strict_to_lenient
+from cascade.conformal.promise import Promise
+from cascade.policies.learned import MOST_NODES, Learned, learn
+from cascade.policies.policy import Policy
+from cascade.policies.simple import TIE, Known, Threshold, named, tie_of
+from cascade.table import Ints, Log
+
+BESIDE_SCORE, BESIDE_LENGTH = 0.1, 0.5
+"""The share of the level for what learns beside tests of a score, and beside tests of a reply's length. On MMLU-Pro and
+RouteLLM, which log lengths alone, the learned rule costs .60 to .92 of what the length does."""
+LEAST = 100
+"""With fewer requests that learn nothing is learned: a fit of some dozen losses is noise."""
+
+
+class Member(NamedTuple):
+    """A policy that is tested, and its share of the level.
+
+    Attributes:
+        name: what it is called in reports.
+        share: its part of the level, 0..1; the shares of a menu sum to 1 at most.
+        make: returns the policy; it may learn from the requests that do not certify, and from no others.
+        rows: int64, the rows that certify it; None: all.
+    """
+
+    name: str
+    share: float
+    make: Callable[[], Policy]
+    rows: Ints | None = None
+
+
+class Tested(NamedTuple):
+    """A member of the menu after its test.
+
+    Attributes:
+        name: the member's.
+        policy: the policy.
+        level: the level at which it was tested.
+        n: on how many requests.
+        certified: its proven point; None: not even the strictest is proven.
+        cost: what it costs at that point, as a share of the reference's cost on the requests that certify it; None if
+            the log does not say.
+    """
+
+    name: str
+    policy: Policy
+    level: float
+    n: int
+    certified: Certified | None
+    cost: float | None
+
+
+def simple_members(log: Log, share: float = 1.0) -> list[Member]:
+    """Return the members that need no learning, with their parts of a share of the level.
+
+    For a pair of nodes one threshold on the score that the log's signals name; for a ladder each of its nodes with the
+    last one, and the whole ladder. Empty if the log has no signal of a known meaning.
+    """
+    known = named(log)
+    last = log.width - 1
+    if known is None or not last:
+        return []
+    reads = [set(node.reads or ()) for node in log.nodes]  # a call that reads another is not bought without it
+    plans: list[tuple[int, ...]] = [(node, last) for node in range(last) if reads[node] | reads[last] <= {node, last}]
+    if last > 1:
+        plans.append(tuple(range(last + 1)))
+    return [Member(_title(log, plan, known), share / len(plans), _threshold(log, known, plan)) for plan in plans]
+
+
+def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
+    """Return the members for a log, fixed by its signals, its nodes and its numbers of requests; no outcome is read.
+
+    Args:
+        certifies: one request of each group.
+        learns: the requests that may learn; none of their groups certifies what learned from them.
+        promise: what is promised.
+        level: the level that the members share.
+    """
+    rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
+    enough = np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
+    if not enough or not certifies.decides.all() or not 2 <= certifies.width <= MOST_NODES:
+        return simple_members(certifies)
+    known = named(certifies)
+    share = 1.0 if known is None else BESIDE_LENGTH if known.signal == TIE else BESIDE_SCORE
+    most = most_losses(rows.size, promise.tested_risk, level * share) or 0
+    allowed = max(most / rows.size, promise.tested_risk / 3)
+    return [
+        *simple_members(certifies, 1 - share),
+        Member(Learned.kind, share, lambda: learn(learns, promise.rules, allowed), rows),
+    ]
+
+
+def _threshold(log: Log, known: Known, plan: tuple[int, ...]) -> Callable[[], Policy]:
+    tie, nodes = tie_of(log.only(plan)), None if len(plan) == log.width else plan
+    return lambda: Threshold(known.signal, known.sign, tie, nodes)
+
+
+def _title(log: Log, plan: Sequence[int], known: Known) -> str:
+    return f"{known.name}: {' > '.join(log.nodes[node].name for node in plan)}"
+
+
+def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[Tested]:
+    """Test the members of a menu in their order, each at its share of the level and what those before it left.
+
+    Args:
+        log: the requests that may certify, one of each group.
+        members: the menu, fixed without these requests' outcomes.
+        promise: what is promised: one that a walk to the end keeps (`Kind.safe_last`).
+        level: the probability that any certificate of the menu may break its promise.
+    """
+    tested, left = [], 0.0
+    for member in members:
+        here = level * member.share + left
+        policy = member.make()
+        part = log if member.rows is None else log.take(member.rows)
+        walked = policy.walks(part)
+        proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
+        left = here - spent(part.n, promise, here)
+        tested.append(
+            Tested(
+                member.name,
+                policy,
+                here,
+                part.n,
+                proven,
+                None if proven is None else cost_share(walked, proven.point.kappa, part),
+            )
+        )
+    return tested
+
+
+def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:
+    """Return what walks cost at a threshold, as a share of what the reference alone costs; None if unknown.
+
+    Both are sums over the requests of `log` whose costs are all known.
+    """
+    if log.reference is None:
+        return None
+    priced = log.priced
+    alone = int(log.reference.cost_nano_usd[priced].sum())
+    return int(walked.cost.at(kappa)[priced].sum()) / alone if alone else None
+
+
+def cheapest(tested: Sequence[Tested]) -> Tested | None:
+    """Return the cheapest member that costs less than the reference; None: the reference alone is asked."""
+    saving = [member for member in tested if member.cost is not None and member.cost < 1.0]
+    return min(saving, key=lambda member: member.cost or math.inf) if saving else None

@@ -1,0 +1,312 @@
+"""A policy directory, format 1.0: a policy, what is promised of it, and the requests that made and proved it.
+
+Three files. `policy.json` has the kind of the policy, its settings, and the nodes of its plan by name;
+`model.safetensors` its numbers, if it has any; `certificate.json` the promise, the certificates by name, and which
+requests fitted, chose and certified, as hashes. Each JSON file has the SHA-256 of the rest of it, `policy.json` that of
+the numbers, and every certificate that of `policy.json`. So a file that was changed, or comes from another policy, is
+refused.
+
+Nothing in a directory is ever run: a kind is a name in `ROOMS`, never an import path, and the numbers are plain arrays.
+Refused are also files of a newer format, of a release before 1.0, of more than 256 MiB, with a name that appears twice,
+NaN, or a number too large for a float. One error lists every problem of all files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from cascade.checks import did_you_mean
+from cascade.conformal.certificate import Certificate, Promised, Sha256, canonical, digest, plain, problems_of
+from cascade.conformal.promise import Promise
+from cascade.errors import ConfigError, NewerFileError, UsageError, upgrade_advice
+from cascade.files import content, damaged, json_bytes, json_of, unwritten, write_whole
+from cascade.policies.policy import Policy
+from cascade.policies.simple import POLICIES
+from cascade.registry import Registry, subclass_of
+from cascade.table import Node
+
+FORMAT = "1.0"
+POLICY_FILE, MODEL_FILE, CERTIFICATE_FILE = "policy.json", "model.safetensors", "certificate.json"
+ROOMS: Registry[type[Policy]] = Registry(
+    "policy",
+    "cascade.policies",
+    {kind: f"{policy.__module__}:{policy.__qualname__}" for kind, policy in POLICIES.items()}
+    | {"learned": "cascade.policies.learned:Learned", "network": "cascade.policies.networks:Networks"},
+    subclass_of(Policy),
+)
+"""The kinds of policies that a directory may hold."""
+
+
+_Ids = tuple[Annotated[str, Field(pattern="^[0-9a-f]{16}$")], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Which requests made and proved a policy, as hashes (`hashed`).
+
+    Attributes:
+        fitted: those from which it learned; they may not certify it.
+        chose: those that chose it among others, or put the points of a path in order.
+        certified: those that prove its certificates.
+    """
+
+    fitted: _Ids = ()
+    chose: _Ids = ()
+    certified: _Ids = ()
+
+
+def hashed(ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the first 64 bits of the SHA-256 of each id, in hex, sorted, each once."""
+    return tuple(sorted({sha256(name.encode("utf-8", "replace")).hexdigest()[:16] for name in ids}))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDirectory:
+    """The contents of a policy directory.
+
+    Attributes:
+        plan: the nodes of the plan, of which the policy buys some (`Policy.nodes`).
+        policy: the policy.
+        promise: what was asked for; None: nothing.
+        certificates: by name: "" for all requests, or those of segments, or those of levels; empty: nothing is proven.
+        requests: the requests that made and proved it.
+    """
+
+    plan: tuple[Node, ...]
+    policy: Policy
+    promise: Promise | None = None
+    certificates: Mapping[str, Certificate] = field(default_factory=dict)
+    requests: Requests = Requests()
+
+    @property
+    def policy_sha256(self) -> str:
+        """The hash of the policy and its plan, which every certificate names."""
+        return str(self._policy_document(self._model())["sha256"])
+
+    @property
+    def levels(self) -> Mapping[str, float]:
+        """The risk of each level, the cheapest level (of the largest risk) first; empty without levels."""
+        risks = {name: each.promise.risk for name, each in self.certificates.items() if each.covers == "level"}
+        return {name: risks[name] for name in sorted(risks, key=lambda name: -risks[name])}
+
+    @property
+    def default_level(self) -> str | None:
+        """The level that serves by default: the one with the risk that was asked for; None without levels."""
+        asked = None if self.promise is None else self.promise.risk
+        return next((name for name, risk in self.levels.items() if risk == asked), None)
+
+    def certified(self, *certificates: Certificate) -> PolicyDirectory:
+        """Return it with these certificates instead."""
+        return replace(self, certificates={each.name: each for each in certificates})
+
+    def write(self, folder: str | Path) -> None:
+        """Write the directory, all files or none. Equal contents give equal bytes.
+
+        Raises:
+            UsageError: it cannot be written there.
+            ConfigError: it could not be read back; lists every problem.
+        """
+        model, target = self._model(), Path(folder)
+        policy = self._policy_document(model)
+        _refuse(self._problems(policy["sha256"]), str(folder))
+        levels = {"levels.json": None}  # an older release's, which would change what the directory means
+        files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
+        try:
+            write_whole(target, {**levels, **files, CERTIFICATE_FILE: json_bytes(self._certificate_document())})
+        except OSError as error:
+            raise unwritten(target, error) from None
+
+    @classmethod
+    def read(cls, folder: str | Path) -> PolicyDirectory:
+        """Read a directory.
+
+        Raises:
+            ConfigError: lists every problem of all files.
+            NewerFileError: a newer release wrote it.
+        """
+        target, problems = Path(folder), list[str]()
+        certificates = dict[str, Certificate]()
+        with _noted(problems, f"{POLICY_FILE}: "):
+            written = _document(target / POLICY_FILE, _PolicyFile)
+            policy = _policy(written, target)
+        with _noted(problems, f"{CERTIFICATE_FILE}: "):
+            promised = _document(target / CERTIFICATE_FILE, _CertificateFile)
+            for name, document in promised.certificates.items():
+                with _noted(problems, f"{CERTIFICATE_FILE}: certificates.{name or 'all'}."):
+                    certificates[name] = Certificate.read(document)
+        if problems:
+            raise damaged(ConfigError(problems, str(folder)))
+        read = cls(written.plan, policy, promised.promise, certificates, promised.requests)
+        if problems := list(read._problems(written.sha256)):
+            raise damaged(ConfigError(problems, str(folder)))
+        return read
+
+    def _model(self) -> bytes | None:
+        tensors = self.policy.tensors()
+        return save({name: np.copy(array, order="C") for name, array in tensors.items()}) if tensors else None
+
+    def _policy_document(self, model: bytes | None) -> dict[str, Any]:
+        bought = self.policy.nodes
+        return _signed(
+            kind=self.policy.kind,
+            settings=self.policy.settings(),
+            plan=[{**node._asdict(), "reads": None if node.reads is None else list(node.reads)} for node in self.plan],
+            nodes=None if bought is None else [self.plan[at].name for at in bought],
+            model_sha256=None if model is None else sha256(model).hexdigest(),
+        )
+
+    def _certificate_document(self) -> dict[str, Any]:
+        return _signed(
+            promise=None if self.promise is None else plain(self.promise),
+            certificates={name: each.document for name, each in self.certificates.items()},
+            requests={name: list(ids) for name, ids in plain(self.requests).items()},
+        )
+
+    def _problems(self, policy_sha256: str) -> Iterator[str]:
+        """Yield where the parts do not fit together."""
+        if len({node.name for node in self.plan}) < len(self.plan):
+            yield f"{POLICY_FILE}: plan: two nodes have the same name"
+        steps = [node.step for node in self.plan]
+        if not steps or steps != sorted(steps):
+            yield f"{POLICY_FILE}: plan: the nodes must be listed by rising step, and there must be one"
+        nodes = list(self.policy.nodes or ())
+        if nodes != sorted(set(nodes)):
+            yield f"{POLICY_FILE}: nodes: they must rise, each once"
+        if set(self.requests.fitted) & set(self.requests.certified):
+            yield f"{CERTIFICATE_FILE}: requests: some fitted the policy and certify it too"
+        yield from self._certificate_problems(policy_sha256)
+
+    def _certificate_problems(self, policy_sha256: str) -> Iterator[str]:
+        if len({each.covers for each in self.certificates.values()}) > 1:
+            yield f"{CERTIFICATE_FILE}: certificates: they cover all requests, or segments, or levels"
+        for name, each in self.certificates.items():
+            where = f"{CERTIFICATE_FILE}: certificates.{name or 'all'}"
+            if each.name != name:
+                yield f"{where}: it is the certificate of {each.name!r}"
+            if each.policy_sha256 != policy_sha256:
+                yield f"{where}: it is for another policy, or {POLICY_FILE} was changed after it was made"
+            risk = self.promise.risk if self.promise and each.covers != "level" else each.promise.risk
+            if self.promise is None or each.promise != replace(self.promise, risk=risk):
+                yield f"{where}: it promises something else than was asked for"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: str
+    sha256: Sha256
+
+
+_Form = TypeVar("_Form", bound=_Strict)
+
+
+class _PolicyFile(_Strict):
+    kind: str
+    settings: dict[str, Any]
+    plan: Annotated[tuple[Node, ...], Field(min_length=1)]
+    nodes: Annotated[tuple[str, ...], Field(min_length=1)] | None
+    model_sha256: Sha256 | None
+
+
+class _CertificateFile(_Strict):
+    promise: Promised | None
+    certificates: dict[str, Any]
+    requests: Requests
+
+
+def _signed(**document: Any) -> dict[str, Any]:
+    """Return a document with the format and the hash of everything else."""
+    whole = {"format": FORMAT, **document}
+    return whole | {"sha256": digest(whole)}
+
+
+def _refuse(problems: Iterable[str], source: str | None = None) -> None:
+    """Raise the problems, if there are any."""
+    listed = list(problems)
+    if listed:
+        raise ConfigError(listed, source)
+
+
+def is_current(folder: str | Path) -> bool:
+    """Whether a directory is of format 1.0 or a newer one, even if it is damaged."""
+    try:
+        document = json_of(Path(folder) / POLICY_FILE)
+    except ConfigError:
+        return False
+    return isinstance(document, dict) and "format" in document
+
+
+@contextmanager
+def _noted(problems: list[str], place: str) -> Iterator[None]:
+    """Add the problems that a block raises to the others, each with its place."""
+    try:
+        yield
+    except NewerFileError:
+        raise
+    except ValidationError as error:
+        problems += [f"{place}{problem}" for problem in problems_of(error)]
+    except ConfigError as error:
+        problems += [f"{place}{problem}" for problem in error.problems]
+    except (ValueError, TypeError, LookupError, RecursionError, UsageError) as error:
+        problems.append(f"{place}{type(error).__name__}: {error}")
+
+
+def _document(file: Path, form: type[_Form]) -> _Form:
+    document = json_of(file)
+    _check_format(document, str(file))
+    read = form.model_validate_json(canonical(document))
+    rest = {name: value for name, value in document.items() if name != "sha256"}
+    _refuse([] if digest(rest) == read.sha256 else ["sha256: the rest of the file was changed after it was made"])
+    return read
+
+
+def _check_format(document: Any, source: str) -> None:
+    """Refuse a document of another format than this release's."""
+    given = document.get("format") if isinstance(document, dict) else None
+    if given == FORMAT:
+        return
+    numbers = str(given).split(".")
+    if all(map(str.isdecimal, numbers)) and [int(digits) for digits in numbers] > [1, 0]:
+        says = f"a newer release of cascade wrote it (format {given}, and this release reads {FORMAT})"
+        raise NewerFileError([f"{says}. {upgrade_advice()}"], source)
+    old = "it is of a release before 1.0: fit the policy again" if given is None else f"it is {given!r}"
+    raise ConfigError([f"format: {old}; this release reads {FORMAT}"])
+
+
+def _policy(written: _PolicyFile, folder: Path) -> Policy:
+    names = [node.name for node in written.plan]
+    unknown = [name for name in written.nodes or () if name not in names]
+    kind, problems = ROOMS.find(written.kind), [f"nodes: the plan has no node {name!r}" for name in unknown]
+    if kind is None:
+        problems.append(f"kind: there is no policy {written.kind!r}{did_you_mean(written.kind, ROOMS.names)}")
+    _refuse(problems)
+    assert kind is not None  # noqa: S101 - else a problem
+    nodes = None if written.nodes is None else tuple([names.index(name) for name in written.nodes])
+    policy = kind.read({**written.settings, "nodes": nodes}, _tensors(written.model_sha256, folder / MODEL_FILE))
+    same = policy.settings() == written.settings and policy.nodes == nodes
+    _refuse([] if same else [f"settings: they are not those of the policy {written.kind!r}"])
+    return policy
+
+
+def _tensors(wanted: str | None, file: Path) -> Mapping[str, NDArray[Any]]:
+    """Return the numbers of a policy, if it has any."""
+    if wanted is None:
+        return {}
+    data = content(file)
+    changed = sha256(data).hexdigest() != wanted
+    _refuse([f"model_sha256: {MODEL_FILE} is another file, or was changed after it was made"] if changed else [])
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError([f"model_sha256: {MODEL_FILE} has no plain arrays: {error}"]) from None

@@ -1,0 +1,253 @@
+"""A policy at a certified threshold, as the engine asks it: the request in progress is a log of one row.
+
+The row has the columns that a log of the same walk has, so the same code decides on both, to the last bit. What the
+engine ranks answers by, confidences, is set so that it serves the answer that the policy serves.
+
+It cannot say that an answer is served which an earlier purchase brought, another one has replaced since, and the newest
+purchase does not repeat; nor withhold answers of a policy that always serves the newest (`Live` refuses that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cascade.conformal.path import Point, newest
+from cascade.conformal.path import Scores as Given
+from cascade.conformal.scope import LENGTHS, length
+from cascade.errors import UsageError
+from cascade.identity import identity
+from cascade.matching.same import answer_key
+from cascade.policies.base import (
+    ALWAYS,
+    NEVER,
+    SHARED_PLACE,
+    Observation,
+    Policy,
+    Scores,
+    Takes,
+)
+from cascade.policies.features import asked_numbers
+from cascade.policies.policy import Policy as Rule
+from cascade.policies.simple import Alone, Prompted, Uala
+from cascade.table import Log, Node
+from cascade.types import Candidate, Question, Step
+
+if TYPE_CHECKING:
+    from cascade.policies.directory import PolicyDirectory
+
+STRICTEST = Point(-np.inf)
+"""Go on to the end: how a request is served that no certificate covers."""
+_BEFORE = Observation(Question("?"), (Step(0, (), {}),), 1)
+"""A request for which nothing was bought yet."""
+
+
+def row_of(observation: Observation, nodes: Sequence[Node]) -> Log:
+    """Return the log of one row that a request in progress is: what `rows.reads_of` gives for the steps so far.
+
+    Args:
+        observation: the question and its steps; step k buys the nodes of the k-th step among `nodes`.
+        nodes: the nodes that the policy buys.
+    """
+    question, shape = observation.question, (1, len(nodes))
+    answer, cost = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    bought, confidence = np.zeros(shape, dtype=np.bool_), np.full(shape, np.nan)
+    signals = {name: np.full(shape, np.nan) for step in observation.steps for name in step.signals}
+    numbers: dict[str, int] = {}
+    counted, places = [name for name in LENGTHS if name not in signals], places_of(nodes)
+    signals |= {name: np.full(shape, np.nan) for name in counted}
+    for step in observation.steps:
+        if not step.number:  # before the first call
+            continue
+        at = places[step.number - 1]
+        bought[0, at] = True
+        sources = _sources(nodes, at)
+        for call in [call for call in step.calls if call.completion is not None]:
+            node = at[sources.index(call.request.role)] if call.request.role in sources else at[-1]
+            spent = call.cost_nano_usd
+            cost[0, node] = -1 if spent is None or cost[0, node] < 0 else cost[0, node] + spent
+        for name, value in step.signals.items():
+            signals[name][0, at[-1]] = np.nan if value is None else value
+        for name in counted:
+            tokens = length(step, name)
+            signals[name][0, at[-1]] = np.nan if tokens is None else tokens
+        for node, candidate in zip(at, in_places(step.candidates, sources), strict=False):
+            if candidate is not None:
+                answer[0, node] = numbers.setdefault(answer_key(candidate.text, question.chat), len(numbers))
+                confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence
+    features = asked_numbers(question.text, question.context, question.chat)
+    return Log(
+        name="live",
+        nodes=tuple(nodes),
+        ids=(name := identity(question.text, question.context),),
+        groups=(question.group or name,),
+        answer=answer,
+        right=np.full(shape, np.nan),
+        cost_nano_usd=cost,
+        bought=bought,
+        complete=np.array([observation.last]),
+        confidence=confidence,
+        signals=signals,
+        features={name: np.array([value]) for name, value in features.items()},
+        segments=(question.segment,),
+    )
+
+
+def places_of(nodes: Sequence[Node]) -> list[list[int]]:
+    """Return the numbers of the nodes of each step.
+
+    >>> places_of([Node("a", 0), Node("b", 0), Node("c", 2)])
+    [[0, 1], [2]]
+    """
+    steps = dict.fromkeys(node.step for node in nodes)
+    return [[at for at, node in enumerate(nodes) if node.step == step] for step in steps]
+
+
+def _sources(nodes: Sequence[Node], at: Sequence[int]) -> tuple[str, ...]:
+    """Return whose answer each node of a step holds: any model's where there is one node, else as the name says."""
+    if len(at) == 1:
+        return (SHARED_PLACE,)
+    return tuple([nodes[node].name.rpartition(" ")[2] for node in at])
+
+
+def in_places(candidates: Sequence[Candidate], sources: Sequence[str]) -> Sequence[Candidate | None]:
+    """Return a step's candidates by place, as in a log: by source, and by order in a shared place."""
+    row: list[Candidate | None] = [None] * len(sources)
+    for index, candidate in enumerate(candidates):
+        source = candidate.source
+        if index < len(sources) and sources[index] in {source, SHARED_PLACE}:
+            at = index
+        elif source in sources:
+            at = sources.index(source)
+        else:
+            continue
+        row[at] = row[at] or candidate
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Live(Policy):
+    """A policy at certified thresholds.
+
+    Attributes:
+        rule: the policy.
+        plan: the nodes of the whole plan.
+        point: how requests without a segment are served.
+        points: how those of each segment are; empty: all at `point`.
+        single: whether only the answer served is kept, so that the last model’s can be shown as it is written. For
+            a promise about the set of answers, and where an earlier answer may be served, every one is.
+        by_call: whether it buys the nodes in an order of its own.
+
+    Raises:
+        UsageError: the engine cannot serve it.
+    """
+
+    rule: Rule
+    plan: tuple[Node, ...]
+    point: Point = STRICTEST
+    points: Mapping[str, Point] = field(default_factory=dict)
+    single: bool = False
+    by_call: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Score a request that has bought nothing, to learn what kind of policy it is."""
+        scores = self.rule.scores(row_of(_BEFORE, self.nodes))
+        object.__setattr__(self, "by_call", scores.order is not None)
+        newest_alone = isinstance(self.rule, Uala) or (scores.serve is None and not isinstance(self.rule, Prompted))
+        object.__setattr__(self, "single", self.single and newest_alone and scores.keep is None and not self.by_call)
+        if scores.serve is None and scores.sure is not None:
+            raise UsageError("A policy that says how sure an answer is must say which answer it serves.")
+        if self.rule.nodes is not None and len(self.plan) > len(places_of(self.plan)):
+            raise UsageError("The policy takes a part of the plan, whose steps buy several nodes at once.")
+        if self.by_call and self.rule.nodes is not None:
+            raise UsageError("A policy that buys in an order of its own is served on the whole plan.")
+
+    @classmethod
+    def of(cls, directory: PolicyDirectory, level: str | None = None) -> Live:
+        """Return a directory's policy at its certified thresholds, of one level if it has levels."""
+        name, each = level or directory.default_level or "", directory.certificates
+        points = {segment: held.point for segment, held in each.items() if held.covers == "segment"}
+        point = each[name].point if name in each else STRICTEST
+        single = directory.promise is not None and not directory.promise.rules.of_set
+        return cls(directory.policy, directory.plan, point, points, single)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that it buys."""
+        return self.plan if self.rule.nodes is None else tuple([self.plan[at] for at in self.rule.nodes])
+
+    @property
+    def kappa(self) -> float:
+        """The threshold."""
+        return self.point.kappa
+
+    @property
+    def abstain_below(self) -> float | None:
+        """How sure an answer must be to be served; None: any is."""
+        return None if self.point.bar == -np.inf else self.point.bar
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that it cannot do without."""
+        return self.rule.reads
+
+    @property
+    def takes(self) -> Takes | None:
+        """The steps that it takes; None: all of them."""
+        if isinstance(self.rule, Alone):
+            return Takes(reference=True)
+        if self.by_call:
+            return Takes(calls=True)
+        return None if self.rule.nodes is None else Takes(tuple([node.step + 1 for node in self.nodes]))
+
+    def surety(self, doubt: float) -> float | None:
+        """Return how sure the policy is at a doubt, as a probability; None if it does not say."""
+        return self.rule.surety(doubt)
+
+    def for_segment(self, segment: str | None) -> Live:
+        """Return it as it serves a segment: to the end where no certificate covers that."""
+        point = self.points.get(segment or "", STRICTEST) if self.points else self.point
+        return self if point == self.point else replace(self, point=point)
+
+    def scores(self, observation: Observation) -> Scores:
+        """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
+        log, step = row_of(observation, self.nodes), observation.step
+        given, many, buy = self.rule.scores(log), int(np.count_nonzero(log.bought)), None
+        if given.order is not None:  # the columns of the scores are calls, in the order of purchase
+            log, buy = log.in_order(given.order), int(given.order[0, many]) + 1 if many < log.width else None
+        if not step.number:
+            return Scores((), ALWAYS, buy=buy)
+        at = places_of(self.nodes)[step.number - 1]
+        columns = at if given.order is None else [many - 1]
+        row = in_places(step.candidates, _sources(self.nodes, at))
+        column_of = {id(candidate): column for column, candidate in zip(columns, row, strict=False)}
+        places = [column_of.get(id(candidate)) for candidate in step.candidates]
+        scores = [ALWAYS] * len(places)
+        if given.keep is not None:
+            scores = [NEVER if place is None else float(given.keep[0, place]) for place in places]
+        doubt, ranks = float(given.doubt[0, columns[-1]]), self._ranks(log, given, places, columns[-1])
+        if self.single and self.abstain_below is None:
+            stops = observation.last or doubt < self.kappa or doubt == NEVER
+            scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
+            if stops and ALWAYS not in scores:  # what is served came earlier
+                scores = [ALWAYS] * len(places)
+        return Scores(tuple(scores), doubt, ranks, buy)
+
+    def _ranks(
+        self, log: Log, given: Given, places: Sequence[int | None], last: int
+    ) -> tuple[float | None, ...] | None:
+        """Return the confidences by which the engine serves what the policy serves; None: the strategy's own.
+
+        The answer served has the highest so far, or how sure it is; the other answers of the step have none.
+        """
+        if given.keep is not None and given.serve is None:
+            return None
+        level = (last + 1) / log.width if given.sure is None else float(given.sure[0, last])
+        serve = int((newest(log) if given.serve is None else given.serve)[0, last])
+        if serve < 0 or np.isnan(level) or (given.sure is None and self.abstain_below is not None):
+            return (None,) * len(places)
+        served = [serve] if serve in places else np.flatnonzero(log.answer[0] == log.answer[0, serve]).tolist()
+        return tuple([level if place in served else None for place in places])

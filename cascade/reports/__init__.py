@@ -1,0 +1,1 @@
+"""What the verbs print: lines, tables, pages and JSON of one report."""

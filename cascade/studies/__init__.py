@@ -1,0 +1,1 @@
+"""Policies played on logs: comparisons on random splits, diagnoses, evaluations, audits."""

@@ -1,0 +1,138 @@
+"""Why a cascade saves on a log, or does not: how often answers agree, what the doubt tells, how many requests it takes.
+
+Everything is a figure of the log as it is, without splits; nothing here is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.certify import most_units
+from cascade.conformal.path import UNITS, strict_to_lenient
+from cascade.conformal.promise import Promise
+from cascade.fitting.attempts import FIRST
+from cascade.policies.simple import Depth, named, named_policy
+from cascade.table import Bools, Floats, Log
+from cascade.types import BASE_ONLY
+
+MOST_NEEDED = 1_000_000
+_STEP = 1.05
+"""Numbers of requests are tried in steps of 5 %: the answer is an estimate."""
+_SHOWN = 3
+
+
+class Diagnosis(NamedTuple):
+    """What a log tells; None: unknown.
+
+    Attributes:
+        first: the name of the first call.
+        first_right, reference_right: how often its answer, and the reference's, is right.
+        agree: how often the first answer is the reference's; of rounds: how often base and guide agree at once.
+        differ: some requests on which they do not.
+        signal: the doubt that is named beforehand; None if the log has none of a known meaning.
+        auroc: how well it tells whether the first answer is right: ½ is chance, 1 perfect.
+        asked_again: the cost of the first model alone / the reference's: what a missing signal of it costs a request.
+        proves: about how many groups of requests prove anything that is cheaper than the reference.
+        saves_half: about how many save half of what very many would save with this signal.
+    """
+
+    first: str
+    first_right: float | None
+    reference_right: float | None
+    agree: float | None
+    differ: tuple[str, ...]
+    signal: str | None
+    auroc: float | None
+    asked_again: float | None
+    proves: int | None
+    saves_half: int | None
+
+
+def diagnose(log: Log, promise: Promise) -> Diagnosis:
+    """Return what a log tells about a promise."""
+    known, same = named(log), _same(log, promise)
+    right, at = log.right[:, 0], int(np.flatnonzero(log.decides)[0])
+    doubt = None if known is None else log.signals[known.signal][:, at] * known.sign
+    reference = log.reference
+    differ = [log.ids[row] for row in np.flatnonzero(same == 0)[:_SHOWN]]
+    return Diagnosis(
+        log.nodes[0].name, _mean(right), None if reference is None else _mean(reference.right), _mean(same),
+        tuple(differ), None if known is None else known.name, None if doubt is None else auroc(-doubt, right == 1),
+        _price(log), *needed(log, promise),
+    )  # fmt: skip
+
+
+def _price(log: Log) -> float | None:
+    """Return the cost of the first model alone / the reference's: of rounds a recorded walk, else that of a step."""
+    if log.reference is None:
+        return None
+    rows, paid = log.priced, log.cost_nano_usd[:, log.steps == log.steps[0]].sum(axis=1)
+    if BASE_ONLY in log.baselines:
+        way = log.baselines[BASE_ONLY]
+        rows, paid = rows & way.known & (way.cost_nano_usd >= 0), way.cost_nano_usd
+    alone = int(log.reference.cost_nano_usd[rows].sum())
+    return float(paid[rows].sum() / alone) if alone else None
+
+
+def _same(log: Log, promise: Promise) -> Floats:
+    """Return whether the first answer is the reference's, float64 (n,); NaN: unknown."""
+    if promise.kind == "agreement":  # then right means equal
+        return log.right[:, 0]
+    steps = np.flatnonzero(log.steps == log.steps[0])
+    last = log.width - 1 if log.reference is not None and log.reference.is_last else int(steps[-1])
+    comparable = log.answers[:, 0] & log.answers[:, last] & (True if log.texts_known is None else log.texts_known)
+    return np.where(comparable & (last > 0), log.answer[:, 0] == log.answer[:, last], np.nan)
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None
+
+
+def auroc(trust: Floats, right: Bools) -> float | None:
+    """Return how often a right answer has more trust than a wrong one, ties counting half; None without one of each.
+
+    >>> auroc(np.array([0.9, 0.2, 0.2, np.nan]), np.array([True, True, False, False]))
+    0.75
+    """
+    good, bad = (np.sort(trust[rows & ~np.isnan(trust)]) for rows in (right, ~right))
+    if not good.size or not bad.size:
+        return None
+    below = np.searchsorted(bad, good, "left") + np.searchsorted(bad, good, "right")
+    return float(below.mean() / (2 * bad.size))
+
+
+def needed(log: Log, promise: Promise) -> tuple[int | None, int | None]:
+    """Return about how many requests prove something cheaper than the reference, and how many save half of all.
+
+    A number is enough if the rate of losses at a point of the log's own path, taken as true, passes the test with as
+    many. None if no point within the risk is cheaper, or a cost is unknown.
+    """
+    policy = named_policy(log) or Depth()
+    part = log.take(log.priced)
+    if not part.n:
+        return None, None
+    walked = policy.walks(part)
+    path = strict_to_lenient(walked, promise.rules.jumps(walked))
+    alone = path.cost_nano_usd[0] if part.reference is None else part.reference.cost_nano_usd.sum()
+    rate = np.maximum.accumulate(path.loss) / (UNITS * part.n)
+    saving = np.where(rate <= promise.tested_risk, 1 - path.cost_nano_usd / max(int(alone), 1), -1.0)
+    if saving.max() <= 0:
+        return None, None
+    rates = [float(rate[np.argmax(saving >= least)]) for least in (np.nextafter(0, 1), saving.max() / 2)]
+    level = None if promise.delta is None else FIRST * promise.delta
+    proves, half = (next(_enough(promise, level, each), None) for each in rates)
+    return proves, half
+
+
+def _enough(promise: Promise, level: float | None, rate: float) -> Iterator[int]:
+    """Yield the numbers of requests that prove a rate, rising."""
+    many = 2.0
+    while many < MOST_NEEDED:
+        n = int(many)
+        if most_units(n, promise, level) >= rate * n * UNITS:
+            yield n
+        many = max(many * _STEP, many + 1)

@@ -1,0 +1,307 @@
+"""Ways to answer requests that a study compares: single calls, simple rules, recorded walks, networks, and `fit`.
+
+Each is prepared on requests as a user would prepare it, and then played on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from cascade.conformal.certify import certify
+from cascade.conformal.path import UNITS, Point, Scores, loss_jumps, reaches, strict_to_lenient
+from cascade.conformal.promise import Promise
+from cascade.errors import NotCertifiedError
+from cascade.fitting.divide import divided, drawn, usable
+from cascade.fitting.fit import Fit, FitSettings, fit
+from cascade.policies.networks import CERTIFIABLE, Networks, NetworkSettings, train
+from cascade.policies.policy import Policy
+from cascade.policies.simple import ACTION, VERDICT, Depth, Prompted, Uala, drawn_number, named_policy
+from cascade.table import Bools, Floats, Log, Reference
+from cascade.types import BASE_ONLY
+
+STRICTEST = Point(-np.inf)
+NETWORK_LEARNS = 0.7
+"""The share of the groups that trains a network; the others certify its threshold."""
+CHARGE = 0.1
+"""λ of the second CCPO, in mean steps for each answer kept."""
+
+
+class Played(NamedTuple):
+    """What a way does on n requests, float64 (n,) each.
+
+    Attributes:
+        loss: the promise's loss; NaN: unknown.
+        right: whether what is served is right; NaN: unknown.
+        cost: nano-USD; NaN: unknown.
+        length: nodes bought; of a recorded walk its steps.
+        size: different answers kept.
+        silent: 1 where nothing is served.
+    """
+
+    loss: Floats
+    right: Floats
+    cost: Floats
+    length: Floats
+    size: Floats
+    silent: Floats
+
+
+class Way(Protocol):
+    """A way to answer requests: `prepare` returns how it plays any others."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the table."""
+        ...
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Choose and certify on these requests. Raises NotCertifiedError if nothing is proven."""
+        ...
+
+
+def play(
+    policy: Policy, points: Point | Sequence[Point], log: Log, promise: Promise, *, single: bool = False
+) -> Played:
+    """Return what a policy does on requests, at one point or at one for each request.
+
+    With `single` it keeps the answer served alone, also where the promise is about a set.
+    """
+    walked = policy.walks(log)
+    each = [points] * log.n if isinstance(points, Point) else points
+    kappa, bar = (np.array([point[place] for point in each], dtype=np.float64) for place in (0, 1))
+    stop, rows, part = walked.stop(kappa), np.arange(log.n), walked.log
+    kept = part.answers & reaches(walked.keep, kappa)
+    served = walked.serve[rows, stop]
+    right = np.where(served >= 0, part.right[rows, np.maximum(served, 0)], 0.0)
+    sure = np.where(np.isnan(walked.sure[rows, stop]), -np.inf, walked.sure[rows, stop])
+    silent = sure < bar
+    if promise.rules.of_set:  # what any call of the log gives counts, also where the policy has fewer calls
+        covers = right == 1 if single else (kept & (part.right == 1)).any(axis=1)
+        loss = np.where(covers | hopeless(log), 0.0, 1.0)
+    else:
+        loss = promise.rules.at_stop(walked)[rows, stop]
+    known = (part.cost_nano_usd >= 0).all(axis=1)
+    cost = np.where(known, walked.cost.at(kappa), np.nan)
+    size = np.array([np.unique(row[some]).size for row, some in zip(part.answer, kept, strict=True)])
+    served_right, lost = np.where(silent, 0.0, right), np.where(silent, 0.0, loss)
+    counts = (column.astype(np.float64) for column in (stop + 1, served >= 0 if single else size, silent))
+    return Played(lost, served_right, cost, *counts)
+
+
+def hopeless(log: Log) -> Bools:
+    """Return bool (n,): the requests that no call of the log answers rightly."""
+    return np.asarray(log.complete & ~(log.right == 1).any(axis=1), dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What `fit` serves, at its certified thresholds."""
+
+    settings: FitSettings | None = None
+    name: str = "cascade fit"
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Fit and certify."""
+        del seed
+        done = fit(log, promise, self.settings)
+        return lambda other: play_fit(done, other)
+
+
+def play_fit(done: Fit, log: Log) -> Played:
+    """Return what a fit serves on requests."""
+    points = [done.point_of(segment) for segment in log.segments]
+    return play(done.policy, points, log, done.promise)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A policy at a fixed point: the reference alone, a single call, every call."""
+
+    name: str
+    policy: Policy
+    point: Point = STRICTEST
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Return it as it is."""
+        del log, seed
+        return lambda other: play(self.policy, self.point, other, promise)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A walk that the log has beside its plan, such as a model that decides when to stop; unknown where it has not."""
+
+    name: str
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Return what is on record."""
+        del log, seed
+        return lambda other: self._play(other, promise)
+
+    def _play(self, log: Log, promise: Promise) -> Played:
+        way = log.baselines[self.name]
+        right = np.where(way.known, way.right, np.nan)
+        if promise.rules.of_set:
+            loss = np.where(way.covered | hopeless(log), 0.0, 1.0)
+        else:
+            alone = replace(log, reference=Reference(right, way.cost_nano_usd, is_last=True)).alone()
+            loss = promise.rules.loss(replace(alone, reference=log.reference))[:, 0]
+        cost = np.where(way.cost_nano_usd >= 0, way.cost_nano_usd, np.nan)
+        columns = (loss, right, cost, way.length, way.size, np.zeros(log.n))
+        return Played(*(np.where(way.known, column, np.nan) for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform(Policy):
+    """After each step choose at random, all alike: its first answer, its last, or going on. The paper's Random."""
+
+    kind: ClassVar[str] = "uniform"
+    seed: int = 0
+    nodes: tuple[int, ...] | None = None
+
+    def scores(self, log: Log) -> Scores:
+        """Return what a model would decide that draws its action."""
+        several = np.array([np.count_nonzero(log.steps == step) > 1 for step in log.steps])
+        draws = np.array([[drawn_number(f"{self.seed}|{name}|{at}") for at in range(log.width)] for name in log.ids])
+        action = np.where(several, 1.0 + np.floor(3 * draws), 1.0 + 2 * np.floor(2 * draws))
+        return Prompted().scores(replace(log, signals={ACTION: action}))
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """The paper's Random, drawn anew on each split."""
+
+    name: str = "random"
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Draw."""
+        del log
+        return lambda other: play(Uniform(seed), STRICTEST, other, promise)
+
+
+@dataclass(frozen=True, slots=True)
+class OneTest:
+    """One policy that learns nothing, tested at the whole level: what a skilled engineer writes in an afternoon."""
+
+    name: str
+    policy: Policy
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Certify its threshold on one request of each group."""
+        point = _certified(self.name, self.policy, drawn(usable(log, promise).log, seed), promise)
+        return lambda other: play(self.policy, point, other, promise)
+
+
+def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
+    """Return the last point that is proven at the whole level."""
+    walked = policy.walks(log)
+    proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, midway=False)
+    if proven is None:
+        raise NotCertifiedError(f"{name}: not even the strictest threshold is proven.")
+    return proven.point
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """One policy that serves one answer, its threshold tuned on the same requests: promises nothing."""
+
+    name: str
+    policy: Policy
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Take the cheapest threshold within the risk there; if there is none, that with the fewest losses."""
+        del seed
+        walked = self.policy.walks(log)
+        right = np.take_along_axis(log.right, np.maximum(walked.serve, 0), axis=1)
+        covers = ((walked.serve >= 0) & (right == 1)) | hopeless(log)[:, None]
+        losses = np.where(covers, 0.0, 1.0) if promise.rules.of_set else promise.rules.at_stop(walked)
+        path = strict_to_lenient(walked, loss_jumps(walked, losses))
+        cost = np.where(path.loss <= promise.risk * log.n * UNITS, path.cost_nano_usd, np.iinfo(np.int64).max)
+        point = path.points[int(np.lexsort((path.cost_nano_usd, path.loss, cost))[0])]
+        return lambda other: play(self.policy, point, other, promise, single=True)
+
+
+@dataclass(slots=True)
+class Trainer:
+    """Trains a network once for the ways that share it."""
+
+    method: str
+    settings: NetworkSettings
+    _last: tuple[tuple[tuple[str, ...], int], Networks] | None = field(default=None, repr=False)
+
+    def network(self, log: Log, promise: Promise, seed: int) -> Networks:
+        """Return the network of these requests."""
+        key = log.ids, seed
+        if self._last is None or self._last[0] != key:
+            self._last = key, train(log, promise, self.method, self.settings, seed)
+        return self._last[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A policy network, at a certified threshold, at that of its training (CPO online), or without one (CPO)."""
+
+    name: str
+    trainer: Trainer
+    served: str
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Train on a part of the requests; the rest certifies."""
+        parts = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
+        policy = self.trainer.network(parts.learns, promise, seed)
+        point = Point(policy.kappa if self.served == "cpo_online" else _likeliest(promise))
+        if self.served in CERTIFIABLE:
+            point = _certified(self.name, policy, drawn(parts.certifies, seed), promise)
+        return lambda other: play(policy, point, other, promise)
+
+
+def _likeliest(promise: Promise) -> float:
+    """Return the threshold of log π at which the likeliest action alone is taken: of a set above all, else ½."""
+    return 1.0 if promise.rules.of_set else float(np.log(0.5))
+
+
+def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
+    """Return CPO, CPO batch and CPO online, which are one network, and CCPO; for a set also with a charge λ."""
+    shared, joint = Trainer("cpo_online", settings), Trainer("ccpo", settings.model_copy(update={"lambda_set": 0.0}))
+    found: list[Way] = [
+        Trained("CPO", shared, "cpo"),
+        Trained("CPO batch", shared, "cpo_batch"),
+        Trained("CPO online", shared, "cpo_online"),
+        Trained("CCPO", joint, "ccpo"),
+    ]
+    if promise.rules.of_set:  # of one answer served the set's size is no cost
+        charge = settings.lambda_set or CHARGE
+        charged = Trainer("ccpo", settings.model_copy(update={"lambda_set": charge}))
+        found.append(Trained(f"CCPO, λ = {charge:g}", charged, "ccpo"))
+    return found
+
+
+def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) -> list[Way]:
+    """Return the ways that a log has the numbers for: the simple ones, the paper's, then `fit`."""
+    last = log.width - 1 if log.reference is not None and log.reference.is_last else log.width
+    alone = [at for at in range(last) if _alone(log, at)]
+    found: list[Way] = [Fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
+    listed = [name for name, way in log.baselines.items() if way.known.any() and not (alone and name == BASE_ONLY)]
+    found += [Recorded(name) for name in listed]
+    if log.width > 1:
+        found.append(Chance())
+    if not np.isnan(log.signals.get(VERDICT, np.nan)).all():
+        found.append(Tuned("UALA, tuned", Uala()))
+    found.append(Fixed("every call", Depth()))
+    simple = named_policy(log)
+    if simple is not None and log.width > 1:
+        found.append(OneTest("one threshold", simple.without_ties()))
+        found.append(OneTest("one threshold, ties broken", simple))
+    if networks is not None:
+        found += network_ways(promise, networks)
+    return [*found, Fitted()]
+
+
+def _alone(log: Log, at: int) -> bool:
+    """Whether a node is a step of its own that reads no other, so that it can be asked alone."""
+    single = np.count_nonzero(log.steps == log.nodes[at].step) == 1
+    return bool(single) and (at == 0 or log.nodes[at].reads == ())

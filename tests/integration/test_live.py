@@ -1,0 +1,245 @@
+"""From a shipped log to a served answer: fitted, certified, written, and served as the log of the same requests says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from cascade.chat import ChatRequest
+from cascade.config import CascadeConfig, load
+from cascade.config.policies import DirectoryConfig
+from cascade.conformal.certificate import Certificate
+from cascade.conformal.fingerprint import certified_for
+from cascade.conformal.promise import Promise
+from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
+from cascade.episodes.opening import DEMO, DEMO_REQUESTS, open_log
+from cascade.episodes.rows import Read
+from cascade.errors import ConfigError, NotCertifiedError
+from cascade.fitting.fit import Fit, fit
+from cascade.identity import identity
+from cascade.matching.same import answer_key
+from cascade.money import total_nano_usd
+from cascade.orchestrator import Orchestrator
+from cascade.policies.base import Observation
+from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests, hashed
+from cascade.policies.live import row_of
+from cascade.policies.policy import Policy
+from cascade.policies.simple import Alone, Depth, Threshold
+from cascade.providers.replay import Replay
+from cascade.serving.made_for import made_for
+from cascade.table import Log
+from cascade.types import Question
+
+CONFIG = ladder_config(demo_config(*PAIR))
+CHATS = {one.request_id: one.chat for one in demo_requests("log")}
+ASKED = 100
+
+
+class Made(NamedTuple):
+    """The demo's requests, a fit of them, and what replays them."""
+
+    read: Read
+    done: Fit
+    directory: PolicyDirectory
+    replay: Replay
+    chats: tuple[ChatRequest, ...]
+
+    @property
+    def log(self) -> Log:
+        return self.read.log
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    log = open_log(DEMO_REQUESTS).compared()
+    (read,) = log.reads
+    done, rows = fit(read.log, Promise("agreement", 0.05, 0.9)), list(log.rows())
+    chats = {identity(row["question"], row["context"]): CHATS[row["episode_id"]] for row in rows}
+    return Made(read, done, directory_of(read, done), Replay.of(rows), tuple([chats[name] for name in read.log.ids]))
+
+
+def directory_of(read: Read, done: Fit, **changes: Any) -> PolicyDirectory:
+    """Return the policy directory of a fit."""
+    plan, (certified,) = read.log.nodes, done.certified.values()
+    bare = PolicyDirectory(plan, done.policy, done.promise, {}, Requests(certified=hashed(done.log.ids)))
+    kappa = certified.point.kappa
+    cascade = certified_for(read.log, done.policy.walks(read.log).log, read.facts, made_for(CONFIG))
+    about = {"level": certified.level, "attempts": done.attempt.number, "made_for": cascade, "reference": PAIR[1]}
+    given = {**about, "comparator": "json", **changes}
+    return bare.certified(
+        Certificate(
+            done.promise, kappa, certified.n, float(certified.losses), "0" * 64, bare.policy_sha256,
+            "2026-11-21", **given,
+        )
+    )  # fmt: skip
+
+
+def config(path: Path, **guarantee: Any) -> CascadeConfig:
+    """Return the demo's configuration with a policy directory."""
+    found = CONFIG.model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(path))})
+    settings = found.model_dump(mode="json", exclude_none=True)
+    asked = {"guarantee": guarantee} if guarantee else {}
+    return load({**settings, "provider": "replay:the log", **asked})
+
+
+def served(made: Made, directory: PolicyDirectory, path: Path, **guarantee: Any) -> Orchestrator:
+    directory.write(path)
+    return Orchestrator.from_config(config(path, **guarantee), providers={"replay": made.replay})
+
+
+def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: Path) -> None:
+    log, directory = made.log, made.directory
+    walked, kappa = made.done.policy.walks(log), directory.certificates[""].kappa
+    stop, cost = walked.stop(kappa), walked.cost.at(kappa)
+    with served(
+        made, directory, tmp_path, promise="agreement", risk=0.05, confidence=0.9, required=True
+    ) as orchestrator:
+        for row, chat in enumerate(made.chats[:ASKED]):
+            answer = orchestrator.chat(chat)
+            assert answer.certificate is not None
+            assert answer.certificate.id == directory.certificates[""].id
+            assert not answer.warnings
+            assert len(answer.steps) == stop[row] + 1
+            assert total_nano_usd(step.cost_nano_usd for step in answer.steps) == cost[row]
+            first = row_of(Observation(answer.question, answer.steps[:1], 2), log.nodes)
+            for signal, values in log.signals.items():
+                np.testing.assert_array_equal(first.signals.get(signal, np.nan * values[:1])[0, 0], values[row, 0])
+            assert first.features == {name: values[row] for name, values in log.features.items()}
+    assert np.isfinite(kappa)
+    assert 0 < np.count_nonzero(stop[:ASKED]) < ASKED
+    assert made.done.saves
+
+
+@pytest.mark.parametrize("kappa", [-np.inf, -0.1, -0.02, -0.001, np.inf])
+def test_at_every_threshold_the_same_answer_is_served(made: Made, kappa: float, tmp_path: Path) -> None:
+    policy = Threshold("reply_mean_logprob", -1.0)
+    bare = PolicyDirectory(made.log.nodes, policy, made.done.promise)
+    certificate = replace(made.directory.certificates[""], kappa=-kappa, policy_sha256=bare.policy_sha256)
+    log = made.log
+    walked = policy.walks(log)
+    stop, cost = walked.stop(-kappa), walked.cost.at(-kappa)
+    with served(made, bare.certified(certificate), tmp_path) as orchestrator:
+        for row, chat in enumerate(made.chats[:40]):
+            answer = orchestrator.chat(chat)
+            assert len(answer.steps) == stop[row] + 1
+            assert answer.cost_nano_usd == cost[row]
+            serve = int(walked.serve[row, stop[row]])
+            assert serve >= 0
+            assert answer.text is not None
+            texts = [candidate.text for step in answer.steps for candidate in step.candidates]
+            assert answer_key(answer.text, chat) == answer_key(texts[-1], chat)
+            assert bool(log.right[row, serve]) or serve == 0  # the last model's own answer is right
+
+
+def test_the_reference_alone_is_asked_at_once(made: Made, tmp_path: Path) -> None:
+    directory = PolicyDirectory(made.log.nodes, Alone(), made.done.promise)
+    with served(made, directory, tmp_path) as orchestrator:
+        answer = orchestrator.chat(made.chats[0])
+    assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
+
+
+@pytest.mark.parametrize(
+    ("requests", "guarantee", "changes", "uncovered"),
+    [
+        ("same", {}, {}, False),
+        ("same", {}, {"expires": "2026-11-22"}, True),
+        (
+            "same",
+            {"promise": "agreement", "risk": 0.01, "confidence": 0.9},
+            {},
+            True,
+        ),  # less is promised than is wanted
+        ("same", {}, {"covers": "segment", "name": "law"}, True),
+        ("other", {}, {}, True),  # every request that certified had a temperature
+    ],
+)
+def test_what_is_not_covered_is_answered_by_the_guide(
+    made: Made, requests: str, guarantee: dict[str, Any], changes: dict[str, Any], uncovered: bool, tmp_path: Path
+) -> None:
+    (before,) = made.directory.certificates.values()
+    if requests == "other":
+        kinds = {"of": 1, "kinds": {"temperature": {"of": 1, "least": 1.0, "most": 1.0}}}
+        changes = {"made_for": {**before.made_for, "requests": kinds}}
+    directory = directory_of(made.read, made.done, **changes)
+    chat = made.chats[0]
+    with served(made, directory, tmp_path, **guarantee) as orchestrator:
+        answer = orchestrator.chat(chat)
+    assert (answer.uncovered is not None) == uncovered
+    assert (answer.certificate is None) == uncovered
+    if uncovered:
+        assert [step.calls[0].request.model for step in answer.steps] == [PAIR[1]]
+
+
+def test_a_segment_is_served_under_its_own_certificate(made: Made, tmp_path: Path) -> None:
+    only = made.directory.certificates[""]
+    certificates = [replace(only, covers="segment", name=name, kappa=k) for name, k in (("a", np.inf), ("b", -np.inf))]
+    chat = made.chats[0]
+    with served(made, made.directory.certified(*certificates), tmp_path) as orchestrator:
+        lengths = []
+        for name, certificate in zip(("a", "b"), certificates, strict=True):
+            answer = orchestrator.chat(replace(chat, segment=name))
+            assert answer.certificate is not None
+            assert answer.certificate.id == certificate.id
+            lengths.append(len(answer.steps))
+    assert lengths == [1, 2]
+
+
+def test_a_required_certificate_that_expired_is_refused(made: Made, tmp_path: Path) -> None:
+    with pytest.raises(NotCertifiedError):
+        served(made, directory_of(made.read, made.done, expires="2026-11-22"), tmp_path, required=True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes"),
+    [(Depth(), 3), (Threshold("p_yes", -1.0), 2), (Depth(), 1)],
+)
+def test_a_policy_that_the_strategy_cannot_serve_is_refused(
+    made: Made, policy: Policy, nodes: int, tmp_path: Path
+) -> None:
+    plan = tuple([node._replace(name=f"model {at}", step=at) for at, node in enumerate([*made.log.nodes] * 2)])
+    PolicyDirectory(plan[:nodes], policy).write(tmp_path)
+    with pytest.raises(ConfigError):
+        Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
+
+
+def test_a_directory_that_was_changed_is_not_served(made: Made, tmp_path: Path) -> None:
+    made.directory.write(tmp_path)
+    document = json.loads((tmp_path / POLICY_FILE).read_text())
+    (tmp_path / POLICY_FILE).write_text(json.dumps({**document, "settings": {**document["settings"], "sign": 1.0}}))
+    with pytest.raises(ConfigError):
+        Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
+
+
+@pytest.mark.parametrize("kappa", [-np.inf, -0.9, -0.6, np.inf])
+def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_path: Path) -> None:
+    opened = open_log(DEMO)
+    (read,) = opened.reads
+    log, policy = read.log, Threshold("p_yes", -1.0)
+    bare = PolicyDirectory(log.nodes, policy, Promise("coverage", 0.1, 0.9))
+    cascade = made_for(load(settings := demo_config(*PAIR).model_dump()))
+    given: dict[str, Any] = {"level": 0.1, "made_for": certified_for(log, log, read.facts, cascade)}
+    only = Certificate(bare.promise, kappa, 60, 0, "0" * 64, bare.policy_sha256, "2026-11-21", **given)  # type: ignore[arg-type]
+    bare.certified(only).write(tmp_path)
+    walked, rows = policy.walks(log), list(opened.rows())
+    asked = {identity(row["question"], row["context"]): Question(row["question"], row["context"]) for row in rows}
+    stop, cost = walked.stop(kappa), walked.cost.at(kappa)
+    settings |= {"provider": "replay:the log", "policy": str(tmp_path), "traces": "off"}
+    with Orchestrator.from_config(settings, providers={"replay": Replay.of(rows)}) as orchestrator:
+        for row, name in enumerate(log.ids[:60]):
+            answer = orchestrator.ask(asked[name])
+            assert answer.certificate is not None
+            assert 2 * len(answer.steps) == stop[row] + 1
+            assert answer.cost_nano_usd == cost[row]
+            live = row_of(Observation(answer.question, answer.steps, log.width // 2), log.nodes)
+            there = live.bought[0]
+            assert live.ids == (log.ids[row],)
+            for signal, values in live.signals.items():
+                np.testing.assert_array_equal(values[0, there], log.signals[signal][row, there])
+            np.testing.assert_array_equal(live.answer[0, there], log.answer[row, there])
+            np.testing.assert_array_equal(live.cost_nano_usd[0, there], log.cost_nano_usd[row, there])
+            np.testing.assert_array_equal(live.confidence[0, there], log.confidence[row, there])

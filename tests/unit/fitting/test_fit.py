@@ -1,0 +1,395 @@
+"""`fit` on drawn logs: what is certified, at which level, and what it costs; the parts that it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from cascade.conformal.certify import certify, spent
+from cascade.conformal.path import Scores, strict_to_lenient, walks
+from cascade.conformal.promise import Promise
+from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.fitting.attempts import count, level_of, place_of
+from cascade.fitting.divide import divided, drawn, folds, merged, once, usable
+from cascade.fitting.drift import drift
+from cascade.fitting.fit import FitSettings, fit
+from cascade.fitting.menu import simple_members
+from cascade.policies.policy import ranked
+from cascade.policies.simple import COST, Alone, Threshold
+from cascade.reports.report import of_fit
+from cascade.studies.proof import written
+from cascade.studies.study import clairvoyant, study
+from cascade.studies.ways import Fitted
+from cascade.table import Log, Node, Reference
+
+REGRET = Promise("regret", 0.05, 0.9)
+
+
+def drawn_log(n: int, seed: int = 0, *, models: int = 2, atoms: int | None = None, alike: float = 0.0) -> Log:
+    """Return a ladder whose self-check tells how likely each answer is right; `alike`: the share of groups of three."""
+    rng = np.random.default_rng([11, seed])
+    sure = rng.random((n, models))
+    sure = sure if atoms is None else np.ceil(sure * atoms) / atoms
+    right = (rng.random((n, models)) < 0.6 + 0.39 * sure).astype(float)
+    price = 50 * 20 ** np.arange(models)
+    cost = np.broadcast_to(price, (n, models)) * rng.integers(1, 4, (n, models))
+    groups = [f"g{row // 3}" if rng.random() < alike else f"q{row}" for row in range(n)]
+    return Log(
+        name="drawn",
+        nodes=tuple([Node(f"model {at}", at, reads=()) for at in range(models)]),
+        ids=tuple([f"{seed}-{row}" for row in range(n)]),
+        groups=tuple(groups),
+        answer=np.where(right == 1, 0, 1 + np.arange(models)).astype(np.int64),
+        right=right,
+        cost_nano_usd=cost.astype(np.int64),
+        bought=np.ones((n, models), dtype=np.bool_),
+        complete=np.ones(n, dtype=np.bool_),
+        confidence=np.full((n, models), np.nan),
+        signals={"self_check": sure},
+        reference=Reference(right[:, -1], cost[:, -1].astype(np.int64), is_last=True),
+    )
+
+
+def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests() -> None:
+    done = fit(drawn_log(2_000), REGRET)
+    assert done.saves
+    assert done.saving.low is not None
+    assert done.saving.cost_share is not None
+    assert done.saving.low < done.saving.cost_share < 1
+    fresh = drawn_log(20_000, 1)
+    walked = done.policy.walks(fresh)
+    lost = REGRET.rules.at_stop(walked)[np.arange(fresh.n), walked.stop(done.certified[""].point.kappa)]
+    assert 0.02 < lost.mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("kind", "risk", "confidence"),
+    [("coverage", 0.1, None), ("coverage", 0.1, 0.9), ("error", 0.3, 0.9), ("agreement", 0.3, 0.9)],
+)
+def test_every_promise_is_certified_by_the_same_fit(kind: str, risk: float, confidence: float | None) -> None:
+    done = fit(drawn_log(1_000), Promise(kind, risk, confidence))
+    assert set(done.certified) == {""}
+    assert done.certified[""].losses <= risk * done.certified[""].n
+
+
+def test_certificates_are_broken_in_at_most_delta_of_fits() -> None:
+    """Whole fits with menus, ties and attempts; the regret at each certified point is that of 40,000 fresh requests."""
+    fresh, broken, many = drawn_log(40_000, 10**6, models=3, atoms=6), 0, 150
+    for seed in range(many):
+        done = fit(drawn_log(250, seed, models=3, atoms=6), REGRET)
+        if done.certified:
+            walked = done.policy.walks(fresh)
+            stop = walked.stop(done.certified[""].point.kappa)
+            broken += float(REGRET.rules.at_stop(walked)[np.arange(walked.log.n), stop].mean()) > 0.05
+    assert broken / many <= 0.1 + 3 * (0.1 * 0.9 / many) ** 0.5
+
+
+def test_a_score_that_is_rounded_otherwise_when_it_is_served_decides_alike() -> None:
+    log = drawn_log(500, atoms=5)
+    done = fit(log, REGRET)
+    rounded = replace(log, signals={"self_check": log.signals["self_check"].astype(np.float32).astype(np.float64)})
+    kappa = done.certified[""].point.kappa
+    assert done.policy.walks(log).stop(kappa).tolist() == done.policy.walks(rounded).stop(kappa).tolist()
+
+
+def test_ties_are_broken_by_what_the_log_has_and_never_reorder_scores() -> None:
+    log = drawn_log(400, atoms=3)
+    members = [member.make() for member in simple_members(log)]
+    assert [(type(each), getattr(each, "tie", None)) for each in members] == [(Threshold, COST)]
+    score, tie = np.array([0.2, 0.2, 0.1, np.nan]), np.array([5.0, 900.0, np.nan, 1.0])
+    found = ranked(score, tie)
+    assert found[2] < found[0] < found[1]
+    assert np.isnan(found[3])
+
+
+def test_a_menu_holds_each_pair_of_a_ladder_and_the_whole() -> None:
+    members = simple_members(drawn_log(50, models=4))
+    assert [member.make().nodes for member in members] == [(0, 3), (1, 3), (2, 3), None]
+    assert sum(member.share for member in members) == pytest.approx(1.0)
+
+
+def test_the_levels_of_a_menu_never_sum_to_more_than_the_level_of_the_attempt(tmp_path: Path) -> None:
+    log = drawn_log(600, models=4)
+    done = fit(log, REGRET, attempts=place_of(tmp_path / "log.jsonl"))
+    assert done.level == level_of(1, 0.1)
+    assert sum(spent(each.n, REGRET, each.level) for each in done.tested) <= done.level
+
+
+def test_attempts_are_counted_and_only_the_same_fit_is_free(tmp_path: Path) -> None:
+    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
+    numbers = [fit(log, REGRET, FitSettings(seed=seed), attempts=file).attempt.number for seed in (0, 1, 0, 2)]
+    assert numbers == [1, 2, 1, 3]
+    fresh = fit(drawn_log(300, 5), REGRET, attempts=file)
+    assert (fresh.attempt.number, fresh.level) == (1, level_of(1, 0.1))
+
+
+def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path: Path) -> None:
+    assert count(None, ["a"], "x").number is None
+    assert count(tmp_path / "no" / "folder", ["a"], "x").number is None
+    (tmp_path / "file").write_text('{"fit": 1', "utf-8")
+    with pytest.raises(ConfigError):
+        count(tmp_path / "file", ["a"], "x")
+
+
+def test_segments_with_too_few_requests_get_no_certificate() -> None:
+    log = drawn_log(900)
+    log = replace(log, segments=tuple(["many" if row < 860 else "few" for row in range(900)]))
+    done = fit(log, REGRET, FitSettings(by_segment=True))
+    assert (set(done.certified), dict(done.too_small)) == ({"many"}, {"few": 40})
+    assert done.point_of("few").kappa == -np.inf
+    assert "860" in of_fit(done).lines[2]
+
+
+def test_without_a_signal_nothing_is_proven_and_the_reference_alone_is_asked() -> None:
+    done = fit(replace(drawn_log(300), signals={}), REGRET)
+    assert (type(done.policy), dict(done.certified), done.saves) == (Alone, {}, False)
+    with pytest.raises(NotCertifiedError):
+        fit(drawn_log(300), Promise("error", 0.01, 0.9))
+
+
+@pytest.mark.parametrize("settings", [{"policy": "thresold"}, {"learns": 1.5}, {"newest": 0.0}])
+def test_impossible_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        FitSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_the_newer_part_of_a_log_certifies_alone() -> None:
+    log = drawn_log(400)
+    done = fit(log, REGRET, FitSettings(newest=0.25))
+    assert set(done.log.ids) <= set(log.ids[300:])
+
+
+# --- division ---
+
+
+def test_groups_are_never_divided_and_requests_count_once() -> None:
+    log = drawn_log(300, alike=0.5)
+    doubled = log.take(np.concatenate([np.arange(300), np.arange(30)]))
+    assert once(doubled).tolist() == list(range(300))
+    parts = divided(log, 0.3, 0)
+    assert not set(parts.learns.groups) & set(parts.certifies.groups)
+    assert parts.learns.n + parts.certifies.n == log.n
+    single = drawn(log, 0)
+    assert len(set(single.groups)) == single.n == len(set(log.groups))
+    fold = folds(log, 5, 0)
+    assert all(
+        len({int(fold[row]) for row in range(300) if log.groups[row] == group}) == 1 for group in set(log.groups)
+    )
+
+
+def test_groups_that_share_a_request_are_one_group() -> None:
+    log = replace(drawn_log(4), ids=("a", "b", "a", "c"), groups=("x", "y", "y", "z"))
+    assert merged(log) == ("x", "x", "x", "z")
+
+
+def test_requests_without_the_reference_are_left_out_of_a_regret() -> None:
+    log = drawn_log(50)
+    assert log.reference is not None
+    right = log.reference.right.copy()
+    right[:7] = np.nan
+    ready = usable(replace(log, reference=log.reference._replace(right=right)), REGRET)
+    assert (ready.log.n, ready.unknown) == (43, 7)
+
+
+# --- drift and the bound ---
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_trend_is_the_rank_correlation_of_scipy(seed: int) -> None:
+    values = np.round(np.random.default_rng(seed).normal(size=200) + np.arange(200) / 300, 1)
+    found, wanted = drift(values), spearmanr(values, np.arange(200))
+    assert found is not None
+    assert found.correlation == pytest.approx(wanted.statistic)
+    assert found.p_value == pytest.approx(wanted.pvalue, abs=0.01)
+
+
+def test_no_policy_costs_less_than_the_bound() -> None:
+    """All 3^n ways to answer 6 requests of a ladder of three, by force."""
+    for seed in range(5):
+        log = drawn_log(6, seed, models=3)
+        promise, ways = Promise("regret", 0.2, 0.9), []
+        loss, cost = promise.rules.loss(log), log.cost_nano_usd
+        for number in range(3**6):
+            choice = np.array([number // 3**row % 3 for row in range(6)])
+            if loss[np.arange(6), choice].sum() <= 0.2 * 6:
+                ways.append(cost[np.arange(6), choice].sum() / 6)
+        assert clairvoyant(log, promise) == pytest.approx(min(ways))
+
+
+def test_a_study_prepares_on_one_side_and_counts_on_the_other() -> None:
+    found = study(drawn_log(600), REGRET, splits=6)
+    row = found.row("cascade fit")
+    assert found.rows[0].name == "reference alone"
+    assert row.cost_share is not None
+    assert row.saving is not None
+    assert row.saving.mean == pytest.approx(1 - row.cost_share.mean)
+    assert found.bound is not None
+    assert found.bound < row.cost_share.mean < 1
+    assert found == study(drawn_log(600), REGRET, splits=6)
+    assert study(drawn_log(600), REGRET, [Fitted()], splits=2).rows[1].refused == 0
+
+
+@pytest.mark.parametrize(("confidence", "losses"), [(0.9, [0, 3, 14, 15, 2]), (None, [0, 3, 19, 20, 2])])
+def test_the_last_point_before_the_first_that_fails_is_certified(confidence: float | None, losses: list[int]) -> None:
+    log = drawn_log(200)
+    walked = walks(log, Scores(np.zeros((200, 2))))
+    path = strict_to_lenient(walked, Promise("coverage", 0.1).rules.jumps(walked))
+    points = tuple([path.points[0]._replace(kappa=float(k)) for k in range(5)])
+    zeros = np.zeros(5, dtype=np.int64)
+    path = replace(path, points=points, loss=np.array(losses) << 30, cost_nano_usd=zeros, silent=zeros)
+    found = certify(path, Promise("coverage", 0.1, confidence))
+    assert found is not None
+    assert (found.index, float(found.losses), found.point.kappa) == (2, losses[2], 1.5)
+
+
+# --- promises that an attack has broken ---
+
+
+def test_on_an_ordered_path_the_point_that_was_tested_is_the_one_served() -> None:
+    """Depths of a ladder whose third model is bad: between two tested thresholds lies one that stops there."""
+    rng, n = np.random.default_rng(3), 1_000
+    log = replace(drawn_log(n, models=4), signals={})
+    right = (rng.random((n, 4)) < np.array([0.9, 0.97, 0.8, 0.99])).astype(float)
+    log = replace(log, right=right, reference=None, cost_nano_usd=np.broadcast_to(np.array([1, 5, 20, 90]), (n, 4)))
+    done = fit(log, Promise("error", 0.05, 0.9), FitSettings(policy="depth"))
+    stop = done.policy.walks(done.log).stop(done.certified[""].point.kappa)
+    assert float(done.certified[""].losses) == (1 - done.log.right[np.arange(done.log.n), stop]).sum()
+
+
+def test_a_record_ends_before_the_first_node_that_it_lacks() -> None:
+    log = drawn_log(200, models=3)
+    holes = log.bought.copy()
+    holes[::2, 1] = False
+    log = replace(log, bought=holes, answer=np.where(holes, log.answer, -1))
+    walked = Threshold("self_check", -1.0).walks(log)
+    assert (walked.reach[::2, 1:] == -np.inf).all()
+    assert not walked.log.complete[::2].any()
+
+
+def test_an_answer_that_nobody_judged_may_be_the_right_one() -> None:
+    log = drawn_log(100)
+    right = np.where(np.arange(2) == 1, np.nan, 0.0) * np.ones((100, 1))
+    walked = Threshold("self_check", -1.0).walks(replace(log, right=right))
+    assert (Promise("coverage", 0.1).rules.jumps(walked).at(np.inf) > 0).all()
+
+
+def test_a_fit_that_reads_another_number_is_another_attempt(tmp_path: Path) -> None:
+    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
+    other = replace(log, features={"noise": np.random.default_rng(1).random(300)})
+    assert [fit(each, REGRET, attempts=file).attempt.number for each in (log, other, log)] == [1, 2, 1]
+
+
+def test_of_groups_one_request_each_certifies_and_all_of_them_are_counted() -> None:
+    log = drawn_log(600)
+    log = replace(log, groups=tuple([f"g{row // 12 if row < 240 else row}" for row in range(600)]))
+    done = fit(log, Promise("regret", 0.1, 0.9), FitSettings(policy="threshold"))
+    assert (done.log.n, done.requests, done.saving.requests) == (380, 600, 600)
+    assert done.lost is not None
+    assert 0 < done.lost < 0.2
+
+
+def test_another_rate_of_judging_than_promised_is_refused() -> None:
+    log = replace(drawn_log(300), drawn=np.arange(300) % 5 == 0)
+    with pytest.raises(UsageError):
+        fit(log, Promise("preference", 0.1, 0.9))
+
+
+# --- what a server may lack, and settings ---
+
+
+def signalled(log: Log, **signals: np.ndarray) -> Log:
+    return replace(log, signals=signals)
+
+
+def test_a_cost_breaks_ties_only_where_going_on_loses_nothing() -> None:
+    log = drawn_log(400, models=3, atoms=3)
+    assert [member.make().reads for member in simple_members(log)] == [("self_check",)] * 3
+    assert [getattr(member.make(), "tie", None) for member in simple_members(log)] == [COST, COST, None]
+    policy = fit(log.only((0, 2)), Promise("error", 0.4, 0.9)).policy
+    assert (getattr(policy, "tie", ""), policy.reads) == (None, ("self_check",))
+    lengths = signalled(log, **log.signals, reply_tokens=np.ones(log.answer.shape))
+    assert simple_members(lengths)[0].make().reads == ("self_check", "reply_tokens")
+
+
+@pytest.mark.parametrize("promise", [REGRET, Promise("error", 0.15, 0.9)])
+def test_a_server_that_does_not_learn_costs_loses_no_more_than_was_promised(promise: Promise) -> None:
+    fresh, broken, many = by_cost(20_000, 10**6), 0, 60
+    blind = replace(fresh, cost_nano_usd=np.full(fresh.answer.shape, -1))
+    for seed in range(many):
+        try:
+            done = fit(by_cost(500, seed), promise)
+        except NotCertifiedError:
+            continue
+        if done.certified:
+            walked = done.policy.walks(blind)
+            stop = walked.stop(done.certified[""].point.kappa)
+            broken += float(promise.rules.at_stop(walked)[np.arange(fresh.n), stop].mean()) > promise.risk
+    assert broken / many <= 0.1 + 3 * (0.1 * 0.9 / many) ** 0.5
+
+
+def by_cost(n: int, seed: int) -> Log:
+    """Return a pair whose second model is better where the first call was dear, and worse elsewhere."""
+    log, rng = drawn_log(n, seed, atoms=1), np.random.default_rng([13, seed])
+    dear = rng.random((n, 1)) < 0.5
+    right = (rng.random((n, 2)) < np.where(dear, [0.6, 0.97], [0.9, 0.6])).astype(float)
+    cost = np.where(dear, [90, 1_000], [30, 1_000]).astype(np.int64)
+    answer = np.where(right == 1, 0, [1, 2]).astype(np.int64)
+    reference = Reference(right[:, 1], cost[:, 1], is_last=True)
+    return replace(log, right=right, answer=answer, cost_nano_usd=cost, reference=reference)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"kind": "threshold", "signal": "self_chek"},
+        {"kind": "threshold", "signal": "wisdom", "sign": 1},
+        {"kind": "threshold", "sign": 1},
+        {"kind": "threshold", "signal": "self_check", "sing": 1},
+        {"kind": "threshold", "signal": "self_check", "sign": "high"},
+        {"kind": "ccpo", "steps": -1, "layers": []},
+        {"kind": "uala"},
+        {"kind": "random", "seed": "x"},
+    ],
+)
+def test_a_policy_that_a_log_cannot_have_is_refused(policy: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        fit(drawn_log(300), Promise("coverage", 0.3), FitSettings(policy=policy))
+
+
+def test_a_known_signal_needs_no_sign() -> None:
+    done = fit(drawn_log(300), REGRET, FitSettings(policy={"kind": "threshold", "signal": "self_check"}))
+    assert done.tested[0].policy == Threshold("self_check", -1.0, COST)
+
+
+@pytest.mark.parametrize(
+    ("promise", "levels", "certified"),
+    [
+        (REGRET, "low=0.1,high=0.001", {"low", "high"}),
+        (Promise("regret", 0.001, 0.9), "low=0.1,high=0.001", {"low", "high"}),
+        (Promise("error", 0.3, 0.9), "low=0.3,high=0.001", {"low"}),
+    ],
+)
+def test_a_level_at_which_nothing_is_proven_leaves_the_others(
+    promise: Promise, levels: str, certified: set[str]
+) -> None:
+    done = fit(drawn_log(600), promise, FitSettings(levels=levels))
+    assert isinstance(done.policy, Threshold)
+    assert done.certified["low"].point.kappa > -np.inf
+    directory = written(done, done.log.nodes, date(2026, 1, 1))
+    assert set(directory.certificates) == certified
+    with pytest.raises(NotCertifiedError):
+        fit(drawn_log(600), Promise("error", 0.001, 0.9), FitSettings(levels="low=0.3,high=0.001"))
+
+
+def test_each_segment_s_certificate_holds_for_its_own_requests() -> None:
+    log = drawn_log(900)
+    done = fit(
+        replace(log, segments=tuple(["ab"[row % 2] for row in range(900)])), REGRET, FitSettings(by_segment=True)
+    )
+    directory = written(done, log.nodes, date(2026, 1, 1), made_for=lambda part: {"of": sorted(set(part.segments))})
+    assert {name: each.made_for["of"] for name, each in directory.certificates.items()} == {"a": ["a"], "b": ["b"]}

@@ -1,0 +1,247 @@
+"""Ways to answer, what a study counts of them, why they save or do not, and what the report says first."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cascade.conformal.path import Point
+from cascade.conformal.promise import Promise
+from cascade.errors import UsageError
+from cascade.policies.networks import Networks, NetworkSettings
+from cascade.policies.simple import Uala
+from cascade.reports.report import of_study
+from cascade.studies import ways as rooms
+from cascade.studies.diagnosis import auroc, diagnose, needed
+from cascade.studies.study import SERVED, Interval, clairvoyant, study
+from cascade.studies.ways import Chance, Fixed, Recorded, Trained, Tuned, Uniform, network_ways, ways
+from cascade.table import Baseline, Log, Node, Reference
+from unit.fitting.random_logs import random_log
+from unit.fitting.test_fit import drawn_log
+
+REGRET, COVERAGE = Promise("regret", 0.05, 0.9), Promise("coverage", 0.1)
+
+
+def rounds(n: int, seed: int = 0) -> Log:
+    """Return a log of two rounds: the base's answer, the guide's beside its verdict; a step's cost lies on its last."""
+    rng = np.random.default_rng([5, seed])
+    right = (rng.random((n, 4)) < [0.5, 0.7, 0.6, 0.8]).astype(float)
+    nodes = tuple([Node(f"{role} {step}", step) for step in (0, 1) for role in ("base", "guide")])
+    names = tuple([f"q{row}" for row in range(n)])
+    verdict = np.where([False, True, False, True], 0.2 + 0.6 * right[:, [0, 0, 2, 2]], np.nan)
+    all_there = np.ones((n, 4), dtype=bool)
+    cost = np.tile(np.array([0, 3, 0, 3]), (n, 1))
+    walk = Baseline(
+        rng.random(n) < 0.5, right[:, 3] == 1, right[:, 3], np.full(n, 5), np.full(n, 2), np.ones(n, dtype=np.int64)
+    )
+    return Log(
+        "rounds", nodes, names, names, np.where(right == 1, 0, np.arange(1, 5)), right, cost, all_there,
+        all_there[:, 0], np.full((n, 4), np.nan), {"p_yes": verdict},
+        reference=Reference((rng.random(n) < 0.9).astype(float), np.full(n, 4), is_last=False),
+        baselines={"LLM-exit, base": walk},
+    )  # fmt: skip
+
+
+# --- ways ---
+
+
+@pytest.mark.parametrize(
+    ("log", "promise", "names"),
+    [
+        (rounds(30), REGRET, ["LLM-exit, base", "random", "UALA, tuned", "every call"]),
+        (drawn_log(30), REGRET, ["model 0 alone", "random", "every call"]),
+        (drawn_log(30, models=3), REGRET, ["model 0 alone", "model 1 alone", "random", "every call"]),
+    ],
+)
+def test_a_log_has_the_ways_that_it_has_the_numbers_for(log: Log, promise: Promise, names: list[str]) -> None:
+    found = [way.name for way in ways(log, promise)]
+    assert found == [*names, "one threshold", "one threshold, ties broken", SERVED]
+
+
+def test_a_recorded_walk_is_unknown_where_the_log_has_none() -> None:
+    log = rounds(50)
+    way, known = log.baselines["LLM-exit, base"], log.baselines["LLM-exit, base"].known
+    assert log.reference is not None
+    for promise, lost in (
+        (REGRET, (1 - way.right) * log.reference.right),
+        (COVERAGE, ~way.covered & (log.right == 1).any(axis=1)),
+    ):
+        played = Recorded("LLM-exit, base").prepare(log, promise, 0)(log)
+        np.testing.assert_array_equal(played.loss[known], np.asarray(lost, dtype=float)[known])
+        assert all(np.isnan(column[~known]).all() for column in played)
+        assert (played.cost[known] == 5).all()
+
+
+@pytest.mark.parametrize(("log", "shares"), [(rounds(3_000), (1 / 3, 1 / 3)), (drawn_log(3_000), (1 / 2, 0.0))])
+def test_random_takes_each_action_as_often_and_the_same_again(log: Log, shares: tuple[float, float]) -> None:
+    policy = Uniform(3)
+    walked = policy.walks(log)
+    stop, first = walked.stop(-np.inf), np.flatnonzero(log.decides)[0]
+    served = walked.serve[np.arange(log.n), stop]
+    ends = stop == first
+    assert (ends & (served == 0)).mean() == pytest.approx(shares[0], abs=0.04)
+    assert (ends & (served == 1)).mean() == pytest.approx(shares[1], abs=0.04)
+    np.testing.assert_array_equal(policy.scores(log.take(np.array([7]))).doubt, policy.scores(log).doubt[[7]])
+    one, other = (Chance().prepare(log, REGRET, seed)(log).length for seed in (1, 2))
+    assert (one != other).any()
+
+
+@pytest.mark.parametrize("promise", [REGRET, COVERAGE])
+def test_a_tuned_way_serves_one_answer_within_the_risk_where_it_can(promise: Promise) -> None:
+    log = rounds(300)
+    played = Tuned("UALA", Uala()).prepare(log, promise, 0)(log)
+    every = rooms.play(Uala(), Point(-np.inf), log, promise, single=True)
+    assert set(played.size) <= {0.0, 1.0}
+    assert played.loss.mean() <= max(promise.risk, float(every.loss.mean()))
+    assert played.cost.mean() <= every.cost.mean()
+
+
+def test_networks_that_are_alike_are_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    trained, train = list[tuple[str, float]](), rooms.train
+
+    def counted(log: Log, promise: Promise, method: str, settings: NetworkSettings, seed: int) -> Networks:
+        trained.append((method, settings.lambda_set))
+        return train(log, promise, method, settings, seed)
+
+    monkeypatch.setattr(rooms, "train", counted)
+    log, quick = rounds(120), NetworkSettings(steps=2, layers=(4,))
+    played = {way.name: way.prepare(log, COVERAGE, 0)(log) for way in network_ways(COVERAGE, quick)}
+    assert list(played) == ["CPO", "CPO batch", "CPO online", "CCPO", "CCPO, λ = 0.1"]
+    assert trained == [("cpo_online", 0.0), ("ccpo", 0.0), ("ccpo", 0.1)]
+    assert (played["CPO"].size == 1).all()
+    assert (played["CPO batch"].size >= played["CPO"].size).all()
+    alone = network_ways(REGRET, quick)  # of one answer served λ is no cost
+    assert [way.name for way in alone if isinstance(way, Trained)] == ["CPO", "CPO batch", "CPO online", "CCPO"]
+
+
+# --- the bound ---
+
+
+def test_the_nodes_of_a_step_are_paid_together_in_the_bound() -> None:
+    log = rounds(80)
+    assert log.reference is not None
+    least, guide = clairvoyant(log, Promise("coverage", 0.01)), log.reference.right == 1
+    solved = (log.right == 1)[:, :2].any(axis=1) | ~(log.right == 1).any(axis=1)
+    assert least == pytest.approx(
+        np.where(solved, 3, np.where(guide, 4, 6)).mean()
+    )  # a risk of 1 % gives up none of 80
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_way_that_keeps_the_promise_costs_less_than_the_bound(seed: int) -> None:
+    log = random_log(seed, 60, whole=True)
+    log = replace(log, right=np.nan_to_num(log.right))
+    for promise in (Promise("regret", 0.2, 0.9), Promise("error", 0.5, 0.9), Promise("coverage", 0.2)):
+        least = clairvoyant(log, promise)
+        for way in ways(log, promise):
+            if isinstance(way, Fixed | Chance | Tuned):
+                played = way.prepare(log, promise, seed)(log)
+                assert least is None or played.loss.mean() > promise.risk or played.cost.mean() >= least - 1e-6
+
+
+# --- why ---
+
+
+@pytest.mark.parametrize(
+    ("trust", "right", "wanted"),
+    [
+        ([0.1, 0.9], [False, True], 1.0),
+        ([0.9, 0.1], [False, True], 0.0),
+        ([0.5, 0.5, math.nan], [False, True, True], 0.5),
+        ([0.5, 0.7], [True, True], None),
+    ],
+)
+def test_auroc(trust: list[float], right: list[bool], wanted: float | None) -> None:
+    assert auroc(np.array(trust), np.array(right)) == wanted
+
+
+@pytest.mark.parametrize("models", [2, 3])
+def test_agreement_price_and_signal_are_the_logs(models: int) -> None:
+    log = drawn_log(500, models=models)
+    why = diagnose(log, REGRET)
+    assert log.reference is not None
+    assert why.first_right == pytest.approx(log.right[:, 0].mean())
+    assert why.agree == pytest.approx((log.answer[:, 0] == log.answer[:, -1]).mean())
+    assert [log.answer[log.ids.index(name), 0] == log.answer[log.ids.index(name), -1] for name in why.differ] == [
+        False
+    ] * 3
+    assert why.asked_again == pytest.approx(log.cost_nano_usd[:, 0].sum() / log.reference.cost_nano_usd.sum())
+    assert why.signal == "self-check"
+
+
+def test_numbers_of_requests_for_a_log_of_known_rates() -> None:
+    """All right at a twentieth of the cost: 0 losses pass from 45 requests on, as ln .095 / ln .95 says."""
+    log = drawn_log(400)
+    sure = replace(log, right=np.ones_like(log.right), reference=log.reference._replace(right=np.ones(400)))  # type: ignore[union-attr]
+    assert [many == pytest.approx(46, rel=0.06) for many in needed(sure, REGRET)] == [True, True]
+    hopeless = replace(log, right=np.stack([np.zeros(400), np.ones(400)], axis=1))
+    assert needed(replace(hopeless, signals={}), REGRET) == (None, None)
+    proves, half = needed(log, REGRET)
+    assert proves is not None
+    assert half is not None
+    assert 45 <= proves <= half
+
+
+# --- the study and its report ---
+
+
+def test_five_lines_then_tables_and_one_document() -> None:
+    found = study(drawn_log(600), REGRET, splits=4)
+    report = of_study(found, "cascade fit LOG")
+    assert (found.verdict, len(report.lines), report.lines[-1]) == ("saves", 5, "Next: cascade fit LOG")
+    assert report.text() == "\n".join(report.lines)
+    assert len(report.text(details=True).splitlines()) > len(found.rows) + 10
+    assert report.markdown().count("## ") == 2
+    document = json.loads(json.dumps(report.document, allow_nan=False))
+    assert [way["name"] for way in document["ways"]] == [row.name for row in found.rows]
+    assert document["ways"][-1]["saving"]["mean"] == pytest.approx(1 - document["ways"][-1]["cost_share"]["mean"])
+    assert document["why"]["proves"] <= document["why"]["saves_half"]
+
+
+@pytest.mark.parametrize(
+    ("saving", "refused", "verdict"),
+    [
+        (Interval(0.3, 0.2, 0.4), 0, "saves"),
+        (Interval(0.3, -0.2, 0.8), 0, "unsure"),
+        (Interval(-0.3, -0.4, -0.2), 1, "costs"),
+        (Interval(0.3, 0.2, 0.4), 2, "refused"),
+        (Interval(0.3, None, None), 0, "unsure"),
+        (None, 0, "unknown"),
+    ],
+)
+def test_the_verdict_is_that_of_the_interval(saving: Interval | None, refused: int, verdict: str) -> None:
+    found = study(drawn_log(60), REGRET, [Fixed(SERVED, Uniform())], splits=4)
+    row = replace(found.row(SERVED), saving=saving, refused=refused)
+    assert replace(found, rows=(found.rows[0], row)).verdict == verdict
+    assert len(of_study(replace(found, rows=(found.rows[0], row))).lines) == 5
+
+
+def test_a_missing_signal_is_named_with_its_price() -> None:
+    """No log-probs: 0.6 said "log more questions"."""
+    found = study(replace(drawn_log(300), signals={}), REGRET, splits=3)
+    price = found.why.asked_again
+    assert price is not None
+    assert (found.verdict, found.why.signal) != ("saves", "self-check")
+    assert f"{100 * price:.1f} %" in of_study(found).lines[-1]
+    assert "cascade collect" in of_study(found).lines[-1]
+
+
+def test_unknown_costs_are_no_share() -> None:
+    log = drawn_log(200)
+    assert log.reference is not None
+    unknown = np.full_like(log.cost_nano_usd, -1)
+    blind = replace(log, cost_nano_usd=unknown, reference=log.reference._replace(cost_nano_usd=unknown[:, 0]))
+    found = study(blind, REGRET, splits=2)
+    assert (found.verdict, found.bound, found.row(SERVED).cost_share) == ("unknown", None, None)
+    json.dumps(of_study(found).document, allow_nan=False)
+
+
+@pytest.mark.parametrize(("n", "splits"), [(1, 2), (30, 0)])
+def test_what_cannot_be_split_is_refused(n: int, splits: int) -> None:
+    with pytest.raises(UsageError):
+        study(drawn_log(n), REGRET, splits=splits)
