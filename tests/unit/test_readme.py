@@ -19,9 +19,8 @@ WORDS = (
 
 
 def test_the_readme_is_read_in_minutes() -> None:
-    """0.5.0: 28 KB, after one good screen a paper."""
-    assert len(README.splitlines()) <= 150
-    assert len(README.encode()) <= 10_000
+    assert len(README.splitlines()) <= 120
+    assert len(README.split()) <= 1_000
 
 
 def test_the_readme_leads_with_the_two_commands_one_picture_and_a_ladder() -> None:
