@@ -91,7 +91,7 @@ def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: b
 
     "next" is impossible at the last step. The argmax is always in the set (ties: the lowest index, candidates before
     "next"). So the set is never empty, there is always an answer, and the sets grow as kappa falls. Any other fallback
-    would break that nesting, and with it the guarantee (`design/decisions.md`).
+    would break that nesting, and with it the guarantee (`design/path.md`).
 
     Args:
         scores: one score a candidate, higher = include; +inf always, −inf only as the last resort.

@@ -18,7 +18,7 @@ Where a policy takes one action a step, m is π, and hit_t = Σ_a m_t(a) B_t(a) 
 torch trains, on one thread and in float64, so that a seed gives the same policy; numpy alone serves. Guarantee: none;
 any scores are valid, and κ is certified on requests that training has not seen.
 
-Reference: Conformal Constrained Policy Optimization (arXiv 2511.11828); `design/ccpo.md` says where this departs.
+Reference: Conformal Constrained Policy Optimization (arXiv 2511.11828); `design/networks.md` says where this departs.
 """
 
 from __future__ import annotations
