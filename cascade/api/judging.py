@@ -12,7 +12,7 @@ from cascade.config import CascadeConfig, traces_url
 from cascade.conformal.promise import Promise
 from cascade.episodes.files import is_url
 from cascade.errors import UsageError
-from cascade.fitting.attempts import level_of, place_of, upcoming
+from cascade.fitting.attempts import place_of, upcoming
 from cascade.review.labels import Along, Plan, certifying, plans, to_judge
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import Ask, Place, Reviews, Terms, place_for, reviews_at
@@ -102,8 +102,8 @@ class Judging(NamedTuple):
             names = [", ".join([node.name for node in nodes]) for nodes in (directory.plan, log.nodes)]
             raise UsageError(f"The policy is for {names[0]}, and {log.name} has {names[1]}.")
         fresh = unseen(log, directory.requests.fitted)
-        number = upcoming(place_of(self.episodes), certifying(fresh, promise).ids)
-        level = level_of(number, promise.delta or 0.0)  # what the next fit may spend
+        share = upcoming(place_of(self.episodes), certifying(fresh, promise).ids).share
+        level = share * (promise.delta or 0.0)  # what the next fit may spend
         return Along.of(fresh, directory.policy, outputs.pairs, promise, level)
 
 

@@ -1,12 +1,14 @@
 """How often the requests of a log have been used to certify: fitting again until one fit is cheap must cost something.
 
 Beside a log lies a small file with the requests, as hashes, of every attempt that read their outcomes, failed ones
-too. The k-th attempt that shares a request with those before is tested at a smaller level: the first has .95 δ, the
-k-th .05 δ / (k (k − 1)), so that of attempts on the same requests any breaks its promise with probability δ at most.
-Only the same fit of the same log is free. Where no file can be, or it cannot be written, the number is unknown.
+too. The first may spend .99 δ, each that shares a request with earlier ones half of what these left. Losses are whole,
+so an exact test spends less than its level, by an amount that the numbers of requests alone decide: what it spends is
+recorded before an outcome is read, and the rest stays. What attempts on the same requests spend sums to less than δ, so
+that any of them breaks its promise with probability δ at most. Only the same fit of the same log is free. Where no file
+can be, or it cannot be written, the number is unknown.
 
-What this cannot see: a file that was deleted, a log that was copied elsewhere, and a choice among fits of different
-requests, each of which is a first attempt.
+What this cannot see: a file that was deleted, a log that was copied elsewhere without it, and a choice among fits of
+different requests, each of which is a first attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,28 +26,21 @@ import numpy as np
 
 from cascade.errors import ConfigError
 
-FIRST = 0.95
-"""The part of δ that the first attempt may use."""
+FIRST, LATER = 0.99, 0.5
+"""The part of δ that the first attempt may spend, and the part that a later one may of what those before it left."""
 _BYTES = 8
 _SUFFIX = ".attempts.jsonl"
 
 
 class Attempts(NamedTuple):
-    """The number of this attempt on its requests, from 1; None where it is unknown, and why."""
+    """The number of this attempt on its requests, from 1; None where it is unknown, and why.
+
+    `share` is the part of δ that it may spend: unknown attempts count as the first.
+    """
 
     number: int | None
     why: str | None = None
-
-
-def level_of(number: int | None, delta: float) -> float:
-    """Return the level at which the attempt of a number is tested; an unknown one as the first.
-
-    >>> [round(level_of(k, 0.1), 6) for k in (1, 2, 3)], round(sum(level_of(k, 0.1) for k in range(1, 10_000)), 4)
-    ([0.095, 0.0025, 0.000833], 0.1)
-    """
-    if number is None or number == 1:
-        return FIRST * delta
-    return (1 - FIRST) * delta / (number * (number - 1))
+    share: float = FIRST
 
 
 def place_of(log: str | Path) -> Path:
@@ -54,13 +49,14 @@ def place_of(log: str | Path) -> Path:
     return path.with_name(path.name + _SUFFIX)
 
 
-def count(file: Path | None, requests: Iterable[str], fit: str) -> Attempts:
+def count(file: Path | None, requests: Iterable[str], fit: str, spends: Callable[[float], float]) -> Attempts:
     """Record an attempt before its outcome is known, and return its number on these requests.
 
     Args:
         file: the file with the attempts so far; None: there is no place for one.
         requests: the ids of the requests whose outcomes it reads.
-        fit: a hash of everything that decides its outcome; the same fit again keeps its number.
+        fit: a hash of everything that decides its outcome; the same fit again keeps its number and its share.
+        spends: returns how much of δ its tests spend of the share that they may; it reads no outcome.
 
     Raises:
         ConfigError: the file is not one of attempts.
@@ -72,30 +68,32 @@ def count(file: Path | None, requests: Iterable[str], fit: str) -> Attempts:
         with file.open("a", encoding="utf-8") as out:
             fcntl.flock(out, fcntl.LOCK_EX)  # another fit may count at the same time
             earlier = _read(file)
-            same = [other["number"] for other in earlier if other["fit"] == fit]
+            same = [other for other in earlier if other["fit"] == fit]
             if same:
-                return Attempts(same[0])
-            number = _next(here, earlier)
-            line = {"fit": fit, "number": number, "requests": base64.b64encode(here.tobytes()).decode("ascii")}
+                return Attempts(same[0]["number"], share=same[0]["share"])
+            attempt = _next(here, earlier)
+            line = {"fit": fit, "number": attempt.number, "share": attempt.share, "spent": spends(attempt.share)}
+            line["requests"] = base64.b64encode(here.tobytes()).decode("ascii")
             out.write(json.dumps(line) + "\n")
             out.flush()
             os.fsync(out.fileno())
     except OSError as error:
         return Attempts(None, f"{file} cannot be written: {error.strerror}")
-    return Attempts(number)
+    return attempt
 
 
-def upcoming(file: Path, requests: Iterable[str]) -> int:
-    """Return the number that a further attempt on these requests would have.
+def upcoming(file: Path, requests: Iterable[str]) -> Attempts:
+    """Return the number and the share that a further attempt on these requests would have.
 
     Raises:
         ConfigError: the file is not one of attempts.
     """
-    return _next(_hashes(requests), _read(file)) if file.is_file() else 1
+    return _next(_hashes(requests), _read(file) if file.is_file() else [])
 
 
-def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[Mapping[str, Any]]) -> int:
-    return 1 + sum(bool(np.isin(here, other["requests"]).any()) for other in earlier)
+def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[Mapping[str, Any]]) -> Attempts:
+    spent = [other["spent"] for other in earlier if np.isin(here, other["requests"]).any()]
+    return Attempts(1 + len(spent), share=LATER * (1 - sum(spent)) if spent else FIRST)
 
 
 def _hashes(requests: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -110,7 +108,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
         try:
             attempt = json.loads(line)
             requests = np.frombuffer(base64.b64decode(attempt["requests"], validate=True), dtype="<u8")
-            found.append({"fit": str(attempt["fit"]), "number": int(attempt["number"]), "requests": requests})
+            numbers = {"number": int(attempt["number"]), **{name: float(attempt[name]) for name in ("share", "spent")}}
+            found.append({"fit": str(attempt["fit"]), "requests": requests, **numbers})
         except (ValueError, KeyError, TypeError) as error:
             problem = f"line {number} is no attempt ({error}): restore the file, or fit on requests that are new"
             raise ConfigError([problem], str(file)) from None

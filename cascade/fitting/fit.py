@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -29,16 +29,16 @@ from pydantic import ValidationError
 from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certificate import problems_of
-from cascade.conformal.certify import Certified, certify
+from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.order import order
 from cascade.conformal.path import UNITS, Point, Walks, along, strict_to_lenient
 from cascade.conformal.path import Path as TestedPath
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.fitting.attempts import Attempts, count, level_of
+from cascade.fitting.attempts import Attempts, count
 from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
 from cascade.fitting.drift import Drift, drift
-from cascade.fitting.menu import Member, Tested, cheapest, cost_share, menu, run_tests, simple_members
+from cascade.fitting.menu import Member, Tested, cheapest, cost_share, levels, menu, run_tests, simple_members
 from cascade.policies.directory import ROOMS
 from cascade.policies.learned import Learned, learn
 from cascade.policies.networks import CERTIFIABLE, NetworkSettings, train
@@ -263,12 +263,17 @@ def promises(promise: Promise, how: FitSettings) -> Mapping[str, Promise]:
 
 def _from_menu(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
     """Certify the members of a menu, and take the cheapest."""
-    certifies = drawn(ready.log, how.seed)
-    attempt, level = _level(certifies, ready.log, promise, how, attempts)
+    certifies, learns = drawn(ready.log, how.seed), _learns(ready.log, how)
+    risks = promises(promise, how)
+
+    def spends(level: float) -> float:
+        members = _members(certifies, learns, promise, how, level)
+        return max(levels(certifies.n, members, at, level)[1] for at in risks.values())
+
+    attempt, level = _level(certifies, ready.log, promise, how, attempts, spends)
     assert level is not None  # noqa: S101 - these promises have a confidence
-    learns = _learns(ready.log, how)
     members = [member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, how, level)]
-    tested = {name: run_tests(certifies, members, at, level) for name, at in promises(promise, how).items()}
+    tested = {name: run_tests(certifies, members, at, level) for name, at in risks.items()}
     listed = tested[how.default(promise)]
     in_turn = [listed, *(tested[name] for name in sorted(how.risks, key=how.risks.__getitem__))]
     listed = next((each for each in in_turn if cheapest(each) is not None), listed)
@@ -309,12 +314,16 @@ def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Pa
     parts = divided(ready.log, how.learns, how.seed) if orders or _learner(how) else Parts(none, ready.log)
     policy = _policy(ready.log, parts.learns, promise, how, promise.tested_risk)
     certifies = drawn(parts.certifies, how.seed, by_segment=how.by_segment)
-    _segments(certifies, how)  # refused before the attempt counts
-    attempt, level = _level(certifies, ready.log, promise, how, attempts)
+    segments, risks = _segments(certifies, how), promises(promise, how)
+
+    def spends(level: float) -> float:
+        return max(spent(rows.size, at, level) for rows in segments.values() for at in risks.values())
+
+    attempt, level = _level(certifies, ready.log, promise, how, attempts, spends)
     proven, too_small = dict[str, Certified](), dict[str, int]()
-    for level_name, at in promises(promise, how).items():
+    for level_name, at in risks.items():
         points = points_of(policy.walks(parts.learns), at, how.abstain) if orders else None
-        for segment, rows in _segments(certifies, how).items():
+        for segment, rows in segments.items():
             name = level_name or segment
             found = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
             if found is not None and found.silent < found.n:
@@ -426,15 +435,20 @@ def _segments(log: Log, how: FitSettings) -> dict[str, Ints]:
 
 
 def _level(
-    log: Log, whole: Log, promise: Promise, how: FitSettings, file: Path | None
+    log: Log, whole: Log, promise: Promise, how: FitSettings, file: Path | None, spends: Callable[[float], float]
 ) -> tuple[Attempts, float | None]:
     """Count this attempt on the requests that certify, and return the level that it may spend.
 
-    Only the same fit of the same `whole` log is the same attempt.
+    Only the same fit of the same `whole` log is the same attempt. `spends` says what its tests use of a level.
     """
-    attempt = count(file, log.ids, _fingerprint(whole, promise, how))
     delta = promise.delta
-    return attempt, None if delta is None else level_of(attempt.number, delta)
+    attempt = count(
+        file,
+        log.ids,
+        _fingerprint(whole, promise, how),
+        lambda share: 0.0 if delta is None else spends(share * delta) / delta,
+    )
+    return attempt, None if delta is None else attempt.share * delta
 
 
 def _fingerprint(log: Log, promise: Promise, how: FitSettings) -> str:

@@ -129,25 +129,28 @@ def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: floa
         promise: what is promised: one that a walk to the end keeps (`Kind.safe_last`).
         level: the probability that any certificate of the menu may break its promise.
     """
-    tested, left = [], 0.0
-    for member in members:
-        here = level * member.share + left
+    tested = []
+    for member, here in zip(members, levels(log.n, members, promise, level)[0], strict=True):
         policy = member.make()
         part = log if member.rows is None else log.take(member.rows)
         walked = policy.walks(part)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
-        left = here - spent(part.n, promise, here)
-        tested.append(
-            Tested(
-                member.name,
-                policy,
-                here,
-                part.n,
-                proven,
-                None if proven is None else cost_share(walked, proven.point.kappa, part),
-            )
-        )
+        cost = None if proven is None else cost_share(walked, proven.point.kappa, part)
+        tested.append(Tested(member.name, policy, here, part.n, proven, cost))
     return tested
+
+
+def levels(n: int, members: Sequence[Member], promise: Promise, level: float) -> tuple[list[float], float]:
+    """Return the level of each member's test, and what all tests spend of `level`; n requests may certify.
+
+    No outcome is read: all follows from numbers of requests.
+    """
+    each, left, total = list[float](), 0.0, 0.0
+    for member in members:
+        each.append(level * member.share + left)
+        spends = spent(n if member.rows is None else member.rows.size, promise, each[-1])
+        left, total = each[-1] - spends, total + spends
+    return each, total
 
 
 def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:

@@ -16,6 +16,7 @@ import pytest
 
 from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import most_losses
+from cascade.conformal.certify import spent
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
@@ -240,7 +241,7 @@ def test_the_cheapest_of_a_dozen_fits_on_the_same_questions_keeps_the_promise(tm
     file = tmp_path / "attempts"
     levels = [level(fitted(one_log, policy="depth", seed=seed, attempts=file)) for seed in range(many)]
     assert levels[0] == pytest.approx(FIRST * DELTA)
-    assert sum(levels) <= DELTA
+    assert sum(spent(300, Promise("regret", ALPHA, 1 - DELTA), each) for each in levels) <= DELTA
     allowed = [most_losses(210, ALPHA, each) for each in levels]
     assert allowed[0] is not None
     assert allowed[0] > 0

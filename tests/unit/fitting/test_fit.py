@@ -14,7 +14,7 @@ from cascade.conformal.certify import certify, spent
 from cascade.conformal.path import Scores, strict_to_lenient, walks
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
-from cascade.fitting.attempts import count, level_of, place_of
+from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.divide import divided, drawn, folds, merged, once, usable
 from cascade.fitting.drift import drift
 from cascade.fitting.fit import FitSettings, fit
@@ -116,24 +116,28 @@ def test_a_menu_holds_each_pair_of_a_ladder_and_the_whole() -> None:
 def test_the_levels_of_a_menu_never_sum_to_more_than_the_level_of_the_attempt(tmp_path: Path) -> None:
     log = drawn_log(600, models=4)
     done = fit(log, REGRET, attempts=place_of(tmp_path / "log.jsonl"))
-    assert done.level == level_of(1, 0.1)
+    assert done.level == FIRST * 0.1
     assert sum(spent(each.n, REGRET, each.level) for each in done.tested) <= done.level
 
 
-def test_attempts_are_counted_and_only_the_same_fit_is_free(tmp_path: Path) -> None:
-    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
-    numbers = [fit(log, REGRET, FitSettings(seed=seed), attempts=file).attempt.number for seed in (0, 1, 0, 2)]
-    assert numbers == [1, 2, 1, 3]
+def test_attempts_on_the_same_requests_spend_no_more_than_delta_and_only_the_same_fit_is_free(tmp_path: Path) -> None:
+    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300, models=3)
+    fits = [fit(log, REGRET, FitSettings(seed=seed), attempts=file) for seed in (0, 1, 0, 2, 3, 4)]
+    assert [each.attempt.number for each in fits] == [1, 2, 1, 3, 4, 5]
+    assert fits[0].level == fits[2].level == FIRST * 0.1
+    spends = [sum(spent(each.n, REGRET, each.level) for each in done.tested) for done in (*fits[:2], *fits[3:])]
+    assert 0 < spends[1] < spends[0]
+    assert sum(spends) <= 0.1
     fresh = fit(drawn_log(300, 5), REGRET, attempts=file)
-    assert (fresh.attempt.number, fresh.level) == (1, level_of(1, 0.1))
+    assert (fresh.attempt.number, fresh.level) == (1, FIRST * 0.1)
 
 
 def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path: Path) -> None:
-    assert count(None, ["a"], "x").number is None
-    assert count(tmp_path / "no" / "folder", ["a"], "x").number is None
+    assert count(None, ["a"], "x", float).number is None
+    assert count(tmp_path / "no" / "folder", ["a"], "x", float).number is None
     (tmp_path / "file").write_text('{"fit": 1', "utf-8")
     with pytest.raises(ConfigError):
-        count(tmp_path / "file", ["a"], "x")
+        count(tmp_path / "file", ["a"], "x", float)
 
 
 def test_segments_with_too_few_requests_get_no_certificate() -> None:

@@ -16,7 +16,7 @@ from cascade.episodes.reading import reviewed
 from cascade.episodes.rows import joined
 from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
-from cascade.fitting.attempts import level_of
+from cascade.fitting.attempts import FIRST
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.policies.simple import Threshold
@@ -26,7 +26,7 @@ from cascade.review.reviews import Judgement, Reviews, Terms
 from cascade.table import Log
 from unit.review.booking import call, episode
 
-N, LEVEL = 400, level_of(1, 0.1)
+N, LEVEL = 400, FIRST * 0.1
 POLICY = Threshold("doubt", 1.0, tie=None)
 _draw = random.Random(4)
 DOUBT = [_draw.random() for _ in range(N)]
