@@ -26,8 +26,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cascade.episodes.files import read_rows, write_rows
-from cascade.episodes.schema import COLUMNS
+from cascade.logs.files import read_rows, write_rows
+from cascade.logs.schema import COLUMNS
 
 SEED_ROWS = 65_536
 STEPS = 4

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from cascade import Orchestrator
-from cascade.episodes import schema
 from cascade.episodes.store import Store, uuid7
 from cascade.episodes.traces import TraceWriter, texts_of
+from cascade.logs import schema
 from cascade.providers.fake import FakeProvider, reply
 from cascade.safety import holds_key, redact
 from cascade.types import Answer, Question, Request

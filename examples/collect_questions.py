@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cascade.collection import collect
 from cascade.config import load
-from cascade.episodes.files import read_rows
-from cascade.episodes.questions import read_questions
 from cascade.episodes.rows import reads_of
+from cascade.logs.files import read_rows
+from cascade.logs.questions import read_questions
 from cascade.matching import get_matcher
 from cascade.money import nano_usd
 

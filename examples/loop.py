@@ -34,7 +34,7 @@ import httpx
 
 from cascade.chat import ChatRequest
 from cascade.episodes.opening import open_log
-from cascade.episodes.schema import chat_of
+from cascade.logs.schema import chat_of
 from cascade.matching import default_for, get_comparator
 from cascade.providers.local import Local
 from cascade.types import Question, Request

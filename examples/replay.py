@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from cascade import Orchestrator
-from cascade.episodes.files import append_jsonl
-from cascade.episodes.schema import rows
+from cascade.logs.files import append_jsonl
+from cascade.logs.schema import rows
 from cascade.providers.fake import FakeProvider, Script, reply
 
 MODELS = {"base": "small", "guide": "large"}

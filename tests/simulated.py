@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
+from cascade.logs.schema import GUIDE_ONLY
 from cascade.money import PICO_PER_NANO, Price
 from cascade.table import Baseline, Bools, Floats, Ints, Log, Node, Reference
 

@@ -36,8 +36,8 @@ from cascade.demo.requests import (
     ladder_config,
     team_of,
 )
-from cascade.episodes.schema import rows
 from cascade.episodes.store import Store, uuid7
+from cascade.logs.schema import rows
 from cascade.modes.draws import is_drawn, look_level
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore, now_iso

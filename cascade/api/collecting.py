@@ -17,11 +17,11 @@ from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.episodes.files import read_rows
-from cascade.episodes.questions import AskedQuestion, read_questions
 from cascade.episodes.rows import reads_of
-from cascade.episodes.schema import GUIDE_ONLY, Dropped
 from cascade.errors import CascadeError, ProviderError, UsageError
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion, read_questions
+from cascade.logs.schema import GUIDE_ONLY, Dropped
 from cascade.matching import get_matcher
 from cascade.money import usd
 from cascade.text import counted

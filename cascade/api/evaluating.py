@@ -19,8 +19,8 @@ from cascade.config.policies import DirectoryConfig
 from cascade.conformal.fingerprint import differences, of_log
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import read
-from cascade.episodes.schema import Dropped
 from cascade.errors import CascadeError, NotCertifiedError, UsageError
+from cascade.logs.schema import Dropped
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.reports.evaluation import Served, audits_of, evaluation, served, watch
 from cascade.reports.report import Report

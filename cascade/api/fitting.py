@@ -30,10 +30,10 @@ from cascade.conformal.certificate import Certificate
 from cascade.conformal.fingerprint import MadeFor, certified_for, of_log
 from cascade.conformal.promise import Promise
 from cascade.conformal.scope import unlike
-from cascade.episodes.files import is_url
 from cascade.episodes.opening import LADDER, OFFERS, SHIPPED
 from cascade.episodes.reading import Reading
 from cascade.episodes.rows import Read, joined
+from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.files import writable
 from cascade.fitting.attempts import place_of

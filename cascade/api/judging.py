@@ -10,7 +10,7 @@ from cascade.api.output import Tell
 from cascade.api.policies import current_directory
 from cascade.config import CascadeConfig, traces_url
 from cascade.conformal.promise import Promise
-from cascade.episodes.files import is_url
+from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.fitting.attempts import place_of, upcoming
 from cascade.review.labels import Along, Plan, certifying, plans, to_judge

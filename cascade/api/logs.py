@@ -20,8 +20,8 @@ from cascade.conformal.promise import Kind, kind_of
 from cascade.episodes import opening
 from cascade.episodes.reading import GUIDE, Reading, mispriced, reviewed
 from cascade.episodes.rows import Read
-from cascade.episodes.schema import UNJUDGED, Dropped
 from cascade.errors import CascadeError, ConfigError, UsageError
+from cascade.logs.schema import UNJUDGED, Dropped
 from cascade.money import Price
 from cascade.text import counted
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from cascade.api.output import Tell
 from cascade.episodes.rows import Read
-from cascade.episodes.schema import LAST_ONLY
 from cascade.identity import identity
+from cascade.logs.schema import LAST_ONLY
 from cascade.text import capital, counted
 
 GUIDE = "the guide"

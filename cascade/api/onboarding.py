@@ -19,11 +19,11 @@ from cascade.api.output import Result, Tell, plain_text, warn
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, load
 from cascade.conformal.promise import Promise
-from cascade.episodes.files import read_rows, write_rows
-from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.fitting.fit import FitSettings
+from cascade.logs.files import read_rows, write_rows
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import GUIDE_ONLY
 from cascade.strategies import config as strategies
 from cascade.types import Question
 

@@ -18,8 +18,8 @@ from cascade.api.output import Result, Tell, shown, warn
 from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.reading import Reading
 from cascade.episodes.rows import Read
-from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.identity import identity
+from cascade.logs.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.report import Report, of_study
 from cascade.studies.study import Study, study

@@ -12,7 +12,7 @@ from cascade.collection import Progress
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
-from cascade.episodes.questions import AskedQuestion
+from cascade.logs.questions import AskedQuestion
 from cascade.providers import weights
 from cascade.types import Question
 

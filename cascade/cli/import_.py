@@ -15,10 +15,12 @@ from rich.table import Table
 
 from cascade.api.output import plain
 from cascade.cli.main import console, notes, print_json
-from cascade.episodes.files import Dropped, is_there, write_rows
-from cascade.episodes.importers import IMPORTERS, import_rows, known
-from cascade.episodes.importers.values import nano_usd
+from cascade.episodes.opening import stored
+from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
+from cascade.logs.files import OWN, Dropped, is_there, write_rows
+from cascade.logs.importers import IMPORTERS, import_rows, known
+from cascade.logs.importers.values import nano_usd
 from cascade.text import counted
 
 _TOLD_EVERY = 1_000
@@ -82,19 +84,23 @@ def import_log(
     )
     costs = _costs(parse_pairs("--cost", "MODEL=USD, as small=0.0001", cost))
     names = parse_pairs("--rename", "MODEL=NAME, as small=openai/gpt-4o-mini", rename)
-    name = kind or known(source) or "table"
+    name = OWN if is_url(source) else kind or known(source) or "table"
     tally = Tally()
     chosen = [one.strip() for one in (models or "").split(",") if one.strip()]
-    rows = import_rows(
-        source,
-        tally.dropped,
-        kind=kind,
-        models=chosen,
-        also=also,
-        roles=roles,
-        columns=columns,
-        dataset=dataset,
-        told=lambda lines: notes().print(plain("\n".join(lines)), soft_wrap=True),
+    rows = (
+        stored(source)
+        if is_url(source)
+        else import_rows(
+            source,
+            tally.dropped,
+            kind=kind,
+            models=chosen,
+            also=also,
+            roles=roles,
+            columns=columns,
+            dataset=dataset,
+            told=lambda lines: notes().print(plain("\n".join(lines)), soft_wrap=True),
+        )
     )
     first = next(rows, None)
     if first is None:

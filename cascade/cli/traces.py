@@ -19,9 +19,9 @@ from cascade.api.logs import parse_where
 from cascade.api.output import dollars, plain
 from cascade.cli.main import console, notes, print_json
 from cascade.config import default_traces_url, load, traces_url
-from cascade.episodes.files import is_there, write_rows
 from cascade.episodes.store import Store, StoreError
 from cascade.errors import UsageError
+from cascade.logs.files import is_there, write_rows
 from cascade.money import usd_or_none
 
 app = typer.Typer(

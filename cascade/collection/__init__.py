@@ -17,10 +17,10 @@ from pathlib import Path
 from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress, RecordedBaseline
 from cascade.config import CascadeConfig
 from cascade.config.policies import FixedConfig
-from cascade.episodes.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.episodes.journal import Journal, is_call
-from cascade.episodes.questions import AskedQuestion
 from cascade.errors import MissingExtraError, UsageError
+from cascade.logs.files import WRITTEN_AS, is_there, read_rows, write_rows
+from cascade.logs.questions import AskedQuestion
 from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider

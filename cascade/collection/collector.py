@@ -20,10 +20,10 @@ from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, policies
 from cascade.engine import drive, run
 from cascade.episodes.journal import Journal
-from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.factory import build_policy, build_strategy
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import call_row, request_digest, rows
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
 from cascade.policies.live import Live

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from cascade.conformal.scope import PLAIN, UNSAID, Kind, kind_of
-from cascade.episodes import schema
-from cascade.episodes.schema import chat_of, replay_of
 from cascade.identity import identity, question_id
+from cascade.logs import schema
+from cascade.logs.schema import chat_of, replay_of
 from cascade.matching.same import answer_key
 from cascade.policies.features import asked_numbers
 from cascade.types import ACT

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-from cascade.episodes.lines import write_all, writing
-from cascade.episodes.schema import completion_of
 from cascade.errors import UsageError
+from cascade.logs.lines import write_all, writing
+from cascade.logs.schema import completion_of
 from cascade.types import Completion
 
 

@@ -6,18 +6,20 @@ import itertools
 import os.path
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.episode import Row
-from cascade.episodes.files import is_url
-from cascade.episodes.importers import read_log
 from cascade.episodes.reading import Reading, as_ladder, as_offers, read
-from cascade.episodes.rowcheck import shown
-from cascade.episodes.schema import COLUMNS, Dropped
+from cascade.episodes.store import Store
+from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
+from cascade.logs.importers import read_log
+from cascade.logs.rowcheck import checked_where, shown
+from cascade.logs.schema import COLUMNS, Dropped
 
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
@@ -96,8 +98,15 @@ def rows_of(
         if path in _FILES:
             shipped = resources.files("cascade").joinpath("data", _FILES[path])
             path = str(stack.enter_context(resources.as_file(shipped)))
-        rows: Iterable[Row] = read_log(path, dropped, where, models)
+        rows: Iterable[Row] = stored(path, where) if is_url(path) else read_log(path, dropped, where, models)
         yield from as_ladder(rows) if ladder else as_offers(rows) if offers else rows
+
+
+def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows in a store, by its URL (sqlite:///log.db, postgresql://…)."""
+    wanted = checked_where(where)
+    with closing(Store.open(url, read_only=True)) as store:
+        yield from store.read(wanted)
 
 
 def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:

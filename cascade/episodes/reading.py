@@ -16,8 +16,8 @@ from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
 from cascade.episodes.episode import Row
 from cascade.episodes.rows import Read, Truth, reads_of
-from cascade.episodes.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
 from cascade.errors import UsageError
+from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
 from cascade.matching import Comparator, default_of, get_comparator, get_matcher, judge_rows
 from cascade.matching.same import agreement
 from cascade.money import Price

@@ -17,7 +17,6 @@ import numpy as np
 
 from cascade import table
 from cascade.conformal.scope import LENGTHS, Kind
-from cascade.episodes import schema
 from cascade.episodes.episode import (
     DOUBLED,
     Caller,
@@ -29,8 +28,9 @@ from cascade.episodes.episode import (
     answer_name,
     total_of,
 )
-from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
+from cascade.logs import schema
+from cascade.logs.schema import Dropped
 from cascade.table import Baseline, Bools, Log, Node, Reference
 from cascade.types import ACT
 
@@ -120,7 +120,7 @@ def reads_of(
     """Return each data set of a log, in the order of their first rows.
 
     Args:
-        rows: as in `episodes.schema`, in any order; read once, and only their numbers are stored.
+        rows: as in `logs.schema`, in any order; read once, and only their numbers are stored.
         dropped: counts every episode, and every walk of an episode, that is left out.
         truths: by data set, what "right" means in the rows without their labels.
         drawn: whether a request, by its id, was drawn for people to judge. An answer without truth is then one that

@@ -17,12 +17,12 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Literal, Self
 
-from cascade.episodes.schema import CONTENT_COLUMNS, hashed, rows, said_text
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import CascadeError
 from cascade.forks import after_fork
 from cascade.identity import identity
+from cascade.logs.schema import CONTENT_COLUMNS, hashed, rows, said_text
 from cascade.safety import holds_key, redact
 from cascade.types import Answer, Call
 

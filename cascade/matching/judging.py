@@ -18,7 +18,7 @@ def judge_rows(
     same, unknown if it was unknown.
 
     Args:
-        rows: episode rows, in the form of `cascade.episodes.schema`.
+        rows: episode rows, in the form of `cascade.logs.schema`.
         matcher: the rule, from `get_matcher`.
         overwrite: also judge rows whose `correct` is already known.
 

@@ -24,10 +24,10 @@ from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import labelled_by_reference, reviewed
 from cascade.episodes.rows import Facts, joined, reads_of
-from cascade.episodes.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.errors import UsageError
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
+from cascade.logs.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.modes.certify import Lenient, Outcome, Proof, Turns, grid, most_lenient
 from cascade.modes.people import judgements
 from cascade.modes.plan import LEAST_FIT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cascade.episodes.schema import request_digest
+from cascade.logs.schema import request_digest
 from cascade.providers.base import Payload, Provider
 from cascade.types import Request
 

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cascade.episodes.files import read_rows
-from cascade.episodes.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
+from cascade.episodes.opening import stored
+from cascade.episodes.store.address import is_url
 from cascade.errors import BadRequestError, UsageError
 from cascade.identity import question_id
+from cascade.logs.files import read_rows
+from cascade.logs.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
 from cascade.types import Request
@@ -30,17 +32,17 @@ class Replay:
 
     @classmethod
     def open(cls, path: str) -> Replay:
-        """Read a log: a file or the URL of a store, as for `episodes.files.read_rows`.
+        """Read a log: a file, or the URL of a store.
 
         Raises:
             UsageError: it is missing, or not a log of episodes.
             MissingExtraError: a package that reads it is not installed.
         """
-        return cls.of(read_rows(path), path)
+        return cls.of(stored(path) if is_url(path) else read_rows(path), path)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], source: str = "the log") -> Replay:
-        """Index rows in the form of `episodes.schema.rows`. Rows without the question or the text are skipped.
+        """Index rows in the form of `logs.schema.rows`. Rows without the question or the text are skipped.
 
         Raises:
             UsageError: a row has another form, or none has a text.

@@ -18,9 +18,9 @@ from cascade.conformal.monitor import Monitor
 from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import AUDIT
-from cascade.episodes.rowcheck import instant
 from cascade.errors import UsageError
 from cascade.fitting.divide import drawn, usable
+from cascade.logs.rowcheck import instant
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.policies.policy import Policy
 from cascade.policies.simple import Alone, Depth, drawn_number

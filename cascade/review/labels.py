@@ -26,9 +26,9 @@ from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.episode import Row
 from cascade.episodes.reading import Judgements, reviewed
 from cascade.episodes.rows import joined, reads_of
-from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.fitting.divide import drawn, usable
+from cascade.logs.schema import Dropped
 from cascade.policies.policy import Policy
 from cascade.review.pairs import Compared, Pair, PairId
 from cascade.review.reviews import ASKS, Reviews, Terms

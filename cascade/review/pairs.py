@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cascade.episodes.episode import Row
 from cascade.episodes.reading import Relabelled, Rows, labelled_by_reference, same
-from cascade.episodes.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
 from cascade.errors import UsageError
 from cascade.identity import identity
+from cascade.logs.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
 from cascade.matching import Comparator, get_comparator
 
 Place: TypeAlias = tuple[str, str]

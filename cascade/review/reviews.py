@@ -34,12 +34,11 @@ from typing import IO, Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from cascade.budget.database import Database
 from cascade.conformal.labels import check_rate
-from cascade.episodes.files import is_url
-from cascade.episodes.lines import json_lines, write_all, writing
-from cascade.episodes.schema import Dropped
 from cascade.episodes.store import parse
-from cascade.episodes.store.address import database_at
+from cascade.episodes.store.address import database_at, is_url
 from cascade.errors import UsageError
+from cascade.logs.lines import json_lines, write_all, writing
+from cascade.logs.schema import Dropped
 from cascade.review.pairs import PairId
 
 VERSION = 1

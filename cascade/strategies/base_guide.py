@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field
 
 from cascade.chat import ChatRequest, part_texts
-from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
+from cascade.logs.schema import GUIDE_ONLY
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES, logprob_signals

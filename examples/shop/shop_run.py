@@ -24,7 +24,7 @@ from shop_agent import ALWAYS_LARGE, ALWAYS_SMALL, LARGE, SMALL, Models, Played,
 from cascade import Orchestrator
 from cascade.budget.charges import paid_call
 from cascade.episodes.journal import Journal
-from cascade.episodes.schema import call_row, request_digest
+from cascade.logs.schema import call_row, request_digest
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Completion, Request

@@ -28,9 +28,9 @@ from patience import PATIENCE_S
 from cascade.collection import collect, journal_of
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import load
-from cascade.episodes.files import read_rows
-from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.schema import request_digest
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import request_digest
 from cascade.types import Message, Question, Request
 
 from .bodies import chat, choice, encode, entry, verdict_logprobs

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes import lines
-from cascade.episodes.files import Dropped, append_jsonl, read_rows, write_rows
-from cascade.episodes.importers import read_log
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import UsageError
+from cascade.logs import lines
+from cascade.logs.files import Dropped, append_jsonl, read_rows, write_rows
+from cascade.logs.importers import read_log
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 CHANCE = random.Random(20261121)
 FORMS = ("log.jsonl", "log.jsonl.gz", "log.parquet")

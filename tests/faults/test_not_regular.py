@@ -10,10 +10,10 @@ import pytest
 
 from cascade.cli.main import main
 from cascade.config import load
-from cascade.episodes.files import read_rows
-from cascade.episodes.importers import read_log
-from cascade.episodes.questions import read_questions
 from cascade.errors import ConfigError, ModelFileError, UsageError
+from cascade.logs.files import read_rows
+from cascade.logs.importers import read_log
+from cascade.logs.questions import read_questions
 from cascade.providers.vocabulary import read_vocabulary
 from cascade.strategies import prompts
 

@@ -19,13 +19,13 @@ from stores import postgres_url, row
 
 from cascade.cli.main import main
 from cascade.episodes import trace_queue
-from cascade.episodes.schema import SCHEMA_VERSION
 from cascade.episodes.store import Store, StoreError
 from cascade.episodes.store import core as core_module
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.store.problems import from_database, from_file
 from cascade.episodes.traces import TraceWriter
 from cascade.errors import UsageError
+from cascade.logs.schema import SCHEMA_VERSION
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
 

@@ -14,7 +14,7 @@ from typing import Any
 from cascade.collection import collect
 from cascade.collection.collector import recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.episodes.questions import AskedQuestion
+from cascade.logs.questions import AskedQuestion
 from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request

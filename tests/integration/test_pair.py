@@ -10,9 +10,9 @@ import pytest
 
 from cascade.config import CascadeConfig, load
 from cascade.demo.requests import demo_config
-from cascade.episodes.files import append_jsonl
 from cascade.episodes.opening import DEMO, open_log
-from cascade.episodes.schema import rows
+from cascade.logs.files import append_jsonl
+from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
 from cascade.providers.local import Local
 from cascade.types import Answer, Question

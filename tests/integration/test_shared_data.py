@@ -13,7 +13,7 @@ import pytest
 import cascade
 from cascade.collection.collector import BASELINES
 from cascade.conformal.promise import Promise
-from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
+from cascade.logs.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.table import Log
 
 pytest.importorskip("pyarrow")

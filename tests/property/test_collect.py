@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from cascade.collection import Collected, collect, journal_of
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.episodes.files import read_rows
 from cascade.episodes.journal import Journal
-from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.schema import request_digest
 from cascade.errors import AuthenticationError, BudgetExceededError
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import request_digest
 from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request

@@ -187,7 +187,7 @@ def test_an_answer_keeps_its_promises(strategy: Any, policy: Any, script: list[A
 
 @given(STRATEGIES, st.lists(COMPLETIONS, min_size=40, max_size=40))
 def test_a_log_replays_to_the_same_answer(strategy: Any, script: list[Any]) -> None:
-    from cascade.episodes.schema import rows
+    from cascade.logs.schema import rows
 
     made = settings(strategy, ThresholdPolicy(0.0), None, "refuse")
     first = drive(

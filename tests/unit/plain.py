@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cascade.episodes.schema import COLUMNS
+from cascade.logs.schema import COLUMNS
 
 Row = dict[str, Any]
 

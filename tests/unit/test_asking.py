@@ -9,9 +9,9 @@ import pytest
 
 from cascade.collection import collect
 from cascade.config import load
-from cascade.episodes.files import read_rows
-from cascade.episodes.questions import AskedQuestion
 from cascade.errors import UsageError
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
 from cascade.serving.made_for import made_for

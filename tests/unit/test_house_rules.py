@@ -34,7 +34,7 @@ ONLY_IN = {
     "yaml": {"config/yamlfile.py"},
     "math_verify": {"matching/maths_worker.py"},
     "matplotlib": set(),
-    "pyarrow": {"episodes/parquet.py"},
+    "pyarrow": {"logs/parquet.py"},
     "scipy": set(),
     "starlette": {"server/"},
     "uvicorn": {"server/running.py", "server/wire.py"},

@@ -13,9 +13,9 @@ from cascade.api.verifying import verify
 from cascade.collection import collect
 from cascade.config import load
 from cascade.conformal.promise import Promise
-from cascade.episodes.questions import AskedQuestion
 from cascade.errors import RefusedError
 from cascade.fitting.fit import FitSettings
+from cascade.logs.questions import AskedQuestion
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cascade.episodes.rows import reads_of
-from cascade.episodes.schema import Dropped, rows
 from cascade.errors import ProviderUnavailableError, UsageError
+from cascade.logs.schema import Dropped, rows
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request

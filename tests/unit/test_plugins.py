@@ -15,9 +15,9 @@ from cascade import FitSettings, Orchestrator, Promise, fit
 from cascade.collection import collect
 from cascade.config import CascadeConfig, load
 from cascade.config.policies import POLICIES
-from cascade.episodes.questions import AskedQuestion
 from cascade.errors import ConfigError
 from cascade.factory import build_policy
+from cascade.logs.questions import AskedQuestion
 from cascade.matching import get_matcher
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply

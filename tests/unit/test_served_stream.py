@@ -144,7 +144,7 @@ async def test_a_model_that_is_not_configured_cannot_be_asked_alone() -> None:
 
 
 async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_path: Any) -> None:
-    from cascade.episodes.files import read_rows
+    from cascade.logs.files import read_rows
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     fake = FakeProvider({"small": [SURE], "large": [SURE]})

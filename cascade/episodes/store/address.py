@@ -23,6 +23,16 @@ SIDE_FILES = ("-wal", "-shm", "-journal", "-lock")
 """The files that SQLite and the writer's lock put beside the file."""
 
 
+def is_url(path: Path | str) -> bool:
+    """Whether this names a store of episodes, not a file.
+
+    >>> is_url("sqlite:///cascade.db"), is_url("log.jsonl")
+    (True, False)
+    """
+    scheme, mark, _ = str(path).partition("://")
+    return bool(mark) and scheme in SCHEMES
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A store's place. The URL may contain a password, so only `shown` is shown. A server has no path."""

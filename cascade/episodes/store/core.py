@@ -17,13 +17,13 @@ from itertools import islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Self
 
-from cascade.episodes.schema import COLUMNS, CONTENT_COLUMNS
 from cascade.episodes.store.address import Address, made_ready, parse
 from cascade.episodes.store.problems import NoTracesError, from_file
 from cascade.episodes.store.records import records, row_of, without_content
 from cascade.episodes.store.sqlite import NO_WAL, Connector, Durability, WriterLock, has_wal_bug, shrink
 from cascade.errors import UsageError
 from cascade.forks import after_fork, keep
+from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

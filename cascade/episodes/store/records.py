@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cascade.checks import did_you_mean
-from cascade.episodes.rowcheck import (
+from cascade.episodes.store.ids import content_id
+from cascade.errors import UsageError
+from cascade.logs.rowcheck import (
     AS_JSON,
     CHECKS,
     KINDS,
@@ -25,9 +27,7 @@ from cascade.episodes.rowcheck import (
     instant,
     storable,
 )
-from cascade.episodes.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION
-from cascade.episodes.store.ids import content_id
-from cascade.errors import UsageError
+from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION
 
 _AS_JSON = frozenset(name for name, kind in KINDS.items() if kind in AS_JSON)
 _MAX_SHOWN = 10

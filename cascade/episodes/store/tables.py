@@ -12,12 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from cascade.episodes.rowcheck import AS_JSON, KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, hashed
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import from_database
 from cascade.episodes.store.sqlite import Connector
 from cascade.errors import CascadeError, MissingExtraError, UsageError
+from cascade.logs.rowcheck import AS_JSON, KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, hashed
 
 _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     TEXT: sa.Text,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cascade.episodes.schema import CUT
+from cascade.logs.schema import CUT
 from cascade.money import Price, Usage
 from cascade.types import ALONE
 

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from cascade.cli.main import main
-from cascade.episodes.files import write_rows
+from cascade.logs.files import write_rows
 from unit.cli.certified import Row
 from unit.cli.documents import check_document
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade import Policy
-from cascade.episodes.files import read_rows, write_rows
+from cascade.logs.files import read_rows, write_rows
 from unit.episodes.test_reading import row
 
 Cli = Callable[..., Any]

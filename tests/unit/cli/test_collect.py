@@ -11,8 +11,8 @@ import pytest
 
 from cascade.cli import collect as module
 from cascade.collection.collector import BASELINES
-from cascade.episodes.files import read_rows
 from cascade.errors import AuthenticationError
+from cascade.logs.files import read_rows
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.files import write_rows
+from cascade.logs.files import write_rows
 from cascade.policies.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
 from unit.cli.certified import ladder_log
 

@@ -11,9 +11,9 @@ import pytest
 
 from cascade.api.fitting import fit
 from cascade.conformal.promise import Promise
-from cascade.episodes.files import write_rows
 from cascade.errors import NotCertifiedError
 from cascade.fitting.fit import FitSettings
+from cascade.logs.files import write_rows
 from cascade.reports.evaluation import audits_of
 
 Cli = Callable[..., Any]

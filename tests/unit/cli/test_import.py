@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.files import read_rows
-from unit.episodes.importers.test_litellm_spend import spent
-from unit.episodes.importers.test_pairs import pair
+from cascade.logs.files import read_rows
+from unit.logs.importers.test_litellm_spend import spent
+from unit.logs.importers.test_pairs import pair
 
 Cli = Callable[..., Any]
 

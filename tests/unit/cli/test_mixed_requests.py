@@ -14,8 +14,8 @@ from cascade import Policy
 from cascade.chat import ChatRequest, output_text
 from cascade.config import load
 from cascade.episodes.reading import labelled_by_reference
-from cascade.episodes.schema import CHAT, COLUMNS, Dropped
 from cascade.identity import question_id
+from cascade.logs.schema import CHAT, COLUMNS, Dropped
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for

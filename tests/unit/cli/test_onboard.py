@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.files import read_rows, write_rows
+from cascade.logs.files import read_rows, write_rows
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request
 

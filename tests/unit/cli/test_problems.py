@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cascade.api.logs import Problems
-from cascade.episodes.files import write_rows
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.logs.files import write_rows
 from unit.cli.certified import hard_rows
 
 Cli = Callable[..., Any]

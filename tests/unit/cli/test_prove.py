@@ -10,7 +10,7 @@ import pytest
 
 import cascade
 from cascade.conformal.promise import Promise
-from cascade.episodes.files import write_rows
+from cascade.logs.files import write_rows
 from unit.cli.certified import Row, hard_rows
 from unit.cli.documents import document
 from unit.plain import row

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.files import write_rows
 from cascade.episodes.opening import open_log
+from cascade.logs.files import write_rows
 from unit.plain import row
 
 Cli = Callable[..., Any]

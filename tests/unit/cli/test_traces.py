@@ -14,10 +14,10 @@ import pytest
 from stores import row
 
 from cascade.cli import traces
-from cascade.episodes.files import read_rows
-from cascade.episodes.schema import COLUMNS, hashed
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
+from cascade.logs.files import read_rows
+from cascade.logs.schema import COLUMNS, hashed
 
 Cli = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.files import write_rows
+from cascade.logs.files import write_rows
 from unit.cli.certified import POLICY, Row, hard_rows
 
 Cli = Callable[..., Any]

@@ -8,8 +8,8 @@ import pytest
 
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
+from cascade.logs.schema import GUIDE_ONLY
 from cascade.policies.simple import Depth, Prompted
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit

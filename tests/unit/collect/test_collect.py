@@ -19,11 +19,8 @@ from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
 from cascade.collection.collector import BASELINES, RecordedBaseline, Refused, recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
-from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.rows import reads_of
-from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, request_digest
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -35,6 +32,9 @@ from cascade.errors import (
     RefusedError,
     UsageError,
 )
+from cascade.logs.files import read_rows, write_rows
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import COLUMNS, GUIDE_ONLY, request_digest
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply

@@ -23,8 +23,8 @@ from cascade.budget.charges import paid_call
 from cascade.engine import drive, run
 from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows
 from cascade.errors import UsageError
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows
 from cascade.providers.wire import wire_body
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide

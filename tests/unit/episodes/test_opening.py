@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cascade.episodes.files import write_rows
-from cascade.episodes.opening import DEMO_LADDER, open_log
+from cascade.episodes.opening import DEMO_LADDER, open_log, rows_of
 from cascade.errors import UsageError
+from cascade.logs.files import write_rows
 
 ROWS = [
     {
@@ -82,3 +82,14 @@ def test_rows_of_the_demo_ladder_are_chosen_by_the_columns_of_the_log() -> None:
     assert open_log(DEMO_LADDER, {"episode_id": "fact-002"}).reads[0].log.n == 1
     with pytest.raises(UsageError):
         open_log(DEMO_LADDER, {"step": "1"})
+
+
+def test_a_store_is_read_too(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from cascade.episodes.store import Store
+
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with Store.open(url) as store:
+        store.append(ROWS)
+    assert [row["episode_id"] for row in rows_of(url)] == [row["episode_id"] for row in ROWS]
+    assert [row["dataset"] for row in rows_of(url, where={"episode_id": "q3"})] == ["set 3"]

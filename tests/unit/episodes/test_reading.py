@@ -13,8 +13,8 @@ import pytest
 from cascade.episodes.opening import open_log
 from cascade.episodes.reading import Judgements, as_ladder, as_offers, labelled_by_reference, ladder_of_models, reviewed
 from cascade.episodes.rows import Truth, reads_of
-from cascade.episodes.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, Dropped
 from cascade.errors import UsageError
+from cascade.logs.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, Dropped
 
 SMALL, MIDDLE, LARGE = "small", "middle", "large"
 

@@ -10,9 +10,9 @@ import pytest
 
 from cascade.episodes import reading
 from cascade.episodes.rows import joined, reads_of
-from cascade.episodes.schema import FAILED, GUIDE_ONLY, TOLD, UNJUDGED, Dropped
 from cascade.errors import UsageError
 from cascade.identity import identity, question_id
+from cascade.logs.schema import FAILED, GUIDE_ONLY, TOLD, UNJUDGED, Dropped
 from cascade.policies import features
 from cascade.policies.simple import tie_of
 from unit.plain import row

@@ -26,13 +26,13 @@ from cases import each
 from patience import PATIENCE_S, at_once
 from stores import row
 
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store import Store, StoreError, parse, uuid7
 from cascade.episodes.store import ids as ids_module
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.store.address import holds_password
 from cascade.episodes.store.sqlite import WriterLock
 from cascade.errors import UsageError
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 
 def whole(given: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def test_rows_are_chosen_by_their_values_as_text(store: Store, where: dict[str, 
 
 
 def test_a_filter_means_what_it_means_for_files(store: Store) -> None:
-    from cascade.episodes.rowcheck import matches
+    from cascade.logs.rowcheck import matches
 
     given = [row(1), row(2, walk="null", correct=None), row(3, kept=True, model="true"), row(4, step=2)]
     store.append(given)

@@ -24,7 +24,6 @@ from patience import PATIENCE_S, at_once, until
 from cascade.chat import ChatRequest
 from cascade.episodes import trace_queue
 from cascade.episodes.rows import reads_of
-from cascade.episodes.schema import COLUMNS, CUT, hashed
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.trace_queue import Counts
@@ -39,6 +38,7 @@ from cascade.errors import (
     redact,
 )
 from cascade.identity import identity
+from cascade.logs.schema import COLUMNS, CUT, hashed
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.safety import holds_key
@@ -517,7 +517,7 @@ async def test_aclose_writes_what_waits(file_url: str, durability: str) -> None:
 
 
 def test_the_record_of_an_ask_can_be_replayed(file_url: str) -> None:
-    from cascade.episodes.schema import completion_of
+    from cascade.logs.schema import completion_of
 
     with wired(file_url) as cascade:
         answer = cascade.ask(RIVER)

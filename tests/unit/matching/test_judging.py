@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.schema import COLUMNS
 from cascade.errors import UsageError
+from cascade.logs.schema import COLUMNS
 from cascade.matching import get_matcher, judge_rows
 
 EXACT = get_matcher("exact")

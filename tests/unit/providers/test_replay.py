@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cascade.engine import drive, run
-from cascade.episodes.files import append_jsonl, write_rows
-from cascade.episodes.schema import rows
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, UsageError
+from cascade.logs.files import append_jsonl, write_rows
+from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cascade.chat import ChatRequest, output_text
-from cascade.episodes.schema import CHAT, COLUMNS, GUIDE_ONLY
 from cascade.identity import question_id
+from cascade.logs.schema import CHAT, COLUMNS, GUIDE_ONLY
 from cascade.types import Question
 
 TOOL = {

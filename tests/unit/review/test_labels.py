@@ -14,11 +14,11 @@ from cascade.conformal.labels import is_drawn
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import reviewed
 from cascade.episodes.rows import joined
-from cascade.episodes.schema import Dropped
 from cascade.errors import UsageError
 from cascade.fitting.attempts import FIRST
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
+from cascade.logs.schema import Dropped
 from cascade.policies.simple import Threshold
 from cascade.review.labels import Along, judgements, plans, shown, to_judge
 from cascade.review.pairs import Compared, Output, Pair, PairId, compare

@@ -18,9 +18,9 @@ import pytest
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
 from cascade.conformal.scope import PLAIN, kind_of, seen
-from cascade.episodes.files import read_rows
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_policy, build_strategy, serving_of
+from cascade.logs.files import read_rows
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply

@@ -11,9 +11,9 @@ from cascade import Orchestrator
 from cascade.chat import ChatRequest
 from cascade.collection import collect
 from cascade.config import load
-from cascade.episodes.files import read_rows
-from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.rows import reads_of
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion
 from cascade.providers.fake import FakeProvider
 from cascade.types import Question
 

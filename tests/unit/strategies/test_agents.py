@@ -10,10 +10,10 @@ import pytest
 
 from cascade.collection import collect, journal_of
 from cascade.config import load
-from cascade.episodes.files import read_rows
-from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.rows import reads_of
 from cascade.errors import BudgetExceededError, ConfigError, ProviderTimeoutError
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, Reply, reply
 from cascade.strategies.agents import Loop, WithAgents

@@ -10,9 +10,9 @@ from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.engine import drive, run
 from cascade.episodes.rows import reads_of
-from cascade.episodes.schema import rows
 from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
+from cascade.logs.schema import rows
 from cascade.policies.base import Takes
 from cascade.policies.signals import missing_logprobs
 from cascade.strategies.base import ModelUse

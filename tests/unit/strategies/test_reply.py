@@ -7,7 +7,7 @@ from importlib import resources
 import pytest
 from cases import each
 
-from cascade.episodes.files import read_rows
+from cascade.logs.files import read_rows
 from cascade.strategies.reply import is_answer, split_reply, tidy
 
 

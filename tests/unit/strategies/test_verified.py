@@ -13,9 +13,9 @@ from patience import lives, until
 from cascade import Orchestrator
 from cascade.collection import collect
 from cascade.config import load
-from cascade.episodes.questions import AskedQuestion
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_strategy
+from cascade.logs.questions import AskedQuestion
 from cascade.policies.base import Takes
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.verifiers import Command

@@ -1,0 +1,1 @@
+"""Logs: the rows of a log, files of them, and logs of other tools."""

@@ -1,0 +1,224 @@
+"""Logs in files: rows as lines of JSON, compressed or not, or as Parquet; written atomically, read in pieces.
+
+`logs.schema` defines a row. Rows of another schema are refused. A row that
+cannot be read is dropped and counted, with its place, and reading goes on (F54 to F57). It is an error only if no row
+at all can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from cascade.errors import UsageError
+from cascade.logs.lines import json_lines, short_name, write_all, writing
+from cascade.logs.rowcheck import checked_where, fitting, matches, no_log, storable
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
+from cascade.safety import open_regular
+
+__all__ = ["OWN", "Dropped", "append_jsonl", "is_there", "read_rows", "write_rows"]
+
+OWN = "cascade"
+"""The kind of cascade's own logs; all other kinds are names of importers."""
+_PARQUET = b"PAR1"
+WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
+_KNOWN = frozenset(COLUMNS)
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file or a folder exists at a path that is about to be written."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{short_name(path)} cannot be written: {error.strerror}. Choose another name.") from None
+    return True
+
+
+def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Append rows to a file that only its owner may read, and return how many: all of them or, on an error, none.
+
+    NaN and infinite numbers are written as null, with their columns named in `signals["replay"]["not_finite"]`. A last
+    line that was torn by a crash is cut off first, so that no row is written onto it.
+
+    Raises:
+        UsageError: a row has no JSON form, or the file cannot be written.
+    """
+    lines = [_line(row, number) for number, row in enumerate(rows, 1)]
+    path = Path(path)
+    with writing(path):
+        path.touch(mode=0o600, exist_ok=True)
+        # "a": each write goes to the end of the file, also with other writers; unbuffered: written data is in the file.
+        with path.open("a+b", buffering=0) as file:
+            end = _mend(file)
+            try:
+                write_all(file, b"".join(lines))
+            except OSError:
+                file.truncate(end)  # a full disk took some of it
+                raise
+    return len(lines)
+
+
+def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write a new file, or replace one, and return how many rows it has; the write is atomic.
+
+    The name decides the format: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. Only its owner can
+    read the file. Numbers that are not finite become null, as in `append_jsonl`.
+
+    Raises:
+        UsageError: the name has another ending, a row does not fit the schema, or the file cannot be written.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    path = Path(path)
+    if not path.name.endswith(WRITTEN_AS):
+        raise UsageError(f"{path} must end in one of {', '.join(WRITTEN_AS)}.")
+    with _replaced(path) as new:
+        if path.suffix == ".parquet":
+            from cascade.logs.parquet import write_parquet
+
+            return write_parquet(new, _whole_rows(rows))
+        return _write_lines(new, _whole_rows(rows), packed=path.suffix == ".gz")
+
+
+def read_rows(
+    path: Path | str, dropped: Dropped | None = None, where: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a log, each with every column; only a piece of the log is in memory at a time.
+
+    Args:
+        path: a .jsonl, .jsonl.gz or .parquet file, recognised by its content.
+        dropped: counts what is left out, and why.
+        where: only rows with these values, compared as text: `{"dataset": "mmlu", "step": "1"}`.
+
+    Raises:
+        UsageError: nothing in it can be read, it has another schema, or `where` names no column.
+        MissingExtraError: a package that reads it is not installed.
+    """
+    wanted = checked_where(where)
+    path, dropped = Path(path), Dropped() if dropped is None else dropped
+    if looks_parquet(path):
+        from cascade.logs.parquet import read_parquet
+
+        yield from read_parquet(path, dropped, wanted)
+    else:
+        yield from _line_rows(path, dropped, wanted)
+
+
+def looks_parquet(path: Path) -> bool:
+    """Whether a file is Parquet by its name or its first bytes."""
+    if path.suffix == ".parquet":
+        return True
+    try:
+        with open_regular(path) as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError:
+        return False  # the code that reads it reports the error
+
+
+def _line_rows(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    before, good = dropped.count, 0
+    for number, raw in json_lines(path, dropped):
+        row = fitting(raw, f"{path.name}:{number}", dropped)
+        if row is None:
+            continue
+        good += 1
+        if matches(row, where):
+            yield row
+    if not good and dropped.count > before:
+        raise no_log(path, dropped)
+
+
+def _whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield rows with every column in its place; refuse columns that would be lost."""
+    blank = dict.fromkeys(COLUMNS)
+    for number, row in enumerate(rows, 1):
+        unknown = row.keys() - _KNOWN
+        if unknown:
+            raise UsageError(f"Row {number} has columns that no log has: {', '.join(sorted(map(str, unknown)))}.")
+        yield {**blank, **row, "schema_version": SCHEMA_VERSION}
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]], *, packed: bool) -> int:
+    import gzip
+
+    count = 0
+    # No name and no time in the packed file's head: the same rows give the same bytes.
+    with path.open("wb") as plain, gzip.GzipFile("", "wb", fileobj=plain, mtime=0) if packed else plain as file:
+        for count, row in enumerate(rows, 1):
+            file.write(_line(row, count))
+    return count
+
+
+def _line(row: Mapping[str, Any], number: int) -> bytes:
+    try:
+        text = _encoded(row)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"Row {number} has no JSON form: {error}.") from None
+    try:
+        return f"{text}\n".encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates has no UTF-8 form, but JSON can spell it
+        return f"{json.dumps(storable(row))}\n".encode()
+
+
+def _encoded(row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # looked for only where there is one: this walks through everything
+        return json.dumps(storable(row), ensure_ascii=False, allow_nan=False)
+
+
+_TAIL_BYTES = 1 << 16
+
+
+def _mend(file: IO[bytes]) -> int:
+    """Make the file end with a complete line and return its length: cut off a torn line, or add a missing newline."""
+    end = file.seek(0, os.SEEK_END)
+    start, tail = end, b""
+    while start and b"\n" not in tail:
+        size = min(_TAIL_BYTES, start)
+        start -= size
+        file.seek(start)
+        tail = file.read(size) + tail
+    last = tail.rpartition(b"\n")[2]
+    if not last:
+        return end
+    try:
+        whole = isinstance(json.loads(last), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    if whole:
+        return end + write_all(file, b"\n")
+    return file.truncate(end - len(last))
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """Yield a new file beside `path` that replaces it on success and is deleted on an error."""
+    with writing(path):
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part")  # mode 0600
+        os.close(handle)
+        new = Path(name)
+        try:
+            yield new
+            _to_disk(new)
+            new.replace(path)
+            if os.name != "nt":  # Windows opens no folders
+                _to_disk(path.parent)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

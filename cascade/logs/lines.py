@@ -1,0 +1,172 @@
+"""Read lines of JSON one at a time, compressed or not, and count the lines that are left out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from cascade.errors import UsageError
+from cascade.logs.schema import Dropped
+from cascade.safety import open_regular
+
+MAX_LINE_BYTES = 256 * 2**20
+"""A longer line is skipped, since it would have to be in memory at once. 25 times the longest line in tests."""
+_GZIP = b"\x1f\x8b"
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# A number that may be too large for a float and would be read as infinite: 1e999.
+_HUGE = re.compile(rb"\d[eE]\+?\d{3}")
+
+
+class Numbered(NamedTuple):
+    """A line with a JSON object, and its number in the file."""
+
+    number: int
+    value: dict[str, Any]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Open a file for reading, decompressed if it is a gzip file."""
+    try:
+        file = open_regular(path)
+    except OSError as error:
+        raise UsageError(_why_not(path, error)) from None
+    with file:
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+        if not packed:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield unpacked
+
+
+def _why_not(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"There is no file {path}."
+    if isinstance(error, IsADirectoryError) or path.is_dir():
+        return f"{path} is a folder; name a file in it."
+    return f"{path} cannot be read: {error.strerror or error}."
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert a system error for a file that cannot be written to a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{short_name(path)} cannot be written: {error.strerror or error}.") from None
+
+
+_SHOWN_CHARS = 200
+
+
+def short_name(path: Path) -> str:
+    """Return a file's name as an error shows it."""
+    return str(path) if len(str(path)) <= _SHOWN_CHARS else f"{str(path)[:_SHOWN_CHARS]}…"
+
+
+def write_all(file: IO[bytes], data: bytes) -> int:
+    """Write all data, in as many pieces as an unbuffered file takes; return the number of bytes."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+    return len(data)
+
+
+def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file with their numbers; a line that is too long or damaged is dropped and counted."""
+    with opened(path) as file:
+        number = 0
+        while line := _next_line(file, dropped, f"{path.name}:{number + 1}"):
+            number += 1
+            if number == 1:
+                line = _without_mark(line, path)
+            if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
+                yield number, line
+                continue
+            dropped.drop(f"a line of more than {MAX_LINE_BYTES >> 20} MiB", f"{path.name}:{number}")
+            while line and not line.endswith(b"\n"):
+                line = _next_line(file, dropped, f"{path.name}:{number}")
+
+
+def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, place: str) -> bytes:
+    try:
+        return file.readline(MAX_LINE_BYTES)
+    except (EOFError, zlib.error, OSError):
+        # A compressed file that was cut short or damaged fails only here; the rows before are kept.
+        dropped.drop("the file is cut short or damaged from here on", place)
+        return b""
+
+
+def _without_mark(line: bytes, path: Path) -> bytes:
+    if line.startswith(_UTF16_MARKS):
+        raise UsageError(f"{path} is written in UTF-16; save it as UTF-8.")
+    return line.removeprefix(_UTF8_MARK)
+
+
+def json_lines(path: Path, dropped: Dropped) -> Iterator[Numbered]:
+    """Yield the JSON objects of a file of lines. Other lines are dropped and counted; blank lines are skipped.
+
+    NaN and infinite numbers become null (F57). Bytes that are not UTF-8 are replaced. Both are noted.
+    """
+    decode = decoder()
+    for number, line in numbered_lines(path, dropped):
+        if line.isspace():
+            continue
+        place = f"{path.name}:{number}"
+        try:
+            value = decode(line, dropped, place)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield Numbered(number, value)
+        elif line.endswith(b"\n"):
+            dropped.drop("not a JSON object", place)
+        else:
+            dropped.drop("a torn last line", place)
+
+
+Decode = Callable[[bytes, Dropped, str], Any]
+
+
+def decoder() -> Decode:
+    """Return a function that reads one JSON text as plain values; it raises ValueError or RecursionError on failure."""
+    odd: list[str] = []
+    quick = json.JSONDecoder(parse_constant=odd.append)
+    careful = json.JSONDecoder(parse_constant=odd.append, parse_float=lambda text: _finite(text, odd))
+
+    def decode(raw: bytes, dropped: Dropped, place: str) -> Any:
+        # A number of three digits in its exponent is rare, and reading every number with care takes twice as long.
+        value = (careful if _HUGE.search(raw) else quick).decode(text_of(raw, dropped, place))
+        if odd:
+            dropped.note("NaN or an infinite number, read as null", place, len(odd))
+            odd.clear()
+        return value
+
+    return decode
+
+
+def _finite(text: str, odd: list[str]) -> float | None:
+    value = float(text)
+    if math.isfinite(value):
+        return value
+    odd.append(text)
+    return None
+
+
+def text_of(raw: bytes, dropped: Dropped, place: str) -> str:
+    """Return the text of some bytes; invalid UTF-8 is replaced and noted."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        dropped.note("bytes that are not UTF-8, replaced", place)
+        return raw.decode("utf-8", "replace")

@@ -1,0 +1,288 @@
+"""Question files for `cascade collect`. Every problem of a file is named before the first call is paid.
+
+Formats, recognised by the content:
+
+* cascade's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, if known, `answer` or `answers`,
+  `choices`, `context`, `id`, `group`, `segment`, `split`, `kind`;
+* chat requests, one per line: whole bodies with `messages`, or OpenAI's batch format with `custom_id` and `body`; also
+  with `gold`, `group`, `segment`, `split`;
+* HotpotQA's published JSON, whose `context` is paragraphs of sentences;
+* MMLU's published CSV (no header: question, four choices, a letter) and its form with `choices` and an index.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cascade.chat import chat_request
+from cascade.checks import did_you_mean
+from cascade.errors import UsageError
+from cascade.identity import question_id
+from cascade.logs.importers.chat import gold_in
+from cascade.logs.importers.sources import Record, records, table_lines, table_suffix
+from cascade.logs.importers.values import loaded, text
+from cascade.logs.rowcheck import texts_in
+from cascade.logs.schema import Dropped
+from cascade.types import Question
+
+LETTERS = string.ascii_uppercase
+_LISTED = 20
+"""The most problems that an error lists."""
+_IDS = ("id", "question_id", "_id", "qid")
+_ANSWERS = ("answers", "answer", "gold")
+_KINDS = ("kind", "type", "subject")
+_GROUPS = ("group", "group_id")
+_NO_BODY = frozenset(
+    {"custom_id", "method", "url", "split", "segment", "category", *_IDS, *_ANSWERS, *_KINDS, *_GROUPS}
+)
+"""Fields of a line that do not belong to a chat request's body."""
+_MMLU_CELLS = 6
+_UNJUDGED = "a question without an accepted answer: the models' answers cannot be judged"
+_MAYBE_NO_CALL = ' (if no tool is to be called, write "gold": [])'
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQuestion:
+    """One question to ask, with the answers that count as right.
+
+    Attributes:
+        id: the question's id; by default the start of its hash.
+        question: the text, its choices as lines "A. …" below it, and the context.
+        gold: the accepted answers; empty if the file has none. For a choice, its letter and its text.
+        group: the unit that splits must not cut; by default the id.
+        split: its part of the data.
+        kind: its kind, in the file's own words.
+        matcher: the matcher for its format ("choice"); None if unknown.
+    """
+
+    id: str
+    question: Question
+    gold: tuple[str, ...] = ()
+    group: str | None = None
+    split: str | None = None
+    kind: str | None = None
+    matcher: str | None = None
+
+
+def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[AskedQuestion]:
+    """Return the questions of a file, in its order.
+
+    Args:
+        path: the file.
+        dropped: counts questions without an accepted answer, which are asked although the answers cannot be judged.
+
+    Raises:
+        UsageError: the file has invalid questions; one message lists the first 20 problems with their places.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    path, unread = Path(path), Dropped()
+    drafts = [_draft(record) for record in _records(path, unread)]
+    asked = [one.asked for one in drafts if one.asked is not None]
+    problems = [f"{one.place}: {problem}" for one in drafts for problem in one.problems] + _doubles(drafts)
+    if not drafts and not unread.count:
+        problems = [f"{path.name}: there is no question in it"]
+    if problems or unread.count:
+        raise UsageError(_listed(path, unread.first + problems, unread.count + len(problems)))
+    for one in drafts:
+        if dropped is not None and one.asked is not None and not one.asked.gold:
+            dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if one.asked.matcher == "tool_calls" else ""), one.place)
+    return _told_apart(asked)
+
+
+def _listed(path: Path, problems: Sequence[str], count: int) -> str:
+    shown = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
+    more = f"\n  and {count - _LISTED:,} more" if count > _LISTED else ""
+    named = "1 problem" if count == 1 else f"{count:,} problems"
+    return f"{path} cannot be asked: {named}:{shown}{more}"
+
+
+class _Draft(NamedTuple):
+    """A record's question, or its problems. `named`: the file itself gave the id."""
+
+    place: str
+    asked: AskedQuestion | None
+    named: bool
+    problems: tuple[str, ...] = ()
+
+
+def _doubles(drafts: Iterable[_Draft]) -> list[str]:
+    """Return a problem for each id that the file gives to two questions."""
+    first: dict[str, str] = {}
+    problems = []
+    for place, asked, named, _ in drafts:
+        if asked is None or not named:
+            continue
+        if asked.id in first:
+            problems.append(f"{place}: the id {asked.id} is that of {first[asked.id]}")
+        first.setdefault(asked.id, place)
+    return problems
+
+
+def _told_apart(asked: Iterable[AskedQuestion]) -> list[AskedQuestion]:
+    """Give the second of two equal questions another id in the same group: published sets have some twice."""
+    seen: dict[str, int] = {}
+    apart = []
+    for one in asked:
+        seen[one.id] = seen.get(one.id, 0) + 1
+        nth = seen[one.id]
+        name = one.id if nth == 1 else f"{one.id}-{nth}"
+        apart.append(AskedQuestion(name, one.question, one.gold, one.group, one.split, one.kind, one.matcher))
+    return apart
+
+
+# --- records ---
+
+
+def _records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    """Yield a file's records by column name; MMLU's table, which has no header, gets its names here."""
+    if not table_suffix(path):
+        yield from records(path, dropped)
+        return
+    lines = table_lines(path, Dropped())
+    first = next(lines, None)
+    if first is None or len(first.cells) != _MMLU_CELLS or first.cells[-1].strip() not in LETTERS[:4]:
+        yield from records(path, dropped)
+        return
+    for place, cells in itertools.chain([first], lines):
+        if len(cells) == _MMLU_CELLS:
+            yield Record(place, {"question": cells[0], "choices": cells[1:-1], "answer": cells[-1].strip()})
+        else:
+            dropped.drop(f"not the {_MMLU_CELLS} cells of a question with four choices", place)
+
+
+def _chat_draft(record: Record) -> _Draft:
+    """Return a chat request: a line of a batch file with the messages in its body, or a body alone."""
+    fields = record.fields
+    body = loaded(fields.get("body")) if "body" in fields else {k: v for k, v in fields.items() if k not in _NO_BODY}
+    try:
+        request = chat_request(body if isinstance(body, Mapping) else {}, {})
+    except UsageError as error:
+        return _Draft(record.place, None, named=False, problems=(str(error),))
+    question = Question.of_chat(replace(request, segment=text(fields.get("segment"))))
+    given = text(_first(fields, ("custom_id", *_IDS)))
+    name = given or question_id(question.text, question.context)
+    group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, (*_KINDS, "category")))
+    golds = gold_in(_first(fields, _ANSWERS), tools=bool(request.tools), kind=kind)
+    matcher = "tool_calls" if request.tools else "json" if request.wants_json else None
+    asked = AskedQuestion(name, question, golds, group, text(fields.get("split")), kind, matcher)
+    return _Draft(record.place, asked, named=given is not None)
+
+
+def _draft(record: Record) -> _Draft:
+    if "body" in record.fields or "messages" in record.fields:
+        return _chat_draft(record)
+    fields, problems = record.fields, []
+
+    def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except OddQuestionError as odd:
+            problems.append(str(odd))
+            return None
+
+    said = attempt(_text, fields)
+    choices = attempt(_choices, fields) or ()
+    context = attempt(_context, fields.get("context"))
+    gold = attempt(_gold, _first(fields, _ANSWERS), choices)
+    if problems:
+        return _Draft(record.place, None, named=False, problems=tuple(problems))
+    question = Question("\n".join([said, *_shown(choices)]), context, segment=text(fields.get("segment")))
+    given = text(_first(fields, _IDS))
+    name = given or question_id(question.text, question.context)
+    group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, _KINDS))
+    matcher = "choice" if choices else None
+    asked = AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
+    return _Draft(record.place, asked, named=given is not None)
+
+
+class OddQuestionError(ValueError):
+    """A field of a question is invalid; the message says which and why."""
+
+
+def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None and fields[name] != ""), None)
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    if "question" not in fields:
+        raise OddQuestionError(f"it has no field question{did_you_mean('question', fields)}")
+    said = text(fields["question"])
+    if said is None or not said.strip():
+        raise OddQuestionError("the question is empty")
+    return said.strip()
+
+
+def _context(given: Any) -> str | None:
+    """Return a context as one text: from a text, texts, or HotpotQA's paragraphs in either format."""
+    if isinstance(given, str) and given.startswith("[["):  # paragraphs, in a table's cell
+        given = loaded(given)
+    if given is None or isinstance(given, str):
+        return given or None
+    if isinstance(given, Mapping) and {"title", "sentences"} <= given.keys():
+        given = list(zip(given["title"], given["sentences"], strict=False))
+    if not isinstance(given, list):
+        raise OddQuestionError("the context is neither a text nor paragraphs")
+    return "\n\n".join([_paragraph(one) for one in given]) or None
+
+
+def _paragraph(given: Any) -> str:
+    if isinstance(given, str):
+        return given.strip()
+    if isinstance(given, list | tuple) and len(given) == 2 and isinstance(given[1], list):
+        title, sentences = given
+        if isinstance(title, str) and all(isinstance(one, str) for one in sentences):
+            return f"{title}\n{''.join(sentences).strip()}"
+    raise OddQuestionError("a paragraph of the context is neither a text nor a title with sentences")
+
+
+# --- choices ---
+
+
+def _choices(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the choices: a list, a list of texts beside their labels, or columns named A, B, C and so on."""
+    given = loaded(fields.get("choices"))
+    if isinstance(given, Mapping) and isinstance(given.get("text"), list):
+        given = given["text"]
+    if given is None:
+        given = [fields[letter] for letter in itertools.takewhile(lambda one: fields.get(one) is not None, LETTERS)]
+    if not isinstance(given, list) or any(text(one) is None for one in given):
+        raise OddQuestionError("the choices are not a list of texts")
+    if len(given) == 1 or len(given) > len(LETTERS):
+        raise OddQuestionError(f"there are {len(given)} choices; from 2 to {len(LETTERS)} can be asked")
+    return tuple([str(one).strip() for one in given])
+
+
+def _shown(choices: Sequence[str]) -> list[str]:
+    return [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+
+
+def _gold(given: Any, choices: Sequence[str]) -> tuple[str, ...]:
+    """Return the accepted answers; for a question with choices, the letter and the text of each right one."""
+    if isinstance(given, Mapping):
+        given = given.get("text")  # SQuAD's form: texts beside the places where they start
+    listed = texts_in(given) if isinstance(given, str) else given if isinstance(given, list) else [given]
+    found = [one for one in listed if one is not None and one != ""]
+    if any(text(one) is None for one in found):
+        raise OddQuestionError("an answer is not a text")
+    if not choices:
+        return tuple(dict.fromkeys(str(one).strip() for one in found))
+    places = [_place(one, choices) for one in found]
+    return tuple(itertools.chain.from_iterable((LETTERS[place], choices[place]) for place in places))
+
+
+def _place(answer: Any, choices: Sequence[str]) -> int:
+    """Return the number of the choice that an answer names by its text, its letter, or its number from 0."""
+    said = str(answer).strip()
+    letters = LETTERS[: len(choices)]
+    if isinstance(answer, str) and len(said) == 1 and said.upper() in letters:
+        return letters.index(said.upper())
+    if isinstance(answer, str) and said in choices:
+        return choices.index(said)
+    if said.isdecimal() and int(said) < len(choices):
+        return int(said)
+    raise OddQuestionError(f"the answer {said[:60]!r} is not among the {len(choices)} choices")

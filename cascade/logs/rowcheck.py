@@ -1,0 +1,283 @@
+"""Check the values of columns, and clean rows: an invalid value becomes null and is counted, never 0."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cascade.checks import did_you_mean
+from cascade.errors import UsageError
+from cascade.identity import question_id
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
+
+TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
+WHOLES = "list of step numbers"
+KINDS: Mapping[str, str] = (
+    dict.fromkeys(COLUMNS, TEXT)
+    | dict.fromkeys(("step", "horizon", "candidate", "cost_nano_usd", "schema_version"), WHOLE)
+    | dict.fromkeys(("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_tokens"), WHOLE)
+    | {"confidence": NUMBER, "latency_ms": NUMBER, "correct": TRUTH, "kept": TRUTH, "gold": TEXTS, "signals": NUMBERS}
+    | {"parents": WHOLES}
+)
+"""The kind of each column. A whole number is never negative; every number is finite; null means unknown."""
+AT_LEAST: Mapping[str, int] = {"step": 1, "horizon": 1}
+"""The minimum of whole numbers, if it is not 0."""
+MAX_WHOLE = 2**63 - 1
+"""The largest whole number in Parquet and SQL."""
+
+
+class OddValueError(ValueError):
+    """A value does not fit its column; the text says why if the column's kind does not explain it."""
+
+
+def _text(_name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # ids are often numbers
+    raise OddValueError
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
+        value = int(value)  # a database's NUMERIC is a Decimal
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OddValueError
+    if value < 0:
+        raise OddValueError("is negative")
+    if not AT_LEAST.get(name, 0) <= value <= MAX_WHOLE:
+        raise OddValueError
+    return value
+
+
+def _number(_name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
+        raise OddValueError
+    return float(value)
+
+
+def _truth(_name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float) and value in {0, 1}:
+        return bool(value)  # data frames and evaluation harnesses write 1 and 0.0
+    raise OddValueError
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise OddValueError
+    return [_text(name, one) for one in value]
+
+
+def _step_numbers(name: str, value: Any) -> list[int]:
+    if not isinstance(value, list | tuple):
+        raise OddValueError
+    found = [_whole(name, one) for one in value]
+    if 0 in found:
+        raise OddValueError
+    return sorted(set(found))
+
+
+def texts_in(given: str) -> list[str]:
+    """Return the texts of a JSON list of texts; any other text is returned as one text, even if it is other JSON.
+
+    >>> texts_in('["a", "b"]'), texts_in("[4, 1]")
+    (['a', 'b'], ['[4, 1]'])
+    """
+    if given.startswith("["):
+        try:
+            found = json.loads(given)
+        except (ValueError, RecursionError):
+            return [given]
+        if isinstance(found, list) and all(isinstance(one, str) for one in found):
+            return found
+    return [given]
+
+
+def _numbers(_name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise OddValueError
+    return value
+
+
+Check = Callable[[str, Any], Any]
+_BY_KIND: Mapping[str, Check] = {
+    TEXT: _text,
+    WHOLE: _whole,
+    NUMBER: _number,
+    TRUTH: _truth,
+    TEXTS: _texts,
+    NUMBERS: _numbers,
+    WHOLES: _step_numbers,
+}
+AS_JSON = frozenset({TEXTS, NUMBERS, WHOLES})
+"""The kinds that are stored as JSON in files and tables without lists."""
+CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.items()}
+"""By column: returns a value in the column's form, or raises `OddValueError`. Never called with None."""
+
+
+@lru_cache(maxsize=64)  # the rows of an answer have the same time
+def instant(text: str) -> datetime | None:
+    """Return a moment written as ISO 8601, in UTC if it names no zone; None for any other text.
+
+    >>> str(instant("2026-11-21T07:00:00"))
+    '2026-11-21 07:00:00+00:00'
+    """
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def odd(name: str, error: OddValueError, shown_as: str | None = None) -> str:
+    """Return the reason under which an invalid value is counted, by default with the column's name."""
+    return f"{shown_as or name} {str(error) or f'is no {KINDS[name]}'}, read as null"
+
+
+def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:
+    """Return a row with every column; None if the values do not make a row.
+
+    Unknown columns are left out. Every invalid value is counted in `dropped`.
+    """
+    made: dict[str, Any] = dict.fromkeys(COLUMNS)
+    for name, value in raw.items():
+        if value is None:
+            continue
+        check = CHECKS.get(name)
+        if check is None:
+            note_unknown_column(name, place, dropped)
+            continue
+        try:
+            made[name] = check(name, value)
+        except OddValueError as error:
+            if name == "schema_version":
+                dropped.drop("schema_version is no whole number", place)
+                return None
+            dropped.note(odd(name, error), place)
+    refuse_other(made["schema_version"], place)
+    made["schema_version"] = SCHEMA_VERSION
+    if made["signals"]:
+        made["signals"] = fitting_signals(made["signals"], place, dropped)
+    return made if belongs(made, place, dropped) else None
+
+
+_UNKNOWN_AT_MOST = 50
+
+
+def note_unknown_column(name: str, place: str, dropped: Dropped) -> None:
+    """Count an unknown column once: it belongs to the file, not to each row."""
+    reason = f"an unknown column {name[:80]!r}, left out"
+    if reason not in dropped.notes:
+        # A file with random keys must not fill the memory with them.
+        many = len(dropped.notes) > _UNKNOWN_AT_MOST
+        dropped.note("more unknown columns, left out" if many else reason, place)
+
+
+def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> dict[str, Any]:
+    """Return signals with null for every value that is not a finite number; "replay" is left unchanged."""
+    if all(type(value) is float or value is None for name, value in signals.items() if name != "replay"):
+        return signals  # as nearly all are, but for what Parquet's own nulls and a decoder's have made null already
+    made = dict(signals)
+    for name, value in signals.items():
+        if name == "replay" or value is None:
+            continue
+        try:
+            made[name] = _number(name, float(value) if isinstance(value, bool) else value)
+        except OddValueError:
+            made[name] = None
+            dropped.note(f"signals.{name[:80]} is no number, read as null", place)
+    return made
+
+
+def refuse_other(version: int | None, place: str) -> None:
+    """Raise UsageError for a row of another schema: the meaning of its columns is unknown here (F56)."""
+    if version not in {None, SCHEMA_VERSION}:
+        raise UsageError(f"{place} has the schema {version}, and this version of cascade reads {SCHEMA_VERSION} alone.")
+
+
+def belongs(made: dict[str, Any], place: str, dropped: Dropped) -> bool:
+    """Whether a row belongs to a step of an episode; sets the episode's id if the row has only the question."""
+    if made["step"] is None:
+        dropped.drop("no step", place)
+        return False
+    if made["question"] is None:
+        if made["episode_id"] is None:
+            dropped.drop("neither question nor episode_id", place)
+            return False
+        dropped.note("question is null", place)
+    elif made["episode_id"] is None:
+        made["episode_id"] = question_id(made["question"], made["context"])
+    return True
+
+
+def no_log(path: Path, dropped: Dropped) -> UsageError:
+    """Return the error for a file without a readable row."""
+    return UsageError(
+        f"{path} has no row of an episode log: {dropped.describe()}. Logs of other kinds are read with: cascade import"
+    )
+
+
+def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a filter unchanged; raise UsageError that names every column that cannot be compared."""
+    wanted = dict(where or {})
+    wrong = [f"{name}{did_you_mean(name, COLUMNS)}" for name in wanted if name not in KINDS]
+    if wrong:
+        raise UsageError(f"There is no column {'; and no column '.join(wrong)}")
+    lists = [name for name in wanted if KINDS[name] in AS_JSON]
+    if lists:
+        raise UsageError(f"{' and '.join(lists)} cannot be compared with a text. Filter on another column.")
+    return wanted
+
+
+def matches(row: Mapping[str, Any], where: Mapping[str, str]) -> bool:
+    """Whether a row has the wanted values, compared as text; null is "null", truth is "true" and "false".
+
+    >>> matches({"step": 2, "walk": None, "correct": True}, {"step": "2", "walk": "null", "correct": "true"})
+    True
+    """
+    return all(shown(row.get(name)) == wanted for name, wanted in where.items())
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is written in a filter."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def storable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with null for each NaN or infinite number, and their columns named in its signals (F57).
+
+    The names are in `signals["replay"]["not_finite"]`, which policies do not read.
+    """
+    odd_columns = [name for name, value in row.items() if not _all_finite(value)]
+    if not odd_columns:
+        return dict(row)
+    made = {name: _finite(value) for name, value in row.items()}
+    signals = dict(made.get("signals") or {})
+    signals["replay"] = {**(signals.get("replay") or {}), "not_finite": odd_columns}
+    return made | {"signals": signals}
+
+
+def _all_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_all_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_all_finite, value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
