@@ -194,12 +194,3 @@ def in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def refuse_in_event_loop(name: str, instead: str) -> None:
-    """Raise UsageError if a blocking call of an orchestrator would stop a running event loop."""
-    if in_event_loop():
-        raise UsageError(
-            f"{name}() blocks, and it was called inside a running event loop, which it would stop. Use: "
-            f"{'async for event in' if instead.startswith('astream') else 'await'} orchestrator.{instead}(…)"
-        )

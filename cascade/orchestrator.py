@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from cascade import config as configuration
 from cascade.chat import Chat
-from cascade.checks import refuse_in_event_loop
 from cascade.config import CascadeConfig
 from cascade.engine import adrive, drive
 from cascade.errors import UsageError
@@ -97,10 +96,8 @@ class Orchestrator:
         Raises:
             ProviderError: every model that could have answered failed, or the deadline came before any answer.
             BudgetExceededError: the cap would have been passed.
-            UsageError: the orchestrator is closed, it is called inside a running event loop (use `aask`), the question
-                is empty, or the level does not exist.
+            UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        refuse_in_event_loop("ask", "aask")
         runtime = self.runtime
         started = runtime.start(question, level=level, segment=segment, deadline_s=deadline_s)
         with runtime.halt.working():
@@ -145,7 +142,6 @@ class Orchestrator:
         ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
         {'role': 'assistant', 'content': 'you asked: Hi'}
         """
-        refuse_in_event_loop("chat", "achat")
         return self.ask(chat_question(messages, fields), level=level, deadline_s=deadline_s)
 
     async def achat(
@@ -175,7 +171,6 @@ class Orchestrator:
             raw: yield everything that the models write, also the reasoning before an answer, verdicts and decisions.
             **fields: as in `chat`; of a question its `segment`.
         """
-        refuse_in_event_loop("stream", "astream")
         started = self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
         from cascade.streaming import stream
 
@@ -207,7 +202,6 @@ class Orchestrator:
             BatchError: some failed; `results` has every answer and every error.
             UsageError: an argument is not valid.
         """
-        refuse_in_event_loop("many", "amany")
         from cascade import batches
 
         runtime = self.runtime

@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
-from cascade.errors import ClosedError
+from cascade.errors import ClosedError, UsageError
 from cascade.forks import after_fork, keep
 from cascade.resilience.halting import SAYS, ruling_halt
 
@@ -132,11 +132,11 @@ def run(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
     Raises:
         OutOfTimeError: the call took longer than `timeout_s` seconds.
         ClosedError: the call was stopped.
-        RuntimeError: the caller would block the loop that has to make the call.
+        UsageError: the caller would block the loop that has to make the call, as in a server that adopted its own.
     """
     if _background.here:
         call.close()
-        raise RuntimeError("A blocking call from its own event loop would never return. Use the async call.")
+        raise UsageError("A blocking call from the loop that makes all calls would never return: use aask or achat.")
     future = _background.submit(call)
     try:
         with ruling_halt().over(future.cancel):

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from cascade import checks, config, engine, money, orchestrator, text, types
+from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
 from cascade.policies.base import Actions
 from cascade.providers import assembling, exchange, guard, openai_http, reading
+from cascade.resilience import background
 from cascade.strategies import base_guide, reply, verdict
 from cascade.types import Usage
 
@@ -171,7 +172,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F42": (test_guide, instead(verdict, "read_text", _naive_verdict)),
     "F43": (test_guide, instead(base_guide, "ProviderError", _NothingError)),
     "F43 closed": (test_guide, instead(engine, "actions", _accept_anything)),
-    "F49": (test_guide, instead(orchestrator, "refuse_in_event_loop", lambda *_: None)),
+    "F49": (test_guide, instead(background._Background, "here", False)),
     "F65 all": (test_config, _only_the_first),
     "F65 hints": (test_config, instead(problems, "did_you_mean", lambda *_: "")),
     "F66 aliases": (test_config, instead(yamlfile, "REFUSE_ALIASES", False)),

@@ -11,7 +11,8 @@ import pytest
 
 from cascade.errors import ProviderTimeoutError, ProviderUnavailableError, RefusedError, UsageError
 from cascade.providers.fake import reply
-from cascade.types import Question, Request
+from cascade.resilience import background
+from cascade.types import Answer, Question, Request
 
 from .attacks import ATTACKS, assert_contained, assert_defused, gullible_guide
 from .bench import Bench
@@ -150,18 +151,25 @@ def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench: Be
     assert any("Timeout" in text for text in (*answer.warnings, answer.explain()))
 
 
-def test_f49_ask_inside_an_event_loop_names_aask(bench: Bench) -> None:
-    orchestrator, fake = bench.scripted(None)
+def test_f49_ask_on_the_loop_that_makes_the_calls_is_refused(bench: Bench) -> None:
+    bench.patch.setattr(background, "_background", background._Background())
+    orchestrator = bench.served(timeouts={"per_call_s": 0.2})
 
     async def inside() -> None:
-        for call, instead in ((orchestrator.ask, "aask"), (orchestrator.stream, "astream")):
-            with pytest.raises(UsageError, match=f"await orchestrator.{instead}|{instead}"):
-                call(QUESTION)
-        with pytest.raises(UsageError, match="amany"):
-            orchestrator.many([QUESTION])
+        with background.adopted(), pytest.raises(UsageError):
+            orchestrator.ask(QUESTION)
 
     asyncio.run(inside())
-    assert fake.requests == []
+
+
+async def test_f49_ask_works_in_any_other_loop(bench: Bench) -> None:
+    """As in a notebook: the calls run on a loop of their own."""
+    with bench.served() as orchestrator:
+        assert orchestrator.ask(QUESTION).text == "Danube"
+        last = [*orchestrator.stream(QUESTION)][-1]
+        assert isinstance(last, Answer)
+        assert last.text == "Danube"
+        assert [answer.text for answer in orchestrator.many([QUESTION, QUESTION])] == ["Danube", "Danube"]
 
 
 async def test_f49_aask_works_there(bench: Bench) -> None:

@@ -109,15 +109,6 @@ async def test_if_all_fail_a_stream_raises() -> None:
         [event async for event in wired(FakeProvider(failing)).astream(RIVER)]
 
 
-async def test_blocking_calls_are_refused_inside_an_event_loop() -> None:
-    orchestrator = wired()
-    for name in ("ask", "stream"):
-        with pytest.raises(UsageError, match=f"await orchestrator.a{name}|a{name}"):
-            getattr(orchestrator, name)(RIVER)
-    with pytest.raises(UsageError, match="amany"):
-        orchestrator.many([RIVER])
-
-
 @pytest.mark.parametrize("question", ["", " \n", None, 7, Question(""), Question(None), ["x"]])  # type: ignore[arg-type]
 async def test_asking_nothing_is_a_usage_error(question: Any) -> None:
     provider = two_models()

@@ -250,7 +250,7 @@ async def test_a_loop_that_is_adopted_makes_the_calls_itself() -> None:
     """In a process of its own: in this one the loop of the other tests has begun."""
     code = """
 import asyncio, threading
-from cascade.errors import ClosedError
+from cascade.errors import ClosedError, UsageError
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
 
@@ -281,7 +281,7 @@ async def main():
             pass
         try:
             background.run(100.0, where())
-        except RuntimeError as error:
+        except UsageError as error:
             print(error)
     assert not await background.arun(100.0, where())
 
