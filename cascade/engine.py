@@ -18,11 +18,11 @@ from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching.same import answer_key
 from cascade.money import Price
+from cascade.plans.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, actions
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
 from cascade.resilience.retry import Deadline
-from cascade.strategies.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.types import (
     NO_CERTIFICATE,
     SKIP,

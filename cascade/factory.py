@@ -17,18 +17,18 @@ from cascade.config.schema import ModelConfig
 from cascade.conformal.scope import LENGTHS
 from cascade.errors import ConfigError, UsageError
 from cascade.money import PLAIN_TIERS, Price
+from cascade.plans import prompts
+from cascade.plans.base import ModelUse, Standins, Strategy
 from cascade.providers import registry
 from cascade.providers.base import Knows, Provider
 from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.guard import Guard
 from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
-from cascade.strategies import prompts
-from cascade.strategies.base import ModelUse, Standins, Strategy
 
 if TYPE_CHECKING:
+    from cascade.plans.config import StrategyConfig
     from cascade.policies.directory import PolicyDirectory
     from cascade.policies.live import Live
-    from cascade.strategies.config import StrategyConfig
     from cascade.table import Node
 
 
@@ -42,7 +42,7 @@ def _with_agents(config: CascadeConfig, strategy: Strategy) -> Strategy:
     named = {entry.model: entry.agent for entry in config.models.values() if entry.agent is not None}
     if not named:
         return strategy
-    from cascade.strategies.agents import AGENTS, WithAgents
+    from cascade.plans.agents import AGENTS, WithAgents
 
     agents = {model: agent for model, place in named.items() if (agent := AGENTS.find(place)) is not None}
     return WithAgents(strategy, agents) if agents else strategy
@@ -59,7 +59,7 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
     Raises:
         UsageError: no configured model has that name.
     """
-    from cascade.strategies.ladder import Ladder
+    from cascade.plans.ladder import Ladder
 
     for entry in config.models.values():
         if entry.model == model:

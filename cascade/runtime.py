@@ -20,6 +20,7 @@ from cascade.episodes.trace import Trace
 from cascade.errors import UsageError
 from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
+from cascade.plans.base import Strategy
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.resilience.halting import SETTLE_S, Halt
@@ -27,7 +28,6 @@ from cascade.resilience.retry import Deadline
 from cascade.safety import taken_out
 from cascade.serving import at_level, caps_of, service_of
 from cascade.serving.plan import RunPlan, outright
-from cascade.strategies.base import Strategy
 from cascade.types import Answer, Completion, Question, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: promises, shared caps, spans, streams

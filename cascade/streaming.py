@@ -13,7 +13,7 @@ from cascade.chat import ChatRequest
 from cascade.engine import Run, aplay, play
 from cascade.episodes.trace import Trace
 from cascade.errors import ProviderError
-from cascade.strategies.reply import AnswerText
+from cascade.plans.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta
 
 _ANSWERING = frozenset({"answer", "direct"})

@@ -7,8 +7,8 @@ runs offline: the models are scripted.
 """
 
 from cascade import Orchestrator
+from cascade.plans.agents import Loop
 from cascade.providers.fake import FakeProvider
-from cascade.strategies.agents import Loop
 from cascade.types import Message, Request
 
 POPULATION = {"vienna": "2,0 million", "lyon": "0,5 million"}

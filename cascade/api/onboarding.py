@@ -24,7 +24,7 @@ from cascade.fitting.fit import FitSettings
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import GUIDE_ONLY
-from cascade.strategies import config as strategies
+from cascade.plans import config as strategies
 from cascade.types import Question
 
 _Row: TypeAlias = dict[str, Any]

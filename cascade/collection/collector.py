@@ -26,10 +26,10 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import call_row, request_digest, rows
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
+from cascade.plans import config as strategies
+from cascade.plans.base import Strategy
+from cascade.plans.base_guide import BaseGuideConfig
 from cascade.policies.live import Live
-from cascade.strategies import config as strategies
-from cascade.strategies.base import Strategy
-from cascade.strategies.base_guide import BaseGuideConfig
 from cascade.types import Answer, Completion, Request
 
 logger = logging.getLogger("cascade")

@@ -44,9 +44,9 @@ from cascade.config.schema import (
 from cascade.config.yamlfile import read_yaml
 from cascade.errors import ConfigError, UsageError
 from cascade.money import Price, PriceTable
+from cascade.plans import config as strategies
 from cascade.providers import registry
 from cascade.section import Section
-from cascade.strategies import config as strategies
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"

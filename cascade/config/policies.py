@@ -19,8 +19,8 @@ from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:
     from cascade.conformal.path import Point
+    from cascade.plans.config import StrategyConfig
     from cascade.policies.policy import Policy
-    from cascade.strategies.config import StrategyConfig
     from cascade.table import Node
 
 Rule: TypeAlias = "tuple[Policy, Point]"

@@ -13,12 +13,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from cascade.checks import checked_base, did_you_mean, share_problems, shown_name
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
+from cascade.plans import config as strategies
+from cascade.plans.base import CHAT_MAX_TOKENS, MAX_TOKENS
+from cascade.plans.config import StrategyConfig
 from cascade.providers.fields import is_closed
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
-from cascade.strategies import config as strategies
-from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS
-from cascade.strategies.config import StrategyConfig
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
@@ -109,7 +109,7 @@ class ModelConfig(Section):
     def _usable(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        from cascade.strategies.agents import AGENTS  # most models have none
+        from cascade.plans.agents import AGENTS  # most models have none
 
         try:
             unknown = AGENTS.find(value) is None

@@ -24,8 +24,8 @@ from cascade.config import CascadeConfig, load
 from cascade.config.policies import DirectoryConfig, FixedConfig, ThresholdConfig
 from cascade.conformal.promise import Promise
 from cascade.orchestrator import Orchestrator
+from cascade.plans.ladder import LadderConfig
 from cascade.providers.base import Provider
-from cascade.strategies.ladder import LadderConfig
 from cascade.types import Answer
 
 if TYPE_CHECKING:

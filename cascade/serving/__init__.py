@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cascade.errors import UsageError
-from cascade.strategies.base import Strategy
+from cascade.plans.base import Strategy
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig

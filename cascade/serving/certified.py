@@ -23,11 +23,11 @@ from cascade.conformal.scope import Scope, failures, kind_of, unlike
 from cascade.engine import Run
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.identity import identity
+from cascade.plans.base import Strategy
 from cascade.policies.base import Takes
 from cascade.policies.live import Live
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk
-from cascade.strategies.base import Strategy
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
 
 if TYPE_CHECKING:

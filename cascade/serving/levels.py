@@ -17,10 +17,10 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
+from cascade.plans.base import Strategy
 from cascade.policies.directory import PolicyDirectory
 from cascade.serving.certified import CertifiedPolicy, today_utc
 from cascade.serving.monitors import CertificateMonitors, ServiceStatus
-from cascade.strategies.base import Strategy
 from cascade.types import Answer
 
 

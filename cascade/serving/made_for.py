@@ -15,14 +15,14 @@ from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.factory import address
 from cascade.money import Price
+from cascade.plans.agents import AGENTS
+from cascade.plans.prompts import load
 from cascade.safety import read_bounded, redact
-from cascade.strategies.agents import AGENTS
-from cascade.strategies.prompts import load
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.config.schema import GuaranteeConfig, ModelConfig
-    from cascade.strategies.prompts import Prompts
+    from cascade.plans.prompts import Prompts
 
 _MOST_FILE_BYTES = 16 << 20
 _STANDS_IN = "replay"

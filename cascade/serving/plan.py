@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.strategies.base import Strategy
+from cascade.plans.base import Strategy
 from cascade.types import GUIDE_ONLY, LAST_ONLY
 
 if TYPE_CHECKING:

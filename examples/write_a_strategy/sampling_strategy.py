@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from cascade.matching.same import agreement
+from cascade.plans.base import ModelUse, Plan, Strategy
+from cascade.plans.config import StrategyConfig
+from cascade.plans.form import form_of
+from cascade.plans.prompts import Prompts
 from cascade.policies.signals import OF_ANSWERS
-from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.config import StrategyConfig
-from cascade.strategies.form import form_of
-from cascade.strategies.prompts import Prompts
 from cascade.types import Question, Step
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
+from cascade.plans import base_guide, reply, verdict
 from cascade.policies.base import Actions
 from cascade.providers import assembling, exchange, guard, openai_http, reading
 from cascade.resilience import background
-from cascade.strategies import base_guide, reply, verdict
 from cascade.types import Usage
 
 from . import test_config, test_guide, test_payload, test_process, test_streams, test_transport

@@ -22,12 +22,12 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.ladder import Ladder
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
 from cascade.resilience.retry import Deadline
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
 from cascade.text import normalize_answer
 from cascade.types import Answer, Completion, Request, Usage
 

@@ -14,11 +14,11 @@ from cascade.engine import drive, run
 from cascade.errors import UsageError
 from cascade.matching.same import answer_key
 from cascade.money import Price
+from cascade.plans.base import NOTHING_BOUGHT, Plan, Strategy, following
 from cascade.policies.base import Observation, Takes
 from cascade.policies.live import Live, places_of, row_of
 from cascade.policies.policy import Policy
 from cascade.policies.simple import Alone, Depth, Threshold
-from cascade.strategies.base import NOTHING_BOUGHT, Plan, Strategy, following
 from cascade.table import Floats, Log, Node
 from cascade.types import Answer, Candidate, Completion, Question, Request, Step, Usage
 from property.examples import EXAMPLES

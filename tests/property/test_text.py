@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import superlinear
 
-from cascade.strategies.reply import is_answer, split_reply
-from cascade.strategies.verdict import read_text
+from cascade.plans.reply import is_answer, split_reply
+from cascade.plans.verdict import read_text
 from cascade.text import data_block, defuse, normalize_answer
 
 MARK = st.sampled_from(

@@ -31,6 +31,9 @@ from cascade import (
     UsageError,
 )
 from cascade.engine import Run, adrive, drive
+from cascade.plans.base import Strategy
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.ladder import Ladder
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.live import Live
 from cascade.policies.simple import Depth
@@ -40,9 +43,6 @@ from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.replay import Replay
-from cascade.strategies.base import Strategy
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
 from cascade.types import Call, Completion, Decision, Request, Token
 
 assert_type(cascade.__version__, str)

@@ -9,8 +9,8 @@ from typing import Any
 
 from cascade.errors import ProviderError
 from cascade.money import Price
+from cascade.plans.base import Strategy
 from cascade.providers.fake import FakeProvider, Reply, reply
-from cascade.strategies.base import Strategy
 from cascade.types import Call, Candidate, Completion, Decision, Message, Question, Request, Step, Token, Usage
 
 RIVER = Question("Which river runs through Vienna?")

@@ -17,9 +17,9 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
+from cascade.plans.base import ModelUse, Plan, Strategy
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.ladder import Ladder
 from cascade.types import Answer, Completion, Request, Step, Usage
 from unit.certified import certificate
 from unit.made import CHEAP, DEAR, PRICES, RIVER, caller, candidate, completion, request, yes_no

@@ -12,9 +12,9 @@ import pytest
 from cascade.budget.charges import QuestionBudget
 from cascade.engine import adrive, drive, run
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.ladder import Ladder
 from cascade.types import Answer, Completion, Request, Step
 from unit.certified import certificate
 from unit.made import PRICES, RIVER, caller, yes_no

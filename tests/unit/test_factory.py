@@ -13,15 +13,15 @@ from cascade.config.policies import POLICIES
 from cascade.conformal.path import Point
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.config import STRATEGIES
+from cascade.plans.exit import Exit
+from cascade.plans.ladder import Ladder
+from cascade.plans.offers import Offers
+from cascade.plans.verified import Verified
 from cascade.policies.live import Live
 from cascade.policies.simple import Depth, Prompted, Random, Threshold, Uala
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.config import STRATEGIES
-from cascade.strategies.exit import Exit
-from cascade.strategies.ladder import Ladder
-from cascade.strategies.offers import Offers
-from cascade.strategies.verified import Verified
 from unit.certified import ROUNDS as NODES
 from unit.certified import certificate, directory
 from unit.made import TWO_MODELS

@@ -11,12 +11,12 @@ from cascade.config import load
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.orchestrator import Orchestrator
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.ladder import Ladder
 from cascade.policies.simple import Depth, Random, Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
 from cascade.types import Request
 from unit.made import RIVER, TWO_MODELS, Failing, two_models
 

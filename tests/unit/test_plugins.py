@@ -19,9 +19,9 @@ from cascade.errors import ConfigError
 from cascade.factory import build_policy
 from cascade.logs.questions import AskedQuestion
 from cascade.matching import get_matcher
+from cascade.plans.config import STRATEGIES
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
-from cascade.strategies.config import STRATEGIES
 from cascade.types import Question, Request
 from unit.certified import directory
 from unit.plugged import EXAMPLES, PACKAGES, installed_once
@@ -181,8 +181,8 @@ import numpy as np
 
 from cascade.conformal.path import Scores
 from cascade.policies.policy import Policy
-from cascade.strategies.base import Strategy
-from cascade.strategies.config import StrategyConfig
+from cascade.plans.base import Strategy
+from cascade.plans.config import StrategyConfig
 from cascade.types import Candidate, Step
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.orchestrator import Orchestrator
+from cascade.plans.reply import AnswerText, split_reply
 from cascade.providers.fake import FakeProvider, reply
-from cascade.strategies.reply import AnswerText, split_reply
 from cascade.types import TextDelta
 from unit.made import TWO_MODELS
 

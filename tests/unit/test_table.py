@@ -15,7 +15,7 @@ from unit.fitting.random_logs import random_log
 
 
 def agreements(answer: np.ndarray, nodes: tuple[int, ...]) -> np.ndarray:
-    """Return what a ladder of these nodes records (`strategies.ladder`), NaN for None."""
+    """Return what a ladder of these nodes records (`plans.ladder`), NaN for None."""
     found = np.full((len(answer), len(nodes)), np.nan)
     for row, numbers in enumerate(answer[:, nodes].tolist()):
         for at, number in enumerate(numbers):

@@ -20,10 +20,10 @@ from cascade.conformal.certificate import Certificate
 from cascade.demo.requests import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
+from cascade.plans.ladder import LadderConfig
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply
 from cascade.providers.weights import Weights, Wheel
-from cascade.strategies.ladder import LadderConfig
 from unit.certified import certificate, directory
 
 Cli = Callable[..., Any]

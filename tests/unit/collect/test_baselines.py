@@ -10,10 +10,10 @@ from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.errors import UsageError
 from cascade.logs.schema import GUIDE_ONLY
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.exit import Exit
+from cascade.plans.ladder import Ladder
 from cascade.policies.simple import Depth, Prompted
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.exit import Exit
-from cascade.strategies.ladder import Ladder
 from unit.made import TWO_MODELS
 
 NAMES = ("guide only", "LLM policy, base", "LLM-exit, base", "LLM policy, guide", "LLM-exit, guide")

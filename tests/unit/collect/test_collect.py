@@ -37,8 +37,8 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import COLUMNS, GUIDE_ONLY, request_digest
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
+from cascade.plans.base import Plan, Strategy
 from cascade.providers.fake import FakeProvider, reply
-from cascade.strategies.base import Plan, Strategy
 from cascade.types import Candidate, Question, Request, Step
 from unit.scripted import FixedPolicy
 

@@ -25,10 +25,10 @@ from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
 from cascade.errors import UsageError
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.exit import Exit
 from cascade.providers.wire import wire_body
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.exit import Exit
 from cascade.types import Completion, Message, Request, Token, Usage
 from unit.made import CHEAP, PRICES, RIVER, completion, request, yes_no
 from unit.scripted import FixedPolicy

@@ -10,8 +10,8 @@ from cascade.engine import drive, run
 from cascade.errors import AuthenticationError, ProviderUnavailableError
 from cascade.identity import question_id
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, rows
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
 from cascade.types import Answer, Completion, Question, Token, Usage
 from unit.made import PRICES, candidate, completion, yes_no
 from unit.scripted import ThresholdPolicy

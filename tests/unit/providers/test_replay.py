@@ -15,11 +15,11 @@ from cascade.errors import BadRequestError, CascadeError, MissingExtraError, Usa
 from cascade.logs.files import append_jsonl, write_rows
 from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
 from cascade.resilience.retry import Deadline
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
 from unit.made import PRICES, RIVER, TWO_MODELS, by_purpose, request, two_models, yes_no
 from unit.scripted import ThresholdPolicy

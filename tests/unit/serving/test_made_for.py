@@ -14,8 +14,8 @@ import pytest
 from cascade.config import load
 from cascade.conformal.fingerprint import MadeFor, certified_for, differences, of_log, unknown
 from cascade.errors import UsageError
+from cascade.plans.ladder import LadderConfig
 from cascade.serving.made_for import made_for, refuse_other_cascade
-from cascade.strategies.ladder import LadderConfig
 from cascade.table import Log, Node
 
 BASE = {"model": "small", "price": {"input": 1.0, "output": 2.0}}

@@ -17,6 +17,12 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from pydantic import Field
 
 from cascade.errors import ConfigError, ProviderError, UsageError
+from cascade.plans import verdict as verdicts
+from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
+from cascade.plans.base_guide import judged_fields
+from cascade.plans.form import form_of
+from cascade.plans.ladder import Ladder, RungsConfig
+from cascade.plans.prompts import Prompts
 from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.providers.base import Provider
@@ -24,12 +30,6 @@ from cascade.providers.verifiers import Command, Schema, Verifier, read_verdict,
 from cascade.registry import file_of
 from cascade.safety import read_bounded
 from cascade.section import Section
-from cascade.strategies import verdict as verdicts
-from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
-from cascade.strategies.base_guide import judged_fields
-from cascade.strategies.form import form_of
-from cascade.strategies.ladder import Ladder, RungsConfig
-from cascade.strategies.prompts import Prompts
 from cascade.text import data_block
 from cascade.types import SKIP, Candidate, Completion, Message, Question, Request, Step
 

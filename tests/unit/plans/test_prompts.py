@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cascade.errors import ConfigError
-from cascade.strategies.prompts import Template, load, parse
+from cascade.plans.prompts import Template, load, parse
 from cascade.types import Message
 
 

@@ -13,12 +13,12 @@ from pydantic import Field, field_validator
 
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
+from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
+from cascade.plans.config import StrategyConfig
+from cascade.plans.form import Form, form_of
+from cascade.plans.prompts import Prompts, load
 from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
-from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
-from cascade.strategies.config import StrategyConfig
-from cascade.strategies.form import Form, form_of
-from cascade.strategies.prompts import Prompts, load
 from cascade.types import SKIP, Completion, Question, Request, Step
 
 

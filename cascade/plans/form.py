@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from cascade.chat import ChatRequest
+from cascade.plans import reply
+from cascade.plans.base import ModelUse
+from cascade.plans.prompts import Prompts, question_text
 from cascade.policies.signals import logprob_signals, message_signals
-from cascade.strategies import reply
-from cascade.strategies.base import ModelUse
-from cascade.strategies.prompts import Prompts, question_text
 from cascade.types import Candidate, Completion, Question, Request
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cascade.errors import AuthenticationError, ProviderUnavailableError
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.prompts import question_text
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.prompts import question_text
 from cascade.types import Completion, Question, Step, Token, Usage
 from unit.made import RIVER, completion, walked, yes_no
 

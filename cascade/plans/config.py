@@ -17,9 +17,9 @@ from cascade.registry import Registry, file_of, subclass_of
 from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:  # settings are read and queried before a strategy is built
+    from cascade.plans.base import ModelUse, Strategy
+    from cascade.plans.prompts import Prompts
     from cascade.providers.base import Provider
-    from cascade.strategies.base import ModelUse, Strategy
-    from cascade.strategies.prompts import Prompts
 
 
 class StrategyConfig(KindSection):
@@ -129,11 +129,11 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
     "strategy",
     "cascade.strategies",
     {
-        "base_guide": "cascade.strategies.base_guide:BaseGuideConfig",
-        "ladder": "cascade.strategies.ladder:LadderConfig",
-        "exit": "cascade.strategies.exit:ExitConfig",
-        "offers": "cascade.strategies.offers:OffersConfig",
-        "verified": "cascade.strategies.verified:VerifiedConfig",
+        "base_guide": "cascade.plans.base_guide:BaseGuideConfig",
+        "ladder": "cascade.plans.ladder:LadderConfig",
+        "exit": "cascade.plans.exit:ExitConfig",
+        "offers": "cascade.plans.offers:OffersConfig",
+        "verified": "cascade.plans.verified:VerifiedConfig",
     },
     subclass_of(StrategyConfig),
     by_place=True,

@@ -22,17 +22,17 @@ from cascade.chat import ChatRequest, part_texts
 from cascade.errors import ProviderError, UsageError
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.matching.same import agreement
+from cascade.plans import reply
+from cascade.plans import verdict as verdicts
+from cascade.plans.base import ModelUse, Plan, Strategy
+from cascade.plans.config import StrategyConfig
+from cascade.plans.form import ChatForm, Reading
+from cascade.plans.ladder import Ladder
+from cascade.plans.prompts import Prompts, load, question_text
+from cascade.plans.verdict import Verdict
 from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES, logprob_signals
 from cascade.safety import taken_out
-from cascade.strategies import reply
-from cascade.strategies import verdict as verdicts
-from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.config import StrategyConfig
-from cascade.strategies.form import ChatForm, Reading
-from cascade.strategies.ladder import Ladder
-from cascade.strategies.prompts import Prompts, load, question_text
-from cascade.strategies.verdict import Verdict
 from cascade.text import counted, data_block, defuse, encode_sorted, normalize_answer
 from cascade.types import SKIP, Candidate, Completion, Forced, Message, Question, Request, Step
 

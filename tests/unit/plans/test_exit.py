@@ -12,9 +12,9 @@ from cascade.budget.charges import most_nano_usd
 from cascade.errors import AuthenticationError, BudgetExceededError
 from cascade.money import Price, usd
 from cascade.orchestrator import Orchestrator
+from cascade.plans.base import ModelUse
+from cascade.plans.exit import Exit, read_exit
 from cascade.providers.fake import FakeProvider, reply
-from cascade.strategies.base import ModelUse
-from cascade.strategies.exit import Exit, read_exit
 from cascade.types import Answer, Question, Request
 from unit.made import RIVER, completion, walked
 

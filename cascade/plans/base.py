@@ -1,4 +1,4 @@
-"""The Protocol that every strategy follows. `strategies.config` has the settings that build one."""
+"""The Protocol that every strategy follows. `plans.config` has the settings that build one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from cascade.budget.tokens import estimate_prompt
 from cascade.chat import has_image
 from cascade.errors import UsageError
+from cascade.plans.prompts import Prompts
 from cascade.policies.base import Takes
 from cascade.registry import default
-from cascade.strategies.prompts import Prompts
 from cascade.types import Completion, Message, Question, Request, Step
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cascade.errors import BadRequestError, ProviderError, quote
+from cascade.plans.base import Conclusion, Plan, Strategy
 from cascade.policies.base import Takes
 from cascade.registry import Registry, callable_alone, passes_on
-from cascade.strategies.base import Conclusion, Plan, Strategy
 from cascade.types import ACT, Completion, Question, Request, Step, Usage
 
 Loop: TypeAlias = Generator[Request, Completion, Completion]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cascade.errors import ProviderUnavailableError, RateLimitedError
-from cascade.strategies.base import ModelUse
-from cascade.strategies.ladder import Ladder
+from cascade.plans.base import ModelUse
+from cascade.plans.ladder import Ladder
 from unit.made import completion, walked
 
 RUNGS = (ModelUse("small", 10, 0.1, 1), ModelUse("middle", 20), ModelUse("large", 30))

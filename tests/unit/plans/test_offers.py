@@ -13,11 +13,11 @@ from cascade.episodes.rows import reads_of
 from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.schema import rows
+from cascade.plans.base import ModelUse
+from cascade.plans.ladder import Ladder
+from cascade.plans.offers import Offer, Offers
 from cascade.policies.base import Takes
 from cascade.policies.signals import missing_logprobs
-from cascade.strategies.base import ModelUse
-from cascade.strategies.ladder import Ladder
-from cascade.strategies.offers import Offer, Offers
 from cascade.table import Log
 from cascade.types import Answer, Completion, Question, Request
 from unit.made import RIVER, completion, walked, yes_no

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cases import each
 
-from cascade.strategies.verdict import (
+from cascade.plans.verdict import (
     NO_VERDICT,
     combine,
     read,

@@ -10,9 +10,9 @@ from cases import each
 
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.orchestrator import Orchestrator
+from cascade.plans.base import ModelUse
+from cascade.plans.base_guide import BaseGuide, read_action
 from cascade.providers.fake import FakeProvider, reply
-from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide, read_action
 from cascade.types import Answer, Question, Request
 from unit.made import RIVER, completion, walked, yes_no
 

@@ -15,10 +15,10 @@ from cascade.errors import BudgetExceededError, ConfigError, ProviderTimeoutErro
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.orchestrator import Orchestrator
+from cascade.plans.agents import Loop, WithAgents
+from cascade.plans.base import ModelUse
+from cascade.plans.ladder import Ladder
 from cascade.providers.fake import FakeProvider, Reply, reply
-from cascade.strategies.agents import Loop, WithAgents
-from cascade.strategies.base import ModelUse
-from cascade.strategies.ladder import Ladder
 from cascade.types import Message, Question, Request
 
 HERE = __name__

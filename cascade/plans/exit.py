@@ -17,11 +17,11 @@ from pydantic import Field
 
 from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
+from cascade.plans import reply
+from cascade.plans.base import ModelUse, Plan, Strategy
+from cascade.plans.config import StrategyConfig
+from cascade.plans.prompts import Prompts, load, question_text
 from cascade.policies.signals import OF_ANSWERS, logprob_signals
-from cascade.strategies import reply
-from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.config import StrategyConfig
-from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.text import data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step
 

@@ -17,17 +17,17 @@ from pydantic import Field, field_validator
 from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError, ProviderError, UsageError
 from cascade.matching.same import agreement
+from cascade.plans import reply
+from cascade.plans import verdict as verdicts
+from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
+from cascade.plans.config import StrategyConfig
+from cascade.plans.form import Form, form_of
+from cascade.plans.ladder import Ladder
+from cascade.plans.prompts import Prompts, load, question_text
+from cascade.plans.verdict import Verdict
 from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
-from cascade.strategies import reply
-from cascade.strategies import verdict as verdicts
-from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
-from cascade.strategies.config import StrategyConfig
-from cascade.strategies.form import Form, form_of
-from cascade.strategies.ladder import Ladder
-from cascade.strategies.prompts import Prompts, load, question_text
-from cascade.strategies.verdict import Verdict
 from cascade.text import data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step
 

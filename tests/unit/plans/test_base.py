@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.strategies.base import ModelUse, Strategy
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
+from cascade.plans.base import ModelUse, Strategy
+from cascade.plans.base_guide import BaseGuide
+from cascade.plans.ladder import Ladder
 from cascade.types import Request
 from unit.made import RIVER
 

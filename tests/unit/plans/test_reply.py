@@ -8,7 +8,7 @@ import pytest
 from cases import each
 
 from cascade.logs.files import read_rows
-from cascade.strategies.reply import is_answer, split_reply, tidy
+from cascade.plans.reply import is_answer, split_reply, tidy
 
 
 @each(
