@@ -76,14 +76,14 @@ def false_alarms(world: Steady, streams: int, audits: int = AUDITS) -> int:
     for _ in range(streams):
         values = world.draw(chance, world.n + audits)
         most = misses_allowed(world.n, world.delta)
-        start = Monitor.start(alpha=ALPHA, n=world.n, k=most + 1, delta=world.delta, level=LEVEL)
+        start = Monitor.start(risk=ALPHA, n=world.n, k=most + 1 if world.delta is None else None, level=LEVEL)
         alarms += fed(start, values[world.n :] < np.sort(values[: world.n])[most]).alarmed
     return alarms
 
 
 def false_alarms_at_alpha(streams: int, audits: int = AUDITS) -> int:
     """Return how many streams alarm whose miss rate is the promised one exactly: the worst that a promise allows."""
-    chance, start = np.random.default_rng(2), Monitor.start(alpha=ALPHA, delta=DELTA, level=LEVEL)
+    chance, start = np.random.default_rng(2), Monitor.start(risk=ALPHA, level=LEVEL)
     return sum(fed(start, chance.random(audits) < ALPHA).alarmed for _ in range(streams))
 
 
@@ -110,8 +110,7 @@ class Delay(NamedTuple):
 
 def watched(null: str, n: int) -> Monitor:
     """Return the monitor of a certificate of this kind on n questions."""
-    delta = DELTA if null == "delta" else None
-    return Monitor.start(alpha=ALPHA, n=n, k=misses_allowed(n, delta) + 1, delta=delta, level=LEVEL)
+    return Monitor.start(risk=ALPHA, n=n, k=None if null == "delta" else misses_allowed(n, None) + 1, level=LEVEL)
 
 
 def delay(start: Monitor, quiet: int, streams: int) -> Delay:

@@ -220,7 +220,7 @@ class Alarm(NamedTuple):
 def alarm_of(world: World, held: InForce, rng: np.random.Generator) -> Alarm | None:
     """Audit and judge day by day, and count as a server does; return when the monitor alarms."""
     level, turns = look_level(LEVEL, held.look), held.audits_each(AUDIT)
-    monitor = Monitor.start(alpha=world.alpha, delta=held.level, level=level, turns=turns)
+    monitor = Monitor.start(risk=world.alpha, level=level, turns=turns)
     state = CascadeState("cascade").promoted(held, monitor, "me", "now")
     waiting: deque[tuple[Draw, bool, float]] = deque()
     labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, held, rng)

@@ -80,7 +80,7 @@ async def fill(folder: Path, replay: Replay) -> None:
     number = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), 0.1, lambda *_: None).look
     page = {"certifying_conversations": certificate.n, "losses": certificate.losses}
     held = InForce(certificate.id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
-    monitor = Monitor.start(alpha=ALPHA, delta=DELTA)
+    monitor = Monitor.start(risk=ALPHA)
     modes.close_look(name, number, page, {}, lambda one: one.promoted(held, monitor, "tools/pages_demo.py", at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(

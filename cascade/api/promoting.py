@@ -180,7 +180,7 @@ class _Looking:
                 return state
             level = look_level(modes.level, opened.look)
             turns = held.audits_each(modes.audit)
-            monitor = Monitor.start(alpha=held.risk, delta=held.level, level=level, turns=turns)
+            monitor = Monitor.start(risk=held.risk, level=level, turns=turns)
             return state.promoted(held, monitor, by, at)
 
         if not store.close_look(name, opened.look, page, files, put_in_force):

@@ -4,9 +4,9 @@ The evidence is an e-process: a number whose expectation is at most 1 while the 
 stopping time. The probability that it ever exceeds 1/level is at most level (Ville's inequality). It bets that the rate
 of misses rises above the bound: it is a mean over a few raised rates and over the number of audits before the rise.
 
-The bound is alpha for a promise with delta. A promise on average over calibrations says nothing of one calibration,
-whose miss rate follows a Beta(k, n + 1 − k) law, or is lower if critical values are tied: the bound is then the rate
-that this law exceeds with probability `UNLUCKY`.
+The bound is the promised risk, if the promise has a confidence. A promise on average over calibrations says nothing of
+one calibration, whose miss rate follows a Beta(k, n + 1 − k) law, or is lower if critical values are tied: the bound is
+then the rate that this law exceeds with probability `UNLUCKY`.
 
 Reference: Ville (1939); Wasserman, Ramdas & Balakrishnan, Universal inference (2020); Shin, Ramdas & Rinaldo,
 E-detectors (2023).
@@ -36,12 +36,12 @@ class Monitor:
     """Evidence against a promise. Values are frozen: `update` returns the next one. Make one with `start`.
 
     Guarantee: while audited questions are i.i.d. from the distribution of the calibration questions, the probability
-    that the monitor ever alarms is at most `level` + delta, over calibration and audits together; for a promise on
-    average, with or without ties, at most `level` + `UNLUCKY`. An alarm is final.
+    that the monitor ever alarms is at most `level` + 1 − confidence, over calibration and audits together; for a
+    promise on average, with or without ties, at most `level` + `UNLUCKY`. An alarm is final.
 
     Attributes:
         level: the probability of a false alarm that is accepted.
-        alpha: the bound on the share of misses.
+        risk: the bound on the share of misses.
         audits: the number of audits counted.
         misses: how many of them were missed.
         turns: how many audits of one conversation count, at most: its later ones are left out.
@@ -50,7 +50,7 @@ class Monitor:
     """
 
     level: float
-    alpha: float
+    risk: float
     audits: int = 0
     misses: int = 0
     turns: int = 1
@@ -61,41 +61,39 @@ class Monitor:
     def start(
         cls,
         *,
-        alpha: float,
+        risk: float,
         n: int = 0,
         k: int | None = None,
-        delta: float | None = None,
         level: float = 0.05,
         turns: int = 1,
     ) -> Monitor:
         """Return the monitor of a certificate, before its first audit.
 
         Args:
-            alpha: the promised bound on the share of misses.
+            risk: the promised bound on the share of misses.
             n: the number of calibration questions behind the threshold.
             k: the rank of the threshold among their critical values. With 0 everything is kept, so no calibration can
-                be unlucky; None if the promise is about the rate itself.
-            delta: the certificate's delta; None for a promise on average over calibrations.
+                be unlucky; None if the promise has a confidence.
             level: the probability of a false alarm that is accepted.
             turns: how many audits one conversation may have, if the promise is on turns of conversations.
 
         Raises:
             UsageError: lists every problem with the arguments.
 
-        >>> watch = Monitor.start(alpha=0.1, n=200, k=20)
-        >>> round(watch.alpha, 3), Monitor.start(alpha=0.1, n=200, k=15, delta=0.1).alpha
+        >>> watch = Monitor.start(risk=0.1, n=200, k=20)
+        >>> round(watch.risk, 3), Monitor.start(risk=0.1).risk
         (0.154, 0.1)
         >>> for number in range(40):
         ...     watch = watch.update(missed=number % 2 == 0)
         >>> watch.alarmed_after
         13
         """
-        problems = list(_problems(alpha, n, k, level))
+        problems = list(_problems(risk, n, k, level))
         if problems:
             raise UsageError("\n".join(problems))
-        if delta is None and k:
-            alpha = max(alpha, upper_bound(k - 1, n, UNLUCKY))
-        return cls(level, alpha, turns=turns)
+        if k:
+            risk = max(risk, upper_bound(k - 1, n, UNLUCKY))
+        return cls(level, risk, turns=turns)
 
     @property
     def e_value(self) -> float:
@@ -119,7 +117,7 @@ class Monitor:
         """Return the monitor after one more audit, in constant time.
 
         Turns of a conversation hang together. So a conversation with D misses in T audits is one bet, which multiplies
-        a sum by 1 + λ(D − αT): on average by at most 1, if of all turns at most a share α is missed. The largest stake
+        a sum by 1 + λ(D − rT): on average by at most 1, if of all turns at most a share r is missed. The largest stake
         λ keeps this above 0 for `turns` audits.
 
         Args:
@@ -130,11 +128,11 @@ class Monitor:
         if audits >= self.turns:
             return self
         rise = math.log(_weight(self.audits))
-        stakes = [min(one, _MOST_STAKED / (self.alpha * self.turns)) for one in _stakes(self.alpha)]
+        stakes = [min(one, _MOST_STAKED / (self.risk * self.turns)) for one in _stakes(self.risk)]
         risen = tuple(
             _log_add(one, rise)
-            + math.log1p(stake * (misses + missed - self.alpha * (audits + 1)))
-            - math.log1p(stake * (misses - self.alpha * audits))
+            + math.log1p(stake * (misses + missed - self.risk * (audits + 1)))
+            - math.log1p(stake * (misses - self.risk * audits))
             for one, stake in zip(self.risen, stakes, strict=True)
         )
         after = replace(self, audits=self.audits + 1, misses=self.misses + bool(missed), risen=risen)
@@ -143,8 +141,8 @@ class Monitor:
         return after
 
 
-def _problems(alpha: float, n: int, k: int | None, level: float) -> Iterator[str]:
-    yield from (f"{problem}." for problem in share_problems(alpha=alpha, level=level))
+def _problems(risk: float, n: int, k: int | None, level: float) -> Iterator[str]:
+    yield from (f"{problem}." for problem in share_problems(risk=risk, level=level))
     if k is not None and not 0 <= k <= n:
         yield f"The rank k lies in 0..n; these are n = {n}, k = {k}."
 
@@ -154,9 +152,9 @@ def _weight(before: int) -> float:
     return 1 / math.log2(before + 2) - 1 / math.log2(before + 3)
 
 
-def _stakes(alpha: float) -> Iterator[float]:
-    """Yield the stakes whose bets are the likelihood ratios of the raised rates: (θ − α)/(α(1 − α))."""
-    return ((odds - 1) / (1 + alpha * (odds - 1)) for odds in _ODDS)
+def _stakes(risk: float) -> Iterator[float]:
+    """Yield the stakes whose bets are the likelihood ratios of the raised rates: (θ − r)/(r(1 − r)) at a risk r."""
+    return ((odds - 1) / (1 + risk * (odds - 1)) for odds in _ODDS)
 
 
 def _log_add(one: float, other: float) -> float:

@@ -224,16 +224,15 @@ def _watched(policy: Policy, certificate: Certificate, log: Log, level: float) -
     part = log.take(np.array([certificate.segment in {None, segment} for segment in log.segments], dtype=np.bool_))
     loss = Served(policy, certificate.point).play(part, promise).loss
     monitor = Monitor.start(
-        alpha=promise.risk if log.drawn is None else promise.tested_risk,
+        risk=promise.risk if log.drawn is None else promise.tested_risk,
         n=certificate.n,
         k=rank if promise.confidence is None else None,
-        delta=promise.delta,
         level=level,
     )
     for row in np.flatnonzero(~np.isnan(loss)).tolist():  # a part of a loss counts as one with that probability
         monitor = monitor.update(drawn_number(f"audit|{part.ids[row]}") < loss[row])
     return {
         "certificate": certificate.name or "all", "audits": monitor.audits, "lost": float(np.nansum(loss)),
-        "unknown": int(np.isnan(loss).sum()), "bound": monitor.alpha, "evidence": monitor.e_value,
+        "unknown": int(np.isnan(loss).sum()), "bound": monitor.risk, "evidence": monitor.e_value,
         "alarm_at": 1 / monitor.level, "alarm_after": monitor.alarmed_after,
     }  # fmt: skip

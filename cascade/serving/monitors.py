@@ -276,7 +276,7 @@ class CertificateMonitors:
             return
         with self._lock:
             known = self._known.get(name, UNAUDITED)
-            held = known.odd or Monitor.start(alpha=rank / (n + 1), n=n, k=rank, level=self._level)
+            held = known.odd or Monitor.start(risk=rank / (n + 1), n=n, k=rank, level=self._level)
             now = replace(known, odd=held.update(odd))
             self._known = {**self._known, name: now}
         if now.odder and not known.odder:
@@ -292,4 +292,4 @@ class CertificateMonitors:
 
         promise = certificate.promise
         rank = round(certificate.losses) + 1 if promise.delta is None else None  # of the threshold
-        return Monitor.start(alpha=promise.risk, n=certificate.n, k=rank, delta=promise.delta, level=self._level)
+        return Monitor.start(risk=promise.risk, n=certificate.n, k=rank, level=self._level)

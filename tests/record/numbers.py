@@ -53,7 +53,7 @@ def _watched(seed: int) -> tuple[int | None, float]:
     rng = np.random.default_rng([20261129, seed])
     alpha, level = ALPHAS[2 + seed % 5], (0.05, 0.02)[seed // 5 % 2]
     missed = rng.random(AUDITS) < np.minimum(0.9, alpha * TRUE_RATES[seed // 10])
-    watch, evidence = Monitor.start(alpha=alpha, delta=0.1, level=level), 1.0
+    watch, evidence = Monitor.start(risk=alpha, level=level), 1.0
     for number, each in enumerate(missed.tolist(), 1):
         watch = watch.update(each)
         evidence = watch.e_value if number == 200 else evidence

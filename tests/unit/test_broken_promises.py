@@ -112,7 +112,7 @@ class Service:
     def __init__(self, folder: Path, alpha: float, turns: int) -> None:
         self._store, self._count = ModeStore.open(f"sqlite:///{folder}/modes.db"), 0
         held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact")
-        monitor = Monitor.start(alpha=alpha, delta=look_level(DELTA, 1), level=ALARM, turns=turns)
+        monitor = Monitor.start(risk=alpha, level=ALARM, turns=turns)
         self._store.begin("cascade", b"of this test")
         self._store.change("cascade", lambda state: state.promoted(held, monitor, "me", "2026-11-26T00:00:00Z"))
 

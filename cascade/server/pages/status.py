@@ -127,6 +127,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "least": LEAST_MEASURED,
         "audits": sum(one.audits for one in promises),
         "missed": sum(one.missed for one in promises),
+        "unknown": _unknown(orchestrator) if standing is None else standing.counts.unknown,
         "certificates": promises,
         "standing": standing,
         "delta": None if standing is None or config.modes is None else config.modes.delta,
@@ -165,6 +166,11 @@ def _in_service(orchestrator: Orchestrator) -> list[Promise]:
     if service is None:
         return []
     return [_promise(each, why, service.monitors.of(each).monitor) for each, why in service.holding]
+
+
+def _unknown(orchestrator: Orchestrator) -> int:
+    """Return the number of audits of which nobody can know whether they differ."""
+    return 0 if orchestrator.service is None else orchestrator.service.monitors.status.missing
 
 
 def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monitor | None) -> Promise:

@@ -79,7 +79,7 @@ def alarm_probability(start: Monitor, law: Law, horizon: int) -> float:
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.8])
 def test_no_way_to_stop_gains_against_the_promised_rate(alpha) -> None:
-    start = Monitor.start(alpha=alpha, delta=0.1)
+    start = Monitor.start(risk=alpha)
     assert start.e_value == pytest.approx(1.0)
     assert best_stopping(start, steady(alpha), 8) == pytest.approx(1.0)  # a martingale at alpha itself
     for rate in (0.0, alpha / 2, alpha * 0.99):
@@ -88,9 +88,9 @@ def test_no_way_to_stop_gains_against_the_promised_rate(alpha) -> None:
 
 @pytest.mark.parametrize("level", [0.05, 0.4])
 def test_false_alarms_have_at_most_the_level(level) -> None:
-    risk = Monitor.start(alpha=0.1, delta=0.1, level=level)
+    risk = Monitor.start(risk=0.1, level=level)
     assert 0 < alarm_probability(risk, steady(0.1), 10) <= level
-    on_average = Monitor.start(alpha=0.1, n=29, k=3, level=level)
+    on_average = Monitor.start(risk=0.1, n=29, k=3, level=level)
     laws = [urn(29, 3), *(tied(29, 3, rate) for rate in (0.05, 0.1, 0.2, 0.4))]
     found = [alarm_probability(on_average, law, 10) for law in laws]
     assert max(found) <= level + UNLUCKY
@@ -116,7 +116,7 @@ def mixture(path: list[bool], before: Callable[[list[bool]], float], alpha: floa
 
 @given(PATHS, st.sampled_from([0.05, 0.1, 0.4]))
 def test_the_running_sums_are_the_mixture(path, alpha) -> None:
-    monitor = Monitor.start(alpha=alpha, delta=0.1)
+    monitor = Monitor.start(risk=alpha)
     for one in path:
         monitor = monitor.update(one)
     known = steady(alpha)
@@ -126,7 +126,7 @@ def test_the_running_sums_are_the_mixture(path, alpha) -> None:
 
 @given(st.lists(st.booleans(), max_size=25), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
 def test_it_alarms_at_the_first_audit_whose_evidence_reaches_one_over_the_level(path, level, confident) -> None:
-    monitor, first = Monitor.start(alpha=0.2, n=40, k=8, delta=0.1 if confident else None, level=level), None
+    monitor, first = Monitor.start(risk=0.2, n=40, k=None if confident else 8, level=level), None
     for count, one in enumerate(path, start=1):
         monitor = monitor.update(one)
         if first is None and monitor.e_value >= (1 - 1e-12) / level:
@@ -147,13 +147,13 @@ def feed(monitor: Monitor, rate: float, audits: int, chance: random.Random) -> M
 
 @pytest.mark.parametrize(
     ("null", "within"),
-    [({"delta": 0.1}, 250), ({"n": 200, "k": 20}, 1000)],
+    [({}, 250), ({"n": 200, "k": 20}, 1000)],
 )
 def test_a_jump_from_10_to_25_percent_is_found(null, within) -> None:
     early = late = 0
     for seed in range(40):
         chance = random.Random(seed)
-        quiet = feed(Monitor.start(alpha=0.1, **null), 0.1, 300, chance)
+        quiet = feed(Monitor.start(risk=0.1, **null), 0.1, 300, chance)
         early += quiet.alarmed
         late += not quiet.alarmed and not feed(quiet, 0.25, within, chance).alarmed
     assert early <= 5  # of 40 at 5 %, and 3 sd
@@ -171,7 +171,7 @@ def test_100_streams_without_drift_alarm_no_more_often_than_the_level_allows() -
             losses = 19 if delta is None else most_losses(200, 0.1, delta)
             assert losses is not None
             kappa = np.sort(values[:200])[losses]
-            monitor = Monitor.start(alpha=0.1, n=200, k=losses + 1, delta=delta)
+            monitor = Monitor.start(risk=0.1, n=200, k=losses + 1 if delta is None else None)
             for missed in values[200:] < kappa:
                 monitor = monitor.update(bool(missed))
             alarms[name] += monitor.alarmed
@@ -182,19 +182,19 @@ def test_100_streams_without_drift_alarm_no_more_often_than_the_level_allows() -
 
 
 def test_a_calibration_that_was_merely_unlucky_is_not_drift() -> None:
-    unlucky = feed(Monitor.start(alpha=0.1, n=100, k=10), 0.14, 2000, random.Random(2))  # 1 of 10 calibrations
+    unlucky = feed(Monitor.start(risk=0.1, n=100, k=10), 0.14, 2000, random.Random(2))  # 1 of 10 calibrations
     assert not unlucky.alarmed
-    assert feed(Monitor.start(alpha=0.1, delta=0.1), 0.14, 2000, random.Random(2)).alarmed
+    assert feed(Monitor.start(risk=0.1), 0.14, 2000, random.Random(2)).alarmed
 
 
 def test_a_rate_that_rises_within_the_promise_is_no_alarm() -> None:
     chance = random.Random(4)
-    monitor = feed(Monitor.start(alpha=0.1, n=200, k=20), 0.03, 500, chance)
+    monitor = feed(Monitor.start(risk=0.1, n=200, k=20), 0.03, 500, chance)
     assert not feed(monitor, 0.09, 1000, chance).alarmed
 
 
 def test_once_alarmed_it_stays_so_and_counts_on() -> None:
-    monitor = Monitor.start(alpha=0.1, delta=0.1)
+    monitor = Monitor.start(risk=0.1)
     for _ in range(20):
         monitor = monitor.update(missed=True)
     after = monitor.alarmed_after
@@ -208,24 +208,24 @@ def test_once_alarmed_it_stays_so_and_counts_on() -> None:
 
 
 def test_keeping_everything_is_watched_at_the_promised_rate() -> None:
-    assert Monitor.start(alpha=0.1, n=5, k=0) == Monitor.start(alpha=0.1)
+    assert Monitor.start(risk=0.1, n=5, k=0) == Monitor.start(risk=0.1)
 
 
 def test_a_promise_on_average_is_watched_at_a_rate_that_few_calibrations_pass() -> None:
-    bound = Monitor.start(alpha=0.1, n=200, k=20).alpha
+    bound = Monitor.start(risk=0.1, n=200, k=20).risk
     assert stats.beta(20, 181).sf(bound) == pytest.approx(UNLUCKY)
-    assert Monitor.start(alpha=0.1, n=200, k=15, delta=0.1).alpha == 0.1
+    assert Monitor.start(risk=0.1, n=200).risk == 0.1
 
 
 def test_long_quiet_streams_stay_numbers() -> None:
-    for start in (Monitor.start(alpha=0.1, delta=0.1), Monitor.start(alpha=0.1, n=200, k=20)):
+    for start in (Monitor.start(risk=0.1), Monitor.start(risk=0.1, n=200, k=20)):
         monitor = start
         for _ in range(5000):
             monitor = monitor.update(missed=False)
         assert 0 < monitor.e_value < 0.1
         monitor = feed(monitor, 1.0, 100, random.Random(0))
         assert monitor.alarmed
-    certain = Monitor.start(alpha=0.001, delta=0.1)
+    certain = Monitor.start(risk=0.001)
     for _ in range(1000):
         certain = certain.update(missed=True)
     assert math.isfinite(certain.e_value)
@@ -233,6 +233,6 @@ def test_long_quiet_streams_stay_numbers() -> None:
 
 def test_every_bad_argument_is_listed() -> None:
     with pytest.raises(UsageError) as caught:
-        Monitor.start(alpha=0.0, level=1.0, n=5, k=6)
-    for name in ("alpha", "level", "k = 6"):
+        Monitor.start(risk=0.0, level=1.0, n=5, k=6)
+    for name in ("risk", "level", "k = 6"):
         assert name in str(caught.value)

@@ -33,7 +33,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[ModeStore]:
 
 def begun(made: ModeStore) -> ModeStore:
     made.begin(NAME)
-    monitor = Monitor.start(alpha=0.1, delta=0.05)
+    monitor = Monitor.start(risk=0.1)
     made.change(NAME, lambda one: one.promoted(HELD, monitor, "me", "now"))
     return made
 

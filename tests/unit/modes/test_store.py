@@ -50,7 +50,7 @@ def row(number: int, **columns: Any) -> Draw:
 
 
 def promoted(state: CascadeState) -> CascadeState:
-    return state.promoted(HELD, Monitor.start(alpha=0.1, delta=0.05), "me", "now")
+    return state.promoted(HELD, Monitor.start(risk=0.1), "me", "now")
 
 
 def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: Callable[[], ModeStore]) -> None:
@@ -297,7 +297,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 def test_turns_of_a_conversation_are_one_bet(
     opened: Callable[[], ModeStore], turns: int, counted: tuple[int, int]
 ) -> None:
-    store, monitor = opened(), Monitor.start(alpha=0.1, delta=0.05, turns=turns)
+    store, monitor = opened(), Monitor.start(risk=0.1, turns=turns)
     store.begin(NAME)
     store.change(NAME, lambda one: one.promoted(HELD, monitor, "me", "now"))
     for turn in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 import sqlite3
@@ -16,6 +17,7 @@ import pytest
 from patience import until
 
 from cascade.api.promoting import promote
+from cascade.api.verifying import verify
 from cascade.budget.database import Database
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
@@ -151,6 +153,12 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
     assert found.page["requests"] == 2 * found.page["certifying_conversations"]
     assert (found.page["losses"], found.page["served_by_cheaper"]) == (0, 0.5)
     assert state_of(tmp_path).in_force.longest == 2
+    store, policy = store_of(tmp_path), tmp_path / "policy"
+    policy.mkdir()
+    for name, text in store.files("cascade", 1).items():
+        (policy / name).write_bytes(base64.b64decode(text))
+    store.close()
+    assert verify(policy, f"sqlite:///{tmp_path}/traces.db").ok
     async with serving(tmp_path, Wavering()) as client:
         name, first = {"x-cascade-group": "new"}, {"role": "user", "content": text_of(1)}
         said = await ask(client, text_of(1), **name)

@@ -226,13 +226,13 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: P
     store.begin("cascade")
     number = store.open_look("cascade", EVIL, 0.0, 0.1, lambda *_: None).look
     store.close_look("cascade", number, {"why": EVIL, "losses": 3})
-    start = Monitor.start(alpha=0.1, delta=0.05)
+    start = Monitor.start(risk=0.1)
     held = InForce("c1", 1, 0.1, 0.05, 100, "text")
     store.change("cascade", lambda one: one.promoted(held, start, EVIL, "2026-11-20T10:00:00+00:00"))
-    for place in range(3):
+    for place, differs in enumerate((False, True, False, None, None)):
         row = Draw(f"t{place}", "cascade", f"c{place}", "1", "certify", "audit", 0.1, float(place), certificate="c1")
         store.draw(row)
-        store.settle_audit(row, differs=place == 1)
+        store.settle_audit(row, differs)
     async with filled(tmp_path, modes={"confidence": 0.9}) as client:
         page = Tags((await client.get("/ui")).text)
     evidence = start.update(False).update(True).update(False).e_value
@@ -240,6 +240,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: P
     assert EVIL.partition("\x1b")[0] in page.text  # it is there, as text
     assert "\\u001b" in page.text
     assert "1 of 3 audits differed" in page.text
+    assert "of 2 audits it is unknown" in page.text
     assert f"Evidence against it: {evidence:.2g}; an alarm needs 20." in page.text
     assert "0.05 of 0.1 (1 − confidence) spent" in page.text
     observed = store.counts("cascade")

@@ -53,7 +53,7 @@ def filled(folder: Path) -> None:
             served.chat([{"role": "user", "content": f"question {number} <script>alert(1)</script>"}])
     modes = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
     modes.begin("cascade")
-    held, monitor = InForce("c1", 1, 0.1, 0.05, 100, "text"), Monitor.start(alpha=0.1, delta=0.05)
+    held, monitor = InForce("c1", 1, 0.1, 0.05, 100, "text"), Monitor.start(risk=0.1)
     modes.change("cascade", lambda one: one.promoted(held, monitor, "ann", "2026-11-20T10:00:00+00:00"))
     for number in range(5):
         row = Draw(f"t{number}", "cascade", f"c{number}", "1", "certify", "audit", 0.1, float(number), certificate="c1")

@@ -539,7 +539,7 @@ def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
         assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
         assert orchestrator.service is not None
         (monitor,) = orchestrator.service.default.monitors.values()
-        assert monitor.alpha == 0.1
+        assert monitor.risk == 0.1
 
 
 def test_regret_needs_to_know_of_the_reference(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_an_alarm_stays_whatever_serves() -> None:
 def test_a_certificate_without_audits_has_an_empty_status() -> None:
     assert asking(0.05).of(named("a")) == UNAUDITED
     assert CertificateMonitor().at(0.01) == CertificateMonitor()
-    risk = Monitor.start(alpha=0.1, delta=0.1)
+    risk = Monitor.start(risk=0.1)
     assert CertificateMonitor(risk).at(0.01) == CertificateMonitor(replace(risk, level=0.01))
 
 
