@@ -287,7 +287,8 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
     if "MidStream" in name:
         return StreamInterruptedError(f"the stream of {model} broke ({name}).", model=model)
     if _NO_KEY.search(text):
-        says = f"{model}: no key was found. Set the environment variable of its provider, or name one: api_key_env."
+        variable = " and ".join(missing_keys(model)) or "the environment variable of its provider"
+        says = f"{model}: no key was found. Set {variable}, or name another one: api_key_env."
         return AuthenticationError(says, model=model)
     if _NO_COMPLETION.search(text) or _caused_by(error, _NO_JSON):
         said = quote(text, secrets)

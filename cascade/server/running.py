@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,11 +51,16 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
         ConfigError: the server may not listen there, or cannot serve with this configuration.
     """
     refuse_missing()
-    given = _given_socket()
-    host = config.server.host if given is None else str(given.getsockname()[0])
+    bound = _given_socket()
+    host = config.server.host if bound is None else str(bound.getsockname()[0])
     problems = list(listening_problems(config.server.model_copy(update={"host": host})))
     if problems:
         raise ConfigError(problems)
+    with bound or _bound(host, config.server.port) as listens:
+        return _serve(config, listens, listening)
+
+
+def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[int], None]) -> ServiceStatus | None:
     import uvloop
     from uvicorn import Server
 
@@ -73,7 +78,7 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
         before[hang_up] = signal.signal(hang_up, lambda *_: signal.raise_signal(signal.SIGTERM))  # otherwise requests
         # are dropped
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, given, listening))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, listens, listening))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -88,17 +93,37 @@ def load_providers(orchestrator: Orchestrator) -> None:
             guard.provider.load()
 
 
-async def _served(server: Server, given: socket.socket | None, listening: Callable[[int], None]) -> None:
+async def _served(server: Server, listens: socket.socket, listening: Callable[[int], None]) -> None:
     begin = server.startup
 
     async def startup(sockets: list[socket.socket] | None = None) -> None:
         await begin(sockets)
         if server.started:
-            listening(int(server.servers[0].sockets[0].getsockname()[1]))
+            listening(int(listens.getsockname()[1]))
 
     server.startup = startup  # type: ignore[method-assign]
     with background.adopted():
-        await server.serve(None if given is None else [given])
+        await server.serve([listens])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket at an address, of the first family that its name has.
+
+    Raises:
+        ConfigError: nothing can listen there: another program does, the port is reserved, or there is no such host.
+    """
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listens = socket.socket(family, kind)
+        with ExitStack() as failing:
+            failing.callback(listens.close)
+            listens.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was left a moment ago is free
+            listens.bind(address)
+            failing.pop_all()
+        return listens
+    except OSError as error:
+        advice = "stop the program that listens there, or name another port (0: a free one)"
+        raise ConfigError([f"server.port: {host}:{port} cannot be used: {error.strerror or error}; {advice}"]) from None
 
 
 _FIRST_GIVEN = 3

@@ -298,6 +298,13 @@ def test_several_sockets_are_refused(monkeypatch: Any) -> None:
         serve(config_of(CONFIG))
 
 
+def test_a_port_in_use_is_a_mistake_in_the_configuration() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=str(port)):
+            serve(config_of({**CONFIG, "server": {"port": port}}))
+
+
 def _when_it_listens(url: str, process: Any) -> socket.socket:
     """Return a connection, as soon as one can be made."""
     while process.poll() is None:
