@@ -104,12 +104,17 @@ def build_policy(config: CascadeConfig) -> Live:
 def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | None = None) -> Live:
     """Return the policy of a directory at its certified thresholds, of a level if it has levels.
 
+    A level at which nothing cheaper is proven asks the reference at once, where that keeps the promise.
+
     Raises:
         ConfigError: the configured strategy cannot serve it.
     """
-    from cascade.policies.live import Live
+    from cascade.policies.live import STRICTEST, Alone, Live
 
-    live = Live.of(directory, level)
+    live, promise = Live.of(directory, level), directory.promise
+    kept = promise is not None and promise.rules.reference_keeps_it and config.strategy.has_reference
+    if level and live.point == STRICTEST and kept:
+        live = Live(Alone(), live.plan, single=live.single)
     problems = list(unserved(config.strategy, live))
     if problems:
         raise ConfigError(problems, getattr(config.policy, "path", None))

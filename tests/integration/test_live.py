@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_confi
 from cascade.episodes.opening import DEMO, DEMO_REQUESTS, open_log
 from cascade.episodes.rows import Read
 from cascade.errors import ConfigError, NotCertifiedError
-from cascade.fitting.fit import Fit, fit
+from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.matching.same import answer_key
 from cascade.money import total_nano_usd
@@ -32,6 +33,7 @@ from cascade.policies.policy import Policy
 from cascade.policies.simple import Alone, Depth, Threshold
 from cascade.providers.replay import Replay
 from cascade.serving.made_for import made_for
+from cascade.studies.proof import written
 from cascade.table import Log
 from cascade.types import Question
 
@@ -136,11 +138,19 @@ def test_at_every_threshold_the_same_answer_is_served(made: Made, kappa: float, 
             assert bool(log.right[row, serve]) or serve == 0  # the last model's own answer is right
 
 
-def test_the_reference_alone_is_asked_at_once(made: Made, tmp_path: Path) -> None:
-    directory = PolicyDirectory(made.log.nodes, Alone(), made.done.promise)
-    with served(made, directory, tmp_path) as orchestrator:
-        answer = orchestrator.chat(made.chats[0])
-    assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
+def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_proven(
+    made: Made, tmp_path: Path
+) -> None:
+    done = fit(made.log, made.done.promise, FitSettings(levels={"low": 0.05, "never": 1e-6}))
+    cascade = certified_for(made.log, done.policy.walks(made.log).log, made.read.facts, made_for(CONFIG))
+    levels = written(done, made.log.nodes, date(2026, 11, 26), made_for=lambda _: cascade, reference=PAIR[1])
+    alone = PolicyDirectory(made.log.nodes, Alone(), made.done.promise)
+    for directory, level in [(alone, None), (levels, "never")]:
+        with served(made, directory, tmp_path / str(level)) as orchestrator:
+            answer = orchestrator.chat(made.chats[0], level=level)
+        assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
+    assert answer.certificate is not None
+    assert answer.certificate.promise.risk == 1e-6
 
 
 @pytest.mark.parametrize(
