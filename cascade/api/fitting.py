@@ -37,18 +37,19 @@ from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.files import writable
 from cascade.fitting.attempts import place_of
+from cascade.fitting.certificates import policy_directory
+from cascade.fitting.divide import unseen
 from cascade.fitting.fit import Fit, FitSettings
 from cascade.fitting.fit import fit as fitted
 from cascade.money import exact_dollars
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.policies.live import Live
-from cascade.reports.report import of_fit
-from cascade.studies.proof import unseen, written
 from cascade.table import Log
 from cascade.text import counted
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
+    from cascade.reports.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,13 @@ class FitResult(Result):
         """The certificates: one for all requests, or one for each segment or level."""
         return tuple(self.directory.certificates.values())
 
+    @property
+    def report(self) -> Report:
+        """The report of the fit."""
+        from cascade.reports.fit import of_fit  # which a fit that prints nothing does without
+
+        return of_fit(self.done, self.output)
+
     def save(self, directory: str | PathLike[str]) -> FitResult:
         """Write the policy directory, whatever is there, and return the result that names it.
 
@@ -83,15 +91,14 @@ class FitResult(Result):
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences and narrow tables
         """Yield the parts of the printed result: a few lines, and with `details` the tables."""
-        report = of_fit(self.done, self.output)
-        yield from (Text(shown(line), overflow="fold") for line in report.lines)
-        for table in report.tables if self.details else ():
+        yield from (Text(shown(line), overflow="fold") for line in self.report.lines)
+        for table in self.report.tables if self.details else ():
             yield Text(shown("\n".join(["", *table.plain()])), no_wrap=True, overflow="ignore")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fit --json`."""
         certificates = {name: each.document for name, each in self.directory.certificates.items()}
-        return {"output": self.output, **of_fit(self.done).document, "certificates": certificates}
+        return {"output": self.output, **self.report.document, "certificates": certificates}
 
 
 def fit(
@@ -170,7 +177,7 @@ def _fitted(
     about: dict[str, Any] = {"reference": None if log.reference is None else reference_of(read)}
     about["comparator"] = None if truth is None else truth.comparator
     today = datetime.now(UTC).date()
-    directory = written(done, log.nodes, today, before=requests, made_for=made_for, **about)
+    directory = policy_directory(done, log.nodes, today, before=requests, made_for=made_for, **about)
     if config is not None:
         from cascade.factory import unserved  # with providers, which a fit without a configuration does not need
 

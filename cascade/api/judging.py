@@ -13,11 +13,11 @@ from cascade.conformal.promise import Promise
 from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.fitting.attempts import place_of, upcoming
+from cascade.fitting.divide import unseen
 from cascade.review.labels import Along, Plan, certifying, plans, to_judge
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import Ask, Place, Reviews, Terms, place_for, reviews_at
 from cascade.review.session import Room
-from cascade.studies.proof import unseen
 from cascade.table import Log
 from cascade.text import counted
 

@@ -21,7 +21,8 @@ from cascade.episodes.rows import Read
 from cascade.identity import identity
 from cascade.logs.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.policies.networks import NetworkSettings
-from cascade.reports.report import Report, of_study
+from cascade.reports.report import Report
+from cascade.reports.study import of_study
 from cascade.studies.study import Study, study
 from cascade.studies.ways import ways
 

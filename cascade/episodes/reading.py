@@ -18,10 +18,9 @@ from cascade.episodes.episode import Row
 from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
-from cascade.matching import Comparator, default_of, get_comparator, get_matcher, judge_rows
+from cascade.matching import Comparator, default_of, get_comparator, get_matcher
 from cascade.matching.same import agreement
 from cascade.money import Price
-from cascade.policies.signals import OF_MESSAGES
 from cascade.table import AGREEMENT
 from cascade.types import Usage
 
@@ -97,9 +96,8 @@ def read(
 
     if reference is not None:
         return _compared(wanted, matcher, dropped)
-    judged = wanted() if matcher is None else judge_rows(wanted(), get_matcher(matcher), overwrite=True)
     try:
-        return Reading(tuple(reads_of(judged, dropped)), wanted, matcher)
+        return Reading(tuple(reads_of(_rejudged(wanted(), matcher), dropped)), wanted, matcher)
     except UsageError:
         if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in wanted()):
             raise
@@ -111,6 +109,14 @@ def read(
             raise
         dropped.rows, dropped.first = compared.rows, compared.first
         return reading._replace(unlabelled=True, unjudged=any(row["gold"] for row in wanted()))
+
+
+def _rejudged(rows: Iterable[Row], matcher: str | None) -> Iterable[Row]:
+    if matcher is None:
+        return rows
+    from cascade.matching import judge_rows
+
+    return judge_rows(rows, get_matcher(matcher), overwrite=True)
 
 
 def _compared(rows: Rows, comparator: str | None, dropped: Dropped) -> Reading:
@@ -180,6 +186,8 @@ def as_ladder(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     These two calls come from exactly the prompts and settings that a ladder of the two models uses, so the rows are
     those that it would have logged. The data set gets "-ladder" appended to its name.
     """
+    from cascade.policies.signals import OF_MESSAGES
+
     earlier: dict[str, list[str]] = {}
     for call, row in _calls(rows):
         if call == _VERDICT:

@@ -18,6 +18,7 @@ import numpy as np
 
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
+from cascade.policies.directory import hashed
 from cascade.table import Bools, Ints, Log
 
 
@@ -110,6 +111,21 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
     aside = set(names[: min(len(names) - 1, max(1, round(learns * len(names))))])
     rows: Bools = np.array([group in aside for group in log.groups], dtype=np.bool_)
     return Parts(log.take(rows), log.take(~rows))
+
+
+def among(log: Log, hashes: tuple[str, ...]) -> Bools:
+    """Return whether each request is among hashed ones, bool (n,)."""
+    known = set(hashes)
+    return np.array([hashed([name])[0] in known for name in log.ids], dtype=np.bool_)
+
+
+def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
+    """Return the requests of groups of which none is among hashed ones."""
+    seen = np.zeros(log.n, dtype=np.bool_)
+    for each in hashes:
+        seen |= among(log, each)
+    groups = {log.groups[row] for row in np.flatnonzero(seen)}
+    return log.take(np.array([group not in groups for group in log.groups], dtype=np.bool_))
 
 
 def folds(log: Log, count: int, seed: int) -> Ints:

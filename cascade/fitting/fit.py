@@ -30,7 +30,6 @@ from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certificate import problems_of
 from cascade.conformal.certify import Certified, certify, spent
-from cascade.conformal.order import order
 from cascade.conformal.path import UNITS, Point, Walks, along, strict_to_lenient
 from cascade.conformal.path import Path as TestedPath
 from cascade.conformal.promise import Promise
@@ -40,15 +39,13 @@ from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
 from cascade.fitting.drift import Drift, drift
 from cascade.fitting.menu import Member, Tested, cheapest, cost_share, levels, menu, run_tests, simple_members
 from cascade.policies.directory import ROOMS
-from cascade.policies.learned import Learned, learn
-from cascade.policies.networks import CERTIFIABLE, NetworkSettings, train
-from cascade.policies.policy import Policy
+from cascade.policies.policy import LEARNED, NETWORKS, Policy
 from cascade.policies.simple import COST, KNOWN, POLICIES, Alone, Depth, Threshold, named, named_policy, tie_of
 from cascade.table import Floats, Ints, Log
 
 AUTO, RUNGS = "auto", "rungs"
 """The menu, or the score named beforehand; and one threshold per rung, all learned together."""
-LEARNERS = (Learned.kind, RUNGS, *CERTIFIABLE)
+LEARNERS = (LEARNED, RUNGS, *NETWORKS)
 """The kinds that learn from requests."""
 CHOICES = (AUTO, *POLICIES, *LEARNERS)
 """The kinds that `FitSettings.policy` may name."""
@@ -389,14 +386,16 @@ def _made(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: fl
     given = {name: value for name, value in settings.items() if name != "kind"}
     known, simple = named(log), named_policy(log)
     try:
-        if kind in CERTIFIABLE:
+        if kind in NETWORKS:
+            from cascade.policies.networks import NetworkSettings, train
+
             return train(learns, promise, kind, NetworkSettings(**given), how.seed)
-        if kind == RUNGS:
-            if known is None:
-                raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
-            return learn(learns, promise.rules, allowed, signals=(known.signal,))
-        if kind == Learned.kind:
-            return learn(learns, promise.rules, allowed)
+        if kind == RUNGS and known is None:
+            raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
+        if kind in LEARNERS:
+            from cascade.policies.learned import learn
+
+            return learn(learns, promise.rules, allowed, signals=(known.signal,) if known and kind == RUNGS else None)
         if kind == AUTO or (kind == Threshold.kind and not given and simple is not None):
             return simple or Depth()
         if kind == Threshold.kind:
@@ -413,6 +412,8 @@ def _made(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: fl
 
 def points_of(walks: Walks, promise: Promise, abstain: bool) -> tuple[Point, ...]:
     """Return the points to test, in order, as the walks of requests say that certify nothing."""
+    from cascade.conformal.order import order
+
     return order(walks, promise.rules.at_stop(walks), promise.risk, abstain=abstain)
 
 

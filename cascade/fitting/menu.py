@@ -22,8 +22,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
-from cascade.policies.learned import MOST_NODES, Learned, learn
-from cascade.policies.policy import Policy
+from cascade.policies.policy import LEARNED, Policy
 from cascade.policies.simple import TIE, Known, Threshold, named, tie_of
 from cascade.table import Ints, Log
 
@@ -99,7 +98,11 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
     """
     rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
     enough = np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
-    if not enough or not certifies.decides.all() or not 2 <= certifies.width <= MOST_NODES:
+    if not enough or not certifies.decides.all():
+        return simple_members(certifies)
+    from cascade.policies.learned import MOST_NODES, learn
+
+    if not 2 <= certifies.width <= MOST_NODES:
         return simple_members(certifies)
     known = named(certifies)
     share = 1.0 if known is None else BESIDE_LENGTH if known.signal == TIE else BESIDE_SCORE
@@ -107,7 +110,7 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
     allowed = max(most / rows.size, promise.tested_risk / 3)
     return [
         *simple_members(certifies, 1 - share),
-        Member(Learned.kind, share, lambda: learn(learns, promise.rules, allowed), rows),
+        Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows),
     ]
 
 

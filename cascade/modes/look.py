@@ -25,6 +25,7 @@ from cascade.conformal.promise import Promise
 from cascade.episodes.reading import labelled_by_reference, reviewed
 from cascade.episodes.rows import Facts, joined, reads_of
 from cascade.errors import UsageError
+from cascade.fitting.certificates import ASSUMPTIONS, sha256_of
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
 from cascade.logs.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
@@ -37,7 +38,6 @@ from cascade.policies.policy import Policy
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import Reviews
 from cascade.serving.made_for import made_for
-from cascade.studies.proof import ASSUMPTIONS, sha256_of
 from cascade.table import Bools, Floats, Ints, Log
 
 Row = Mapping[str, Any]

@@ -29,7 +29,7 @@ from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
 from cascade.policies.features import REQUEST, TOKENS, is_feature, offered, read
-from cascade.policies.policy import LARGEST, Policy, ranked
+from cascade.policies.policy import LARGEST, LEARNED, Policy, ranked
 from cascade.table import Bools, Floats, Ints, Log, Node
 
 State: TypeAlias = tuple[int, ...]
@@ -150,7 +150,7 @@ class Learned(Policy):
         nodes: the nodes of the plan that it may buy; None: all.
     """
 
-    kind: ClassVar[str] = "learned"
+    kind: ClassVar[str] = LEARNED
     rules: tuple[Rule, ...]
     right: Floats
     nodes: tuple[int, ...] | None = None

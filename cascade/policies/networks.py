@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 METHODS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
-CERTIFIABLE, _MOVES = ("cpo_batch", "ccpo"), ("cpo_online", "ccpo")
+_MOVES = ("cpo_online", "ccpo")
 """Those whose κ can be certified: not CPO's, which has none. Those whose κ is moved by the misses of training."""
 Units = Annotated[int, Field(ge=1, le=4_096)]
 _MEMORISED = (

@@ -22,6 +22,8 @@ GRID = 2.0**-16
 TIES = 1 << 16
 """How many places there are between two scores of the grid, for numbers that break ties."""
 _OCTAVE = 2_048
+LEARNED, NETWORKS = "learned", ("cpo_batch", "ccpo")
+"""The kinds that learn from requests; each is loaded where something learns."""
 LARGEST = 2.0**20
 """Scores beyond it count as this large: score and tie number together fill the 53 bits of a float."""
 

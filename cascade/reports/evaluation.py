@@ -19,13 +19,12 @@ from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import AUDIT
 from cascade.errors import UsageError
-from cascade.fitting.divide import drawn, usable
+from cascade.fitting.divide import drawn, unseen, usable
 from cascade.logs.rowcheck import instant
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.policies.policy import Policy
 from cascade.policies.simple import Alone, Depth, drawn_number
 from cascade.reports.report import Report, Table, promise_line
-from cascade.studies.proof import unseen
 from cascade.studies.study import LEAST_GROUPS
 from cascade.studies.ways import STRICTEST, Played, play
 from cascade.table import Bools, Floats, Log

@@ -17,8 +17,8 @@ from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
 from cascade.fitting.fit import Fit, FitSettings, fit
-from cascade.policies.networks import CERTIFIABLE, Networks, NetworkSettings, train
-from cascade.policies.policy import Policy
+from cascade.policies.networks import Networks, NetworkSettings, train
+from cascade.policies.policy import NETWORKS, Policy
 from cascade.policies.simple import ACTION, VERDICT, Depth, Prompted, Uala, drawn_number, named_policy
 from cascade.table import Bools, Floats, Log, Reference
 from cascade.types import BASE_ONLY
@@ -254,7 +254,7 @@ class Trained:
         parts = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
         policy = self.trainer.network(parts.learns, promise, seed)
         point = Point(policy.kappa if self.served == "cpo_online" else _likeliest(promise))
-        if self.served in CERTIFIABLE:
+        if self.served in NETWORKS:
             point = _certified(self.name, policy, drawn(parts.certifies, seed), promise)
         return lambda other: play(policy, point, other, promise)
 

@@ -15,14 +15,14 @@ from cascade.conformal.path import Scores, strict_to_lenient, walks
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting.attempts import FIRST, count, place_of
+from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided, drawn, folds, merged, once, usable
 from cascade.fitting.drift import drift
 from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import simple_members
 from cascade.policies.policy import ranked
 from cascade.policies.simple import COST, Alone, Threshold
-from cascade.reports.report import of_fit
-from cascade.studies.proof import written
+from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted
 from cascade.table import Log, Node, Reference
@@ -384,7 +384,7 @@ def test_a_level_at_which_nothing_is_proven_leaves_the_others(
     done = fit(drawn_log(600), promise, FitSettings(levels=levels))
     assert isinstance(done.policy, Threshold)
     assert done.certified["low"].point.kappa > -np.inf
-    directory = written(done, done.log.nodes, date(2026, 1, 1))
+    directory = policy_directory(done, done.log.nodes, date(2026, 1, 1))
     assert set(directory.certificates) == certified
     with pytest.raises(NotCertifiedError):
         fit(drawn_log(600), Promise("error", 0.001, 0.9), FitSettings(levels="low=0.3,high=0.001"))
@@ -395,5 +395,7 @@ def test_each_segment_s_certificate_holds_for_its_own_requests() -> None:
     done = fit(
         replace(log, segments=tuple(["ab"[row % 2] for row in range(900)])), REGRET, FitSettings(by_segment=True)
     )
-    directory = written(done, log.nodes, date(2026, 1, 1), made_for=lambda part: {"of": sorted(set(part.segments))})
+    directory = policy_directory(
+        done, log.nodes, date(2026, 1, 1), made_for=lambda part: {"of": sorted(set(part.segments))}
+    )
     assert {name: each.made_for["of"] for name, each in directory.certificates.items()} == {"a": ["a"], "b": ["b"]}

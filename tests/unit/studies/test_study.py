@@ -14,7 +14,7 @@ from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.policies.networks import Networks, NetworkSettings
 from cascade.policies.simple import Uala
-from cascade.reports.report import of_study
+from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, needed
 from cascade.studies.study import SERVED, Interval, clairvoyant, study

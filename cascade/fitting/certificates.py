@@ -1,0 +1,109 @@
+"""A fit as a policy directory: its policy, and a certificate for each point that is proven.
+
+A certificate holds what its promise depends on: the requests, by a hash of their data, and the policy, by its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import date, timedelta
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from cascade.conformal.certificate import Certificate, canonical
+from cascade.conformal.certify import Certified
+from cascade.conformal.path import Point
+from cascade.fitting.fit import Fit, promises
+from cascade.policies.directory import PolicyDirectory, Requests, hashed
+from cascade.policies.simple import Alone
+from cascade.table import Log, Node
+
+ASSUMPTIONS = (
+    "Requests in service are like those that prove it; those of a group are one draw.",
+    "The models, prompts, prices and settings are those that it was made for.",
+)
+
+
+def policy_directory(
+    done: Fit,
+    plan: tuple[Node, ...],
+    today: date,
+    *,
+    before: Requests | None = None,
+    made_for: Callable[[Log], Mapping[str, Any]] = lambda log: {},  # noqa: ARG005 - the name is the interface
+    **about: Any,
+) -> PolicyDirectory:
+    """Return the policy directory of a fit.
+
+    Args:
+        done: the fit.
+        plan: the nodes of the log's plan.
+        today: the day on which it is made.
+        before: the requests that made the policy earlier, if it is certified again.
+        made_for: says what a certificate holds for, by the requests that prove it.
+        about: further fields of each certificate: `reference`, `comparator`.
+    """
+    earlier = before or Requests()
+    fitted = tuple(sorted({*hashed(done.fitted), *earlier.fitted}))
+    requests = Requests(fitted, tuple(sorted({*hashed(done.chose), *earlier.chose})), hashed(done.log.ids))
+    bare = PolicyDirectory(plan, done.policy, done.promise, {}, requests)
+    days = done.settings.expires_days
+    expires = None if days is None else (today + timedelta(days)).isoformat()
+    grouped = done.repeated > 0 or len(set(done.log.groups)) < done.log.n
+    each = {"attempts": done.attempt.number, "expires": expires, "assumptions": ASSUMPTIONS, **about}
+    each["unit"] = "group" if grouped else "request"
+    levels = promises(done.promise, done.settings)
+    certificates = []
+    for name, proven in _points_proven(done).items():
+        covers: Literal["all", "segment", "level"] = (
+            "all" if not name else "segment" if done.settings.by_segment else "level"
+        )
+        part = covered(done.log, covers, name)
+        certificates.append(
+            Certificate(
+                levels[name] if covers == "level" else done.promise, proven.point.kappa, proven.n,
+                float(proven.losses), sha256_of(part), bare.policy_sha256, today.isoformat(), bar=proven.point.bar,
+                level=proven.level, covers=covers, name=name, made_for=made_for(part), **each,
+            )
+        )  # fmt: skip
+    return bare.certified(*certificates)
+
+
+def _points_proven(done: Fit) -> Mapping[str, Certified]:
+    """Return the certificates by name, with those that hold by definition: a walk to the end asks the reference."""
+    ends_safely = done.promise.rules.safe_last(done.log) or isinstance(done.policy, Alone)
+    if done.settings.by_segment or not (done.promise.rules.reference_keeps_it and ends_safely):
+        return done.certified
+    by_definition = Certified(Point(-np.inf), 0, 1, done.log.n, Fraction(0), 0, 0, done.level)
+    return {name: done.certified.get(name, by_definition) for name in promises(done.promise, done.settings)}
+
+
+def covered(log: Log, covers: str, name: str) -> Log:
+    """Return the requests that a certificate is made from."""
+    if covers != "segment":
+        return log
+    return log.take(np.array([each == name for each in log.segments], dtype=np.bool_))
+
+
+def sha256_of(log: Log) -> str:
+    """Return a hash of everything in a log that a certificate depends on, whatever the order of its rows."""
+    columns = {"right": log.right, "cost": log.cost_nano_usd, "bought": log.bought, "confidence": log.confidence}
+    columns |= {"complete": log.complete, **{f"signal {name}": values for name, values in log.signals.items()}}
+    columns |= {f"feature {name}": values for name, values in log.features.items()}
+    if log.reference is not None:
+        columns |= {"reference": log.reference.right, "its cost": log.reference.cost_nano_usd}
+    if log.drawn is not None:
+        columns["drawn"] = log.drawn
+    known = {name: values for name, values in sorted(columns.items()) if not np.isnan(values).all()}
+    first = np.array([[row.tolist().index(answer) for answer in row] for row in log.answer]).reshape(log.answer.shape)
+    known["answer"] = np.where(log.answers, first, -1)  # equal answers, whatever their numbers
+    rows = sorted(
+        hashlib.sha256(
+            canonical([name, *(np.asarray(values[row], dtype=np.float64).tobytes().hex() for values in known.values())])
+        ).digest()
+        for row, name in enumerate(log.ids)
+    )
+    return hashlib.sha256(canonical([list(known), log.width]) + b"".join(rows)).hexdigest()

@@ -1,0 +1,141 @@
+"""The report of a fit: what is promised, what it saves and how sure that is, on how many requests, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cascade.fitting.fit import Fit, cost_by_segment
+from cascade.fitting.menu import Tested
+from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
+from cascade.text import counted, percent
+
+
+def of_fit(done: Fit, output: str | None = None) -> Report:
+    """Return the report of a fit; `output` is the policy directory that was written, if any."""
+    head = promise_line(done.promise), _saving_line(done), _requests_line(done)
+    lines = *head, *_levels(done), *_doubts(done), _next(done, output)
+    return Report(lines, tuple(_fit_tables(done)), fit_document(done))
+
+
+def _saving_line(done: Fit) -> str:
+    cost, low, high, _ = done.saving
+    if not done.certified:
+        return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
+    if cost is None or low is None or high is None:
+        return "Saves: unknown, because the log does not say what the reference costs."
+    amount = f"Saves: {tenths(1 - cost)} of the reference's cost" if cost < 1 else f"Costs: {cost:.2f} × the reference"
+    return f"{amount} (90 % interval of what is saved: {tenths(1 - high)} to {tenths(1 - low)})."
+
+
+def _requests_line(done: Fit) -> str:
+    unit = "requests" if done.requests == done.log.n else f"groups, one request of each of {done.requests:,}"
+    proven = [certified.n for certified in done.certified.values()] if done.settings.by_segment else []
+    said = f"{'Proven' if done.certified else 'Tried'} on {sum(proven) or done.log.n:,} {unit}"
+    for others, what in ((done.fitted, "taught the policy"), (done.chose, "ordered the thresholds")):
+        said += f"; {counted(len(others), 'other request')} {what}" if others else ""
+    if done.attempt.number is None:
+        return f"{said}; how often they were used before is unknown: {done.attempt.why}."
+    return f"{said}: fit {done.attempt.number} on these."
+
+
+def _levels(done: Fit) -> Iterator[str]:
+    """Yield what each level promises, and at which nothing is proven."""
+    risks = done.settings.risks
+    if risks:
+        listed = ", ".join(f"{name} {percent(risk)}" for name, risk in risks.items())
+        yield f"Levels by risk: {listed}; a request that names none is served at {done.default}."
+    if unproven := ", ".join(name for name in risks if name not in done.certified):
+        yield f"Note: nothing is proven at {unproven}; one policy serves all levels, and is chosen for {done.default}."
+
+
+def _doubts(done: Fit) -> Iterator[str]:
+    """Yield what a reader must know of segments and levels, and what weakens the promise."""
+    if done.settings.by_segment and done.certified:
+        each = [float(proven.losses) / proven.n for proven in done.certified.values()]
+        of_all = sum(float(proven.losses) for proven in done.certified.values()) / done.log.n
+        yield (
+            f"Lost on the requests that prove it: {tenths(sum(each) / len(each))} in a mean segment, "
+            f"{tenths(max(each))} in the worst, {tenths(of_all)} of all requests."
+        )
+    if done.requests > done.log.n:
+        share = "" if done.lost is None else f" Of all {done.requests:,} requests here {tenths(done.lost)} are lost."
+        yield f"Note: the promise speaks of a random request of a random group, not of a random request.{share}"
+    if done.repeated:
+        many = counted(done.repeated, "repeated request")
+        yield f"Note: {many} counted once: the promise speaks of distinct requests."
+    if done.unknown:
+        yield (
+            f"Note: {counted(done.unknown, 'request')} without the reference's answer are left out: the promise does "
+            "not speak of such requests."
+        )
+    if (done.attempt.number or 1) > 1 and done.promise.confidence is None:
+        yield "Note: a promise on average is not corrected for the choice among several fits; promise a confidence."
+    if done.settings.by_segment and len(done.certified) > 1:
+        yield "Note: each certificate holds by itself with that confidence; that any of them is broken is likelier."
+    trends = {"losses": done.losses_drift, "doubt": done.doubt_drift}
+    named = [name for name, trend in trends.items() if trend is not None and trend.notable]
+    if named:
+        yield (
+            f"Note: the {' and the '.join(named)} of the requests change over the log; a promise speaks of requests "
+            "like those that proved it: --newest 0.5 certifies on the newer half."
+        )
+    if done.too_small:
+        listed = ", ".join(f"{name} ({many})" for name, many in done.too_small.items())
+        yield f"Note: nothing is proven for these segments, whose requests the guide answers: {listed}."
+
+
+def _next(done: Fit, output: str | None) -> str:
+    if done.certified and (done.saves or done.saving.cost_share is None):
+        return f"Next: put policy: {output} into cascade.yaml." if output else "Next: write it with -o DIRECTORY."
+    return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."
+
+
+def _fit_tables(done: Fit) -> Iterator[Table]:
+    rows = tuple([_tested_row(tested, done) for tested in done.tested])
+    yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), rows)
+    if done.settings.by_segment or done.default:
+        cost = cost_by_segment(done) if done.settings.by_segment else dict[str, float | None]()
+        listed = [
+            (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.point.kappa:.4g}", share(cost.get(name)))
+            for name, proven in done.certified.items()
+        ]
+        yield Table("Certificates", ("name", "requests", "lost", "threshold", "cost / reference"), tuple(listed))
+
+
+def _tested_row(tested: Tested, done: Fit) -> tuple[str, ...]:
+    return (
+        tested.name,
+        f"{tested.level:.3g}",
+        f"{tested.n:,}",
+        "–" if tested.certified is None else f"{float(tested.certified.losses):g}",
+        share(tested.cost),
+        "yes" if tested.policy == done.policy and done.certified else "",
+    )
+
+
+def fit_document(done: Fit) -> dict[str, Any]:
+    """Return a fit's figures as plain JSON values."""
+    return {
+        "promise": promise_document(done.promise),
+        "policy": done.policy.kind,
+        "saves": done.saves,
+        "cost_share": done.saving.cost_share,
+        "cost_share_interval": [done.saving.low, done.saving.high],
+        "requests": done.log.n,
+        "learned_from": done.learned_from,
+        "repeated": done.repeated,
+        "left_out": done.unknown,
+        "attempt": done.attempt.number,
+        "level": done.level,
+        "default": done.default or None,
+        "certificates": {
+            name: {"kappa": str(proven.point.kappa), "n": proven.n, "losses": float(proven.losses)}
+            for name, proven in done.certified.items()
+        },
+        "too_small": dict(done.too_small),
+        "tested": [
+            {"name": each.name, "level": each.level, "requests": each.n, "cost_share": each.cost}
+            for each in done.tested
+        ],
+    }
