@@ -109,7 +109,8 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
     Raises:
         ConfigError: the configured strategy cannot serve it.
     """
-    from cascade.policies.live import STRICTEST, Alone, Live
+    from cascade.policies.live import STRICTEST, Live
+    from cascade.policies.simple import Alone
 
     live, promise = Live.of(directory, level), directory.promise
     kept = promise is not None and promise.rules.reference_keeps_it and config.strategy.has_reference

@@ -1,8 +1,10 @@
 """The certifier: walk a path from its first point and stop before the first that the requests do not prove.
 
 With a confidence 1 − δ, a point passes if so few of n requests are lost that a rate of `risk` or more would give so few
-with probability δ at most (the exact binomial). The points were
-put in order without these requests, so all that pass before the first failure hold at once: Pr[any breaks] ≤ δ.
+with probability δ at most (the exact binomial). The points were put in order without these requests, so all that pass
+before the first failure hold at once: Pr[any breaks] ≤ δ. Of graded losses, a coin for each with its probability gives
+binomial counts, of which at least half are no larger than a sum that is whole (Jogdeo & Samuels, 1968): so a sum passes
+with at most twice the binomial's probability, and the test uses half of the level.
 
 On average over calibrations, a point passes if (losses + 1) / (n + 1) ≤ risk (conformal risk control; for coverage this
 is split conformal prediction). The losses must not fall as the threshold rises.
@@ -96,8 +98,13 @@ def most_units(n: int, promise: Promise, level: float | None) -> int:
     if promise.confidence is None:
         return math.floor(Fraction(repr(promise.risk)) * (n + 1) * UNITS) - UNITS
     assert level is not None  # noqa: S101 - a confidence has a level
-    most = most_losses(n, promise.tested_risk, level)
+    most = most_losses(n, promise.tested_risk, level / _times(promise))
     return -1 if most is None else most * UNITS
+
+
+def _times(promise: Promise) -> int:
+    """Return how many times as probable as a binomial's a sum of losses this small may be."""
+    return 2 if promise.rules.graded else 1
 
 
 def _between(points: Sequence[Point], at: int) -> float:
@@ -119,5 +126,5 @@ def spent(n: int, promise: Promise, level: float) -> float:
     >>> round(spent(200, Promise("regret", 0.1, 0.9), 0.1), 6)
     0.092946
     """
-    most = most_losses(n, promise.tested_risk, level)
-    return 0.0 if most is None else lower_tail(most, n, promise.tested_risk)
+    most = most_losses(n, promise.tested_risk, level / _times(promise))
+    return 0.0 if most is None else _times(promise) * lower_tail(most, n, promise.tested_risk)

@@ -69,6 +69,7 @@ class Kind(ABC):
         of_set: whether the promise is about the set of answers kept, not about the one served.
         covers_all: whether it also speaks of requests of which the log lacks the reference's answer.
         reference_keeps_it: whether asking the reference alone loses nothing by definition.
+        graded: whether a loss may lie between 0 and 1, which halves the level of tests; others count as 1.
         needs: "labels", "reference" or "judgements": what a log must have besides the answers.
     """
 
@@ -78,6 +79,7 @@ class Kind(ABC):
     of_set: ClassVar[bool] = False
     covers_all: ClassVar[bool] = True
     reference_keeps_it: ClassVar[bool] = False
+    graded: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("labels",)
 
     @property
@@ -105,11 +107,16 @@ class Kind(ABC):
         """Return the loss of a walk that ends after each node, float64 (n, T)."""
         log = walks.log
         nothing = replace(log, answer=np.full_like(log.answer, -1), right=np.full_like(log.right, np.nan))
-        return stopped(walks, self.loss(log), self.loss(nothing)[:, 0])
+        lost = stopped(walks, self.loss(log), self.loss(nothing)[:, 0])
+        return lost if self.graded else np.ceil(lost)
 
     def jumps(self, walks: Walks) -> Jumps:
         """Return each request's loss as the threshold falls."""
         return loss_jumps(walks, self.at_stop(walks))
+
+    def readable(self, log: Log) -> Log:
+        """Return the log as policies may read it: without costs where going on, if a cost is unknown, may lose."""
+        return log if self.of_set or self.safe_last(log) else replace(log, revealing=True)
 
     def safe_last(self, log: Log) -> bool:
         """Whether a walk to the end loses nothing, so that thresholds are tested from the strictest."""

@@ -361,9 +361,7 @@ def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: 
     Raises:
         UsageError: the log lacks what it reads or learns from, or its settings are wrong.
     """
-    if not (promise.rules.of_set or promise.rules.safe_last(log)):
-        # Where a server does not learn what a call costs it goes on, and that may lose: nothing may read costs.
-        log, learns = replace(log, revealing=True), replace(learns, revealing=True)
+    log, learns = promise.rules.readable(log), promise.rules.readable(learns)
     policy = how.policy if isinstance(how.policy, Policy) else _made(log, learns, promise, how, allowed)
     if log.revealing and getattr(policy, "tie", None) == COST:
         raise UsageError(f"A cost breaks ties of this policy, which {promise.kind} does not allow: name another tie.")

@@ -26,6 +26,7 @@ from cascade.identity import identity
 from cascade.plans.base import Strategy
 from cascade.policies.base import Takes
 from cascade.policies.live import Live
+from cascade.policies.simple import drawn_number
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors
 from cascade.serving.plan import RunPlan, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
@@ -254,9 +255,10 @@ class CertifiedPolicy:
         if (rules.of_set or by_steps) and (unknown := self._unknown(answer, certificate)) is not None:
             return self._monitors.missing(unknown)
         loss = rules.audited(self._audit(answer, right, reference_right))
-        missed = None if loss is None else loss >= 1.0
-        if missed is None:
+        if loss is None:
             return AuditOutcome(None, counted=False, reason="a single answer does not show whether the promise is kept")
+        coin = drawn_number(f"{certificate.id}|{identity(answer.question.text, answer.question.context)}")
+        missed = loss > coin  # a graded loss is a miss with its own probability, so that misses have the promised rate
         if certificate.id not in self._voided:
             return AuditOutcome(missed, counted=False, reason="it was given under an earlier certificate")
         return self._monitors.count(certificate, missed, _group_of(answer.question))

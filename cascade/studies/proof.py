@@ -118,7 +118,7 @@ def _on_fresh(read: PolicyDirectory, certificate: Certificate, fresh: Log) -> Ch
     if promise.confidence is None:
         p = misses_p_value(lost, many, certificate.n, round(certificate.losses) + 1)
     else:
-        p = lower_tail(many - lost, many, float(1 - Fraction(repr(risk))))
+        p = min(1.0, (1 + promise.rules.graded) * lower_tail(many - lost, many, float(1 - Fraction(repr(risk)))))
     low, high = lower_bound(lost, many, REFUTES), upper_bound(lost, many, REFUTES)
     word = "refuted" if p <= REFUTES else "not refuted"
     text = f"{lost} of {many} fresh requests lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"

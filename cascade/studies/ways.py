@@ -292,7 +292,7 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
     if not np.isnan(log.signals.get(VERDICT, np.nan)).all():
         found.append(Tuned("UALA, tuned", Uala()))
     found.append(Fixed("every call", Depth()))
-    simple = named_policy(log)
+    simple = named_policy(promise.rules.readable(log))
     if simple is not None and log.width > 1:
         found.append(OneTest("one threshold", simple.without_ties()))
         found.append(OneTest("one threshold, ties broken", simple))

@@ -21,6 +21,7 @@ from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_confi
 from cascade.episodes.opening import DEMO, DEMO_REQUESTS, open_log
 from cascade.episodes.rows import Read
 from cascade.errors import ConfigError, NotCertifiedError
+from cascade.fitting.certificates import policy_directory as written
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.matching.same import answer_key
@@ -33,7 +34,6 @@ from cascade.policies.policy import Policy
 from cascade.policies.simple import Alone, Depth, Threshold
 from cascade.providers.replay import Replay
 from cascade.serving.made_for import made_for
-from cascade.studies.proof import written
 from cascade.table import Log
 from cascade.types import Question
 

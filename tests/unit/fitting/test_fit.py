@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from cascade.conformal.certify import certify, spent
-from cascade.conformal.path import Scores, strict_to_lenient, walks
-from cascade.conformal.promise import Promise
+from cascade.conformal.binomial import lower_tail, most_losses
+from cascade.conformal.certify import certify, most_units, spent
+from cascade.conformal.path import UNITS, Scores, strict_to_lenient, walks
+from cascade.conformal.promise import Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided, drawn, folds, merged, once, usable
 from cascade.fitting.drift import drift
-from cascade.fitting.fit import FitSettings, fit
+from cascade.fitting.fit import FitSettings, fit, path_of
 from cascade.fitting.menu import simple_members
 from cascade.policies.policy import ranked
-from cascade.policies.simple import COST, Alone, Threshold
+from cascade.policies.simple import COST, Alone, Depth, Threshold
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted
@@ -138,6 +139,19 @@ def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path
     (tmp_path / "file").write_text('{"fit": 1', "utf-8")
     with pytest.raises(ConfigError):
         count(tmp_path / "file", ["a"], "x", float)
+
+
+@pytest.mark.parametrize(("graded", "losses", "share"), [(True, 10, 0.5), (False, 20, 1.0)])
+def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(
+    graded: bool, losses: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Regret, "graded", graded)
+    monkeypatch.setattr(Regret, "loss", lambda _, log: 0.5 * (log.right == 0))
+    right = np.stack([np.arange(500) >= 20, np.ones(500, dtype=bool)], axis=1).astype(float)
+    path = path_of(Depth().walks(replace(drawn_log(500), right=right)), REGRET, None)
+    assert path.losses[-1] == losses
+    assert most_units(500, REGRET, 0.1) == most_losses(500, 0.05, 0.1 * share) * UNITS
+    assert spent(500, REGRET, 0.1) == lower_tail(most_losses(500, 0.05, 0.1 * share), 500, 0.05) / share
 
 
 def test_segments_with_too_few_requests_get_no_certificate() -> None:

@@ -53,6 +53,12 @@ def answered(right: Floats, cost: list[int], check: Floats) -> Log:
     )
 
 
+def test_it_reads_the_signals_that_no_training_request_lacked(log: Log, policy: Learned) -> None:
+    known = [name for name, values in log.signals.items() if not np.isnan(values).any()]
+    assert sorted(policy.reads) == sorted(known) == ["reply_mean_logprob", "reply_tokens"]
+    assert any("self_check@" in name for rule in policy.rules for name in rule.features)
+
+
 def test_the_reference_is_bought_where_the_signal_tells_an_error() -> None:
     draw = np.random.default_rng(5)
     right = np.stack([draw.random(500) < 0.6, np.ones(500)], axis=1).astype(float)

@@ -17,6 +17,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
+from cascade.conformal.promise import Coverage
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_policy, build_strategy, serving_of
@@ -338,6 +339,16 @@ def miss(orchestrator: Orchestrator, count: int, **more: Any) -> list[Any]:
     """Ask, and say what was right: three of four questions are hard, and their right answer comes in round two only."""
     asked = [f"{EASY if number % 4 == 3 else HARD} {number}" for number in range(count)]
     return [orchestrator.record_outcome(orchestrator.ask(question), "Danube", **more) for question in asked]
+
+
+@pytest.mark.parametrize(("loss", "least", "most"), [(0.0, 0, 0), (0.5, 10, 30), (1.0, 40, 40)])
+def test_a_graded_loss_is_a_miss_with_its_own_probability(
+    certified: str, loss: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Coverage, "audited", lambda *_: loss)
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        answers = [orchestrator.ask(f"{EASY} {number}") for number in range(40)]
+        assert least <= sum(bool(orchestrator.record_outcome(each, "Danube").missed) for each in answers) <= most
 
 
 def test_truths_of_audited_answers_are_counted(certified: str) -> None:

@@ -13,7 +13,7 @@ from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.policies.networks import Networks, NetworkSettings
-from cascade.policies.simple import Uala
+from cascade.policies.simple import COST, Uala
 from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, needed
@@ -60,6 +60,12 @@ def rounds(n: int, seed: int = 0) -> Log:
 def test_a_log_has_the_ways_that_it_has_the_numbers_for(log: Log, promise: Promise, names: list[str]) -> None:
     found = [way.name for way in ways(log, promise)]
     assert found == [*names, "one threshold", "one threshold, ties broken", SERVED]
+
+
+@pytest.mark.parametrize(("promise", "tie"), [(REGRET, COST), (Promise("error", 0.3, 0.9), None)])
+def test_costs_break_ties_only_where_going_on_loses_nothing(promise: Promise, tie: str | None) -> None:
+    tests = {way.name: way for way in ways(drawn_log(30), promise)}
+    assert getattr(tests["one threshold, ties broken"].policy, "tie", "") == tie
 
 
 def test_a_recorded_walk_is_unknown_where_the_log_has_none() -> None:
