@@ -19,7 +19,7 @@ from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
 from cascade.matching import Comparator, default_of, get_comparator, get_matcher
-from cascade.matching.same import agreement
+from cascade.matching.requests import agreement
 from cascade.money import Price
 from cascade.table import AGREEMENT
 from cascade.types import Usage

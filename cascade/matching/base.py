@@ -1,4 +1,4 @@
-"""The Protocols of matchers and comparators.
+"""The Protocols of matchers and comparators, and a user's own function as one.
 
 A matcher says whether an answer is one of the accepted ones; a comparator whether two outputs of a request are equal.
 Both say None if that is unknown: no accepted answer is known or readable, a judge's reply is unreadable, an expression
@@ -7,12 +7,18 @@ took too long. If only the answer cannot be read, it is wrong: False.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from cascade.chat import ChatRequest
 from cascade.errors import CascadeError, UsageError, quote
+from cascade.registry import imported
+
+TimeLimit = Annotated[float, Field(gt=0, le=3_600)]
+"""Seconds that one comparison may take: at most an hour."""
 
 
 class Matcher(Protocol):
@@ -36,7 +42,7 @@ class QuestionMatcher(Matcher, Protocol):
 class Comparator(Protocol):
     """Decides whether two outputs of one request are the same."""
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool | None:
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:
         """Return whether two outputs, in the form of `chat.output_text`, are the same answer to the request."""
         ...
 
@@ -45,9 +51,9 @@ class Comparator(Protocol):
 class KeyedComparator(Comparator, Protocol):
     """A comparator by which outputs are the same exactly if their keys are equal, so that sameness is transitive."""
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool:
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool:
         """Return whether two outputs are the same answer to the request."""
-        return self.key(one, request) == self.key(other, request)
+        return self.key(output, request) == self.key(other, request)
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return a key that is equal exactly for outputs that are the same."""
@@ -60,24 +66,31 @@ class ByMatching:
 
     matcher: Matcher
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool | None:
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:
         """Return whether the matcher accepts one output if the other is the accepted answer."""
-        if one.strip() == other.strip():
+        if output.strip() == other.strip():
             return True
         if request is not None and isinstance(self.matcher, QuestionMatcher):
-            return self.matcher.matches_question(request.asked_text, one, (other,))
-        return self.matcher.matches(one, (other,))
+            return self.matcher.matches_question(request.asked_text, output, (other,))
+        return self.matcher.matches(output, (other,))
 
 
-@dataclass(frozen=True, slots=True)
 class FunctionMatcher:
     """A user's own rule: a function `(answer, gold)`, with `gold` a tuple of texts, returns a bool, or None if unknown.
+
+    Args:
+        function: the function, or its name as "module.attribute"; the module is imported, which runs it.
+
+    Raises:
+        UsageError: there is no such function.
 
     >>> FunctionMatcher(lambda answer, gold: answer in gold).matches("a", ["a", "b"])
     True
     """
 
-    function: Callable[[str, tuple[str, ...]], Any]
+    def __init__(self, function: Callable[[str, tuple[str, ...]], Any] | str) -> None:
+        self._function = function if callable(function) else _imported_function(function)
+        self._name = getattr(self._function, "__qualname__", type(self._function).__name__)
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return the function's verdict.
@@ -85,21 +98,34 @@ class FunctionMatcher:
         Raises:
             UsageError: the function raised, or did not return a truth value; it names the function.
         """
-        name = getattr(self.function, "__qualname__", type(self.function).__name__)
         try:
-            verdict = self.function(answer, accepted(gold))
+            verdict = self._function(answer, accepted(gold))
         except CascadeError:
             raise
         except Exception as error:
             shown = f"{type(error).__name__}: {quote(str(error))}"
-            raise UsageError(f"The matching function {name} failed: {shown}. Fix it and run again.") from error
+            raise UsageError(f"The matching function {self._name} failed: {shown}. Fix it and run again.") from error
         plain = verdict.item() if getattr(verdict, "shape", None) == () else verdict  # numpy's scalars are no bools
         if plain is None or isinstance(plain, bool):
             return plain
         raise UsageError(
-            f"The matching function {name} returned {quote(repr(verdict))}. It must return True, False, or None if the "
-            "truth is unknown."
+            f"The matching function {self._name} returned {quote(repr(verdict))}. It must return True, False, or None "
+            "if the truth is unknown."
         )
+
+
+def _imported_function(path: Any) -> Callable[..., Any]:
+    module, _, attribute = str(path).replace(":", ".").rpartition(".")
+    if not module:
+        raise UsageError(f'function={path!r} must be "module.attribute", such as my_rules.is_right')
+    try:
+        function = imported(f"{module}:{attribute}")
+    except ValueError as error:
+        raise UsageError(f"function={path!r} {error}") from error
+    if not callable(function):
+        raise UsageError(f"function={path!r} must be a function")
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def accepted(gold: Sequence[str]) -> tuple[str, ...]:
@@ -109,13 +135,3 @@ def accepted(gold: Sequence[str]) -> tuple[str, ...]:
     (('Vienna',), ('Vienna', 'Wien'))
     """
     return (gold,) if isinstance(gold, str) else tuple(gold)
-
-
-def any_of(verdicts: Iterable[bool | None]) -> bool | None:
-    """Return the verdict on several accepted answers: right if one matches, else unknown if one may match.
-
-    >>> any_of([False, None]), any_of([None, True]), any_of([])
-    (None, True, None)
-    """
-    seen = set(verdicts)
-    return True if True in seen else None if None in seen or not seen else False

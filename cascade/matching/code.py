@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from pydantic import validate_call
+
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
-from cascade.matching.base import accepted
+from cascade.matching.base import TimeLimit, accepted
 
 _FENCED = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
-_KEPT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
+_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
 """The environment variables that the tests get; keys are in other variables."""
 
 
@@ -41,7 +43,8 @@ class CodeMatcher:
     True
     """
 
-    def __init__(self, command: str = "", timeout_s: float = 10.0) -> None:
+    @validate_call
+    def __init__(self, command: str = "", timeout_s: TimeLimit = 10.0) -> None:
         self._command = tuple(shlex.split(command)) or (sys.executable, "-I", "{file}")
         self._own_tests = bool(command)
         self._timeout_s = timeout_s
@@ -49,55 +52,44 @@ class CodeMatcher:
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer's code passes one of the accepted tests."""
-        tests = accepted(gold)
-        if not tests:
-            return None
-        return any(self._passes(f"{code_in(answer)}\n\n{test}\n") for test in tests)
+        tests, code = accepted(gold), code_in(answer)
+        return any(self._passes(f"{code}\n\n{test}\n") for test in tests) if tests else None
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool | None:  # noqa: ARG002 - the Protocol's
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:  # noqa: ARG002 - the Protocol's
         """Return whether both outputs pass the command's tests, or both fail."""
         if not self._own_tests:
             raise UsageError(
                 'Two outputs are compared by your tests: "code:command=python -m pytest -q /path/to/tests".'
             )
-        mine, theirs = code_in(one), code_in(other)
-        return mine == theirs or self._passes(mine) == self._passes(theirs)
+        code, other_code = code_in(output), code_in(other)
+        return code == other_code or self._passes(code) == self._passes(other_code)
 
     def _run(self, code: str) -> bool:
         """Return whether the command succeeds on the code in time."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             file = Path(folder, "answer.py")
             file.write_text(code, "utf-8", errors="replace")
-            seen = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"HOME": folder, "TMPDIR": folder}
+            inherited = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
             try:
                 process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
-                    [part.replace("{file}", str(file)) for part in self._command],
+                    [word.replace("{file}", str(file)) for word in self._command],
                     cwd=folder,
-                    env=seen,
+                    env={**inherited, "HOME": folder, "TMPDIR": folder},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                 )
             except OSError as error:
-                raise UsageError(
-                    f"The tests cannot be run: {error}. Check the command of the comparator code."
-                ) from None
+                raise UsageError(f"The tests cannot be run: {error}. Check the command of the matcher code.") from None
             try:
                 return process.wait(self._timeout_s) == 0
             except subprocess.TimeoutExpired:
                 return False
             finally:
-                _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.wait()
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def code_in(answer: str) -> str:
@@ -106,5 +98,5 @@ def code_in(answer: str) -> str:
     >>> code_in("Here:\n```python\nx = 1\n```\nDone.")
     'x = 1\n'
     """
-    found = _FENCED.findall(answer)
-    return found[-1] if found else answer
+    blocks = _FENCED.findall(answer)
+    return blocks[-1] if blocks else answer

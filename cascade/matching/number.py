@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import islice
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, ConfigDict, validate_call
 
 from cascade.matching.base import accepted
-from cascade.matching.reading import clean, remembering, same_text, stated
+from cascade.matching.text import clean, same_text, stated
 
 
-@dataclass(frozen=True, slots=True)
+class Number(NamedTuple):
+    """A number, and whether it is a percentage: 50 % has the value 50."""
+
+    value: Fraction
+    percent: bool = False
+
+
+def _tolerance(value: Any) -> Fraction:
+    """Return a number that is at least 0, exactly as written: 0.1 is one tenth."""
+    number = None if isinstance(value, bool) else _only(read_numbers(str(value)))
+    if number is None or number.value < 0:
+        raise ValueError("must be a number that is not negative, such as 0.01 or 1%")
+    return number.value / (100 if number.percent else 1)
+
+
+Tolerance = Annotated[Fraction, BeforeValidator(_tolerance)]
+
+
 class NumberMatcher:
     """Compares the one number of an answer with that of an accepted answer.
 
@@ -21,355 +39,211 @@ class NumberMatcher:
     answer with several numbers is right only if each of them agrees. If an accepted answer has no number or several,
     only the same text is right; if no accepted answer has exactly one number, the truth of any other text is unknown.
 
-    Attributes:
-        rel: relative tolerance, 0 by default.
-        abs: absolute tolerance, 0 by default.
+    Args:
+        rel: relative tolerance.
+        abs: absolute tolerance.
 
     >>> NumberMatcher().matches("about 1,500 m", ["1500"]), NumberMatcher().matches("3 or 4", ["3"])
     (True, False)
-    >>> NumberMatcher(rel=Fraction("0.01")).matches("3.14", ["3.14159"])
+    >>> NumberMatcher(rel="1%").matches("3.14", ["3.14159"])
     True
     """
 
-    rel: Fraction = Fraction(0)
-    abs: Fraction = Fraction(0)
+    @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
+    def __init__(self, rel: Tolerance = Fraction(0), abs: Tolerance = Fraction(0)) -> None:  # noqa: A002 - the option's
+        self._rel, self._abs = rel, abs
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer's number is that of an accepted answer."""
         golds = accepted(gold)
-        if any(same_text(answer, one, fold=False) for one in golds):
+        if any(same_text(answer, text) for text in golds):
             return True
-        wanted = [quantity for quantity in map(only_quantity, golds) if quantity is not None]
-        if not wanted:
+        targets = [number for text in golds if (number := _only(read_numbers(text))) is not None]
+        if not targets:
             return None
-        said = _read(answer)
-        if said.unreadable or not said.quantities:
+        numbers = read_numbers(answer)
+        return bool(numbers) and any(all(self._agree(number, target) for number in numbers) for target in targets)
+
+    def _agree(self, number: Number | None, target: Number) -> bool:
+        """Whether a number is near enough: 50 % is 0.5, and 42 % is also 42, but 0.5 % is not 0.5."""
+        if number is None:
             return False
-        return any(all(self._agree(one, other) for one in said.quantities) for other in wanted)
-
-    def _agree(self, said: Quantity, wanted: Quantity) -> bool:
-        if said.relation != wanted.relation:
-            return False
-        most = max(self.abs, self.rel * abs(wanted.value))
-        return any(abs(value - wanted.value) <= most for value in _readings(said, wanted))
-
-
-def _readings(said: Quantity, wanted: Quantity) -> list[Fraction]:
-    """Return the values of a quantity beside the wanted one: 50 % is 0.5, and 42 % is 42 if a percentage was asked for.
-
-    A bare number up to 1 is a share: 0.5 % is not 0.5.
-    """
-    if said.percent == wanted.percent:
-        return [said.value]
-    bare = wanted if said.percent else said
-    in_percent = [said.value] if abs(bare.value) > 1 else []
-    return [*in_percent, said.value / 100 if said.percent else said.value * 100]
+        scales = [Fraction(1)]
+        if number.percent != target.percent:
+            share = Fraction(1, 100) if number.percent else Fraction(100)
+            bare = target if number.percent else number
+            scales = [share, Fraction(1)] if abs(bare.value) > 1 else [share]
+        limit = max(self._abs, self._rel * abs(target.value))
+        return any(abs(number.value * scale - target.value) <= limit for scale in scales)
 
 
-def only_quantity(text: str) -> Quantity | None:
-    """Return the quantity of an accepted answer; None if it has none, several, or an unreadable one."""
-    found = _read_again(text)
-    one = found.quantities[:1]
-    return one[0] if one and not found.unreadable and set(found.quantities) == set(one) else None
+def _only(numbers: Sequence[Number | None]) -> Number | None:
+    return numbers[0] if len(set(numbers)) == 1 else None
 
 
-def _unwrapped(text: str) -> str:
-    """Return a text without the marks of bold print or of a formula around the whole of it."""
-    bare = text.strip("* ").rstrip(".")
-    return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] == "$" else bare
-
+# --- which part of a text counts ---
 
 _EQUALS = re.compile(r"=>|->|→|(?<![<>!])=|[≈≅]")
 _CLAUSE = re.compile(r"[;\n]|,\s|\b(?:and|or|so)\b")
+# As accountants write -5: the whole text is a number in parentheses.
+_PARENTHESISED = re.compile(r"([A-Z]{0,3}[$€£¥]? ?)\(([A-Z$€£¥ ]{0,5}\d[^()]{0,200})\)([^()\d]{0,40})")
 
 
-def _read(text: str) -> Reading:
-    """Return the numbers that a text states: of an equation, those on its right."""
+def read_numbers(text: str) -> list[Number | None]:
+    """Return the numbers that a text states, of an equation those on its right; None for one that cannot be read.
+
+    >>> [str(number.value) for number in read_numbers("a = 3, so 2a = a + a = 1,234.5")]
+    ['3', '2469/2']
+    """
     plain = clean(text)
-    if plain is None:
-        return Reading((), unreadable=True)
-    part = negative_in_parentheses(_unwrapped(stated(plain)))
-    if _EQUALS.search(part) is None:
-        return read_quantities(part)
-    sides = _right_sides(part)
-    if len(sides) > MAX_QUANTITIES:
-        return Reading((), unreadable=True)
-    found = [read_quantities(side) for side in sides]
-    quantities = tuple(quantity for one in found for quantity in one.quantities)
-    if not quantities and not any(one.unreadable for one in found):
-        return read_quantities(part)
-    return Reading(quantities, any(one.unreadable for one in found))
+    return [None] if plain is None else list(_stated_numbers(plain))
 
 
-_read_again = remembering(_read)
+@lru_cache(maxsize=1_024)
+def _stated_numbers(plain: str) -> tuple[Number | None, ...]:
+    part = stated(plain).strip("* ").rstrip(".")
+    if part[:1] == part[-1:] == "$":
+        part = part[1:-1]
+    parenthesised = _PARENTHESISED.fullmatch(part)
+    if parenthesised is not None:
+        part = f"-{''.join(parenthesised.groups())}"
+    clauses = [_EQUALS.split(clause) for clause in _CLAUSE.split(part)]
+    last = max((index for index, sides in enumerate(clauses) if len(sides) > 1), default=-1)
+    sides = [sides[-1].strip() for index, sides in enumerate(clauses) if len(sides) > 1 or index > last]
+    numbers = [number for side in sides for number in _numbers(side)] if last >= 0 else []
+    return tuple(numbers or _numbers(part))
 
 
-def _right_sides(text: str) -> list[str]:
-    """Return the text after the last equals sign of each clause, and the clauses after the last of them.
-
-    >>> _right_sides("a = 3, so 2a = a + a = 6")
-    ['3', '6']
-    """
-    clauses = [_EQUALS.split(clause) for clause in _CLAUSE.split(text)]
-    last = max(at for at, sides in enumerate(clauses) if len(sides) > 1)
-    return [sides[-1].strip() for at, sides in enumerate(clauses) if len(sides) > 1 or at > last]
-
-
-# --- numbers in words: "seven", "twenty-one", "two hundred and five", "three quarters" ---
-
-
-def _counted(words: str, start: int) -> dict[str, int]:
-    return {word: value for value, word in enumerate(words.split(), start)}
-
-
-_SMALL = _counted(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen",
-    0,
-)
-_TENS = {
-    word: 10 * value for word, value in _counted("twenty thirty forty fifty sixty seventy eighty ninety", 2).items()
-}
-SCALES = {
-    "dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
-}  # fmt: skip
-_PARTS = _counted("half third quarter fifth sixth seventh eighth ninth tenth", 2) | {"fourth": 4}
-
-_WORD = "|".join([*sorted([*_SMALL, *_TENS], key=len, reverse=True)])
-_SCALE_WORD = "|".join(SCALES)
-_FIRST = rf"(?:{_WORD})\b|an? (?=(?:{_SCALE_WORD})\b)|(?=half\b)"
-_IN_WORDS = re.compile(
-    rf"\b(minus |negative )?(?:{_FIRST})(?:(?: and |[ -])?(?:{_WORD}|{_SCALE_WORD})\b)*", re.IGNORECASE
-)
-_PART = re.compile(rf"[ -]?({'|'.join(_PARTS)}|halve)(s?)\b", re.IGNORECASE)
-
-
-class Words(NamedTuple):
-    """A number in words: its position, its value (None if the words do not make a number), and the words."""
-
-    start: int
-    end: int
-    value: Fraction | None
-    written: str
-
-
-def find_words(text: str) -> Iterator[Words]:
-    """Yield the numbers written in words in a text.
-
-    >>> [(one.written, one.value) for one in find_words("two hundred and five of two-thirds")]
-    [('two hundred and five', Fraction(205, 1)), ('two', Fraction(2, 3))]
-    """
-    for found in _IN_WORDS.finditer(text):
-        sign = -1 if found[1] else 1
-        tokens = [one for one in re.split(r"[ -]+", found[0][len(found[1] or "") :].lower()) if one]
-        value, end = _whole(tokens), found.end()
-        part = _PART.match(text, end)
-        made = None if value is None else Fraction(value)
-        if part is not None:
-            made, end = _part_of(value, part, tokens), part.end()
-        if end > found.start():
-            yield Words(found.start(), end, made and sign * made, found[0].lower().strip())
-
-
-def _whole(tokens: list[str]) -> int | None:
-    """Return the number that the words make, or None: "two hundred and five", not "two three"."""
-    made: _WordsValue | None = _WordsValue()
-    for before, word in zip(["", *tokens], tokens, strict=False):
-        made = made and made.then(word, before)
-    return None if made is None else made.total + made.group
-
-
-class _WordsValue(NamedTuple):
-    """The value of the words so far: earlier groups, the current group, and the largest scale and number allowed."""
-
-    total: int = 0
-    group: int = 0
-    room: int = SCALES["trillion"]
-    below: int = 1_000
-
-    def then(self, word: str, before: str) -> _WordsValue | None:
-        """Return the number after the next word, or None if the word cannot follow."""
-        if word in {"a", "an"}:
-            return _WordsValue(0, 1, self.room, 1)
-        if word == "and":
-            return self if before in SCALES else None
-        return self.scaled(SCALES[word]) if word in SCALES else self.and_small(_SMALL.get(word, _TENS.get(word, 0)))
-
-    def scaled(self, scale: int) -> _WordsValue | None:
-        """Return the number after a scale word: "two" and "hundred", "twelve" and "thousand"."""
-        small = scale in {12, 100}
-        if not self.group or (self.group >= 100 if small else scale > self.room):
-            return None
-        if small:
-            return self._replace(group=self.group * scale, below=scale if scale == 100 else 1)
-        return _WordsValue(self.total + self.group * scale, 0, scale // 1_000)
-
-    def and_small(self, value: int) -> _WordsValue | None:
-        """Return the number after a small number or a ten: "hundred" and "five", "twenty" and "one"."""
-        if value >= self.below:
-            return None
-        return self._replace(group=self.group + value, below=10 if value >= 20 else 1)
-
-
-def _part_of(value: int | None, part: re.Match[str], tokens: list[str]) -> Fraction | None:
-    """Return "three quarters" as a fraction. "Twenty-third" is none: one part is singular, several are plural."""
-    word = part[1].lower()
-    size = 2 if word == "halve" else _PARTS[word]
-    several = bool(part[2])
-    if not tokens:
-        return Fraction(1, 2) if word == "half" and not several else None
-    return None if value is None or several == (value == 1) else Fraction(value, size)
-
-
-# --- quantities: numbers in all usual forms ---
+# --- one number, in all usual forms ---
 
 MAX_DIGITS = 1_000
 """A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
-MAX_QUANTITIES = 20
+_MAX_EXPONENT_CHARS = 20
+MAX_NUMBERS = 20
 """A text with more numbers is not an answer to a question for one."""
 
+_BELOW_20 = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_SMALL = {word: value for value, word in enumerate(_BELOW_20)} | {
+    word: 10 * value for value, word in enumerate(_TENS, 2)
+}
+_SCALES = {"dozen": 12, "hundred": 100} | {
+    word: 1_000**power for power, word in enumerate(("thousand", "million", "billion", "trillion"), 1)
+}
+_SHORT_SCALES = {"k": 3, "m": 6, "b": 9, "t": 12}
+_PARTS = {
+    "half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
+    "ninth": 9, "tenth": 10,
+}  # fmt: skip
 
-class Quantity(NamedTuple):
-    """A number, whether it is a percentage, and a relation such as "<"."""
-
-    value: Fraction
-    percent: bool = False
-    relation: str = ""
-
-
-class Reading(NamedTuple):
-    """The numbers of a text. `unreadable`: the text has a number of unknown form."""
-
-    quantities: tuple[Quantity, ...]
-    unreadable: bool = False
-
-
+_SCALE = "|".join(_SCALES)
+_TWO_DIGITS = rf"(?:(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_BELOW_20[1:10])}))?|(?:{'|'.join(_BELOW_20)}))\b"
+_THREE_DIGITS = rf"(?:{_TWO_DIGITS}|an?(?=\ (?:{_SCALE})))(?:\ (?:hundred|dozen)\b(?:(?:\ and)?\ {_TWO_DIGITS})?)?"
+_WORDS = rf"{_THREE_DIGITS}(?:\ (?:{_SCALE})\b(?:(?:\ and)?\ {_THREE_DIGITS})?)*"
 # Digits with blanks, apostrophes or underscores between groups of three; or with points and commas, read later.
-_RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|(?<!\d)\.\d+)"
-_TIMES_TEN = r"[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?"
+_RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|\.\d+)"
+_TIMES_TEN = r"(?:[eE]|[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?)"
 _NUMBER = re.compile(
     rf"""
-    (?P<minus>(?<![\w)])[-+]|\b(?i:minus|negative)\ )?
+    (?<!\w)(?<![A-Za-z]-)                                             # not of a name: B12, COVID-19
+    (?P<minus>(?<!\))[-+]|(?i:minus|negative)\ )?
     (?P<money>(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?)?
     (?P<inner>[-+])?
     (?:
-      (?P<odd>\d+(?:[:/]\d+){{2,}}|\d+:\d+)
+      (?P<odd>\d+(?:[:/]\d+){{2,}}|\d+:\d+)                          # a date, a time
       |(?P<whole>\d+)\ (?:and\ )?(?P<top>\d+)\ ?/\ ?(?P<bottom>\d+)
       |(?P<numerator>{_RUN})\ ?/\ ?(?P<denominator>{_RUN})
-      |(?P<tens>10)(?:\^|\*\*)[{{(]?(?P<power>[-+]?\d+)[)}}]?
-      |(?P<run>{_RUN})(?:(?:[eE]|{_TIMES_TEN})(?P<exponent>[-+]?\d+)[)}}]?)?
+      |(?P<ten>10)(?:\^|\*\*)[{{(]?(?P<power>[-+]?\d+)[)}}]?
+      |(?P<run>{_RUN})(?:{_TIMES_TEN}(?P<exponent>[-+]?\d+)[)}}]?)?
+      |(?i:(?P<words>{_WORDS})(?:[ -]?(?P<part>{"|".join(_PARTS)})(?P<parts>s?)\b)?|(?P<half>half)\b)
     )
+    (?P<and_half>\ and\ a\ half\b)?(?:(?:st|nd|rd|th)\b)?
+    (?P<scales>(?i:\ ?(?:{_SCALE})s?\b)*)(?P<short>\ ?(?:k|[bmt]n|[kmbtKMBT])\b)?
+    (?P<percent>\ ?%|[ -](?i:per\ ?cent)\b)?
     """,
     re.VERBOSE,
 )
 _FRAC = re.compile(r"(\d ?)?\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
-_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
-_SCALE = re.compile(rf" ?({'|'.join(SCALES)})s?\b", re.IGNORECASE)
-_SHORT_SCALE = re.compile(r" ?(k|bn|mn|tn)\b")
-_MONEY_SCALE = re.compile(r" ?([kmbtKMBT])\b")
-_SHORT = {"k": 3, "m": 6, "mn": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
-_PERCENT = re.compile(r" ?%|[ -]per ?cent\b", re.IGNORECASE)
 _SQUARED = re.compile(r"\b([cdkm]?m|ft|in|mi)\^[23]\b")
-# A variable or a bracket beside an operator: the number is part of a formula, such as p - 2 or (a+b)/2.
-_FORMULA_BEFORE = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?$")
-_FORMULA_BEHIND = re.compile(r" ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]")
-_RELATIONS = {
-    "≤": "<=", "≥": ">=", "less than": "<", "fewer than": "<", "more than": ">", "greater than": ">", "at least": ">=",
-    "at most": "<=",
-}  # fmt: skip
-_RELATION = re.compile(rf"(?:([<>≤≥]=?) ?|\b({'|'.join(list(_RELATIONS)[2:])}) )$", re.IGNORECASE)
-_RELATION_CHARS = len("greater than ")
-_POWER = re.compile(r"\^|\*\*\d")
-_OF_THE_CLOCK = re.compile(r" ?[ap]\.?m\b", re.IGNORECASE)
+# A variable or a bracket beside an operator, a relation, a word that counts nothing: p - 2, (a+b)/2, "at least 5".
+_ODD_BEFORE = re.compile(
+    r"(?:(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?|[<>≤≥]=? ?|"
+    r"\b(?:(?:less|fewer|more|greater) than|at (?:least|most)) )$",
+    re.IGNORECASE,
+)
+_ODD_BEHIND = re.compile(
+    r"\^|\*\*\d| ?[ap]\.?m\b|[^\W\d_]| ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]", re.IGNORECASE
+)
 _SOMEBODY = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) $", re.IGNORECASE)
-_PARENTHESISED = re.compile(r"(?P<money>[A-Z]{0,3}[$€£¥]?) ?\((?P<inside>[^()]{1,200})\)(?P<behind>[^()]{0,40})")
+_DIGIT = re.compile(r"\d")
+_CHARS_BEFORE = len("greater than ")
 
 
-def read_quantities(text: str) -> Reading:
-    """Return the quantities of a cleaned text.
-
-    >>> [str(one.value) for one in read_quantities("about 1,234.5 or 3/4").quantities]
-    ['2469/2', '3/4']
-    """
-    text = _FRAC.sub(lambda found: f"{found[1] or ''}{' ' * bool(found[1])}{found[2]}/{found[3]} ", text)
+def _numbers(text: str) -> list[Number | None]:
+    """Return the numbers of a cleaned text; "one" counts for none in "the one with 5 apples" and "no one"."""
+    text = _FRAC.sub(lambda frac: f"{frac[1] or ''}{' ' * bool(frac[1])}{frac[2]}/{frac[3]} ", text)
     text = _SQUARED.sub(r"\1", text)
-    found = list(islice(_found(text), MAX_QUANTITIES + 1))
-    if len(found) > MAX_QUANTITIES:
-        return Reading((), unreadable=True)
-    return Reading(tuple(one for one in found if one is not None), unreadable=None in found)
-
-
-def negative_in_parentheses(text: str) -> str:
-    """Return a text that is only a number in parentheses with a minus instead, as in accounting.
-
-    >>> negative_in_parentheses("$(1,234)"), negative_in_parentheses("(5) km"), negative_in_parentheses("no (5)")
-    ('-$1,234', '-5 km', 'no (5)')
-    """
-    whole = _PARENTHESISED.fullmatch(text)
-    if whole is None or not re.match(r"[A-Z$€£¥ ]{0,5}\d", whole["inside"]) or re.search(r"\d", whole["behind"]):
-        return text
-    return f"-{whole['money']}{whole['inside']}{whole['behind']}"
-
-
-def _found(text: str) -> Iterator[Quantity | None]:
-    """Yield the quantity of each number; None for an unknown form."""
-    spans: list[tuple[int, int]] = []
+    numbers: list[Number | None] = []
     for match in _NUMBER.finditer(text):
-        if _is_name(text, match):
+        before = text[max(0, match.start() - _CHARS_BEFORE) : match.start()]
+        if match[0].lower() == "one" and (numbers or _DIGIT.search(text) or _SOMEBODY.search(before)):
             continue
-        value = None if _FORMULA_BEFORE.search(text, max(0, match.start() - 4), match.start()) else _value(match)
-        quantity, end = _whole_quantity(text, match.end(), value, money=bool(match["money"]))
-        spans.append((match.start(), end))
-        yield _related(text, match.start(), quantity)
-    for words in find_words(text):
-        if words.written == "one" and (spans or _SOMEBODY.search(text[max(0, words.start - 8) : words.start])):
-            continue  # "the one with 5 apples", "no one"
-        if not any(start < words.end and words.start < end for start, end in spans):
-            quantity, end = _whole_quantity(text, words.end, words.value)
-            spans.append((words.start, end))
-            yield _related(text, words.start, quantity)
+        odd = _ODD_BEFORE.search(before) or _ODD_BEHIND.match(text, match.end())
+        numbers.append(None if odd else _number(match))
+        if len(numbers) > MAX_NUMBERS:
+            return [None]
+    return numbers
 
 
-def _related(text: str, start: int, quantity: Quantity | None) -> Quantity | None:
-    """Return a quantity with the relation before it: "< 5" and "at least five" are not five."""
-    found = _RELATION.search(text, max(0, start - _RELATION_CHARS), start)
-    if quantity is None or found is None:
-        return quantity
-    said = (found[1] or found[2]).lower()
-    return quantity._replace(relation=_RELATIONS.get(said, said))
-
-
-def _is_name(text: str, match: re.Match[str]) -> bool:
-    """Whether a number is part of a name or a formula: B12, COVID-19, x2."""
-    before = text[max(0, match.start() - 2) : match.start()]
-    return before[-1:].isalpha() or before[-1:] == "_" or (before[-1:] == "-" and before[:1].isalpha())
+def _number(match: re.Match[str]) -> Number | None:
+    """Return a number; None if its form is unknown or it is too large."""
+    value, short = _value(match), match["short"] or ""
+    if not match["money"] and short.strip() in set("mbtKMBT"):  # a unit: 5 m
+        short = "" if short[0] == " " else None
+    if value is None or short is None:
+        return None
+    value += Fraction(1, 2) if match["and_half"] else 0
+    for scale in re.findall(_SCALE, match["scales"].lower()):
+        value *= _SCALES[scale]
+    value *= 10 ** _SHORT_SCALES.get(short.strip()[:1].lower(), 0)
+    negative = match["inner"] == "-" or (match["minus"] or "+") != "+"
+    return Number(-value if negative else value, match["percent"] is not None)
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Return the value of a number; None if its form is unknown or it is too large."""
-    sign = -1 if "-" in (match["inner"] or "") or (match["minus"] or "").strip() not in {"", "+"} else 1
+    if match["words"]:
+        return _words_value(match)
+    if match["half"]:
+        return Fraction(1, 2)
     if match["odd"]:
         return None
-    if match["run"]:
-        return _scaled(read_run(match["run"]), match["exponent"], sign)
-    if match["tens"]:
-        return _scaled(Fraction(1), match["power"], sign)
-    if match["whole"]:
-        whole, top, bottom = (read_run(match[name]) for name in ("whole", "top", "bottom"))
-    else:
-        whole, top, bottom = Fraction(0), read_run(match["numerator"]), read_run(match["denominator"])
-    if whole is None or top is None or not bottom:
-        return None
-    return sign * (whole + top / bottom)
+    if match["run"] or match["ten"]:
+        value, exponent = read_run(match["run"] or "1"), match["exponent"] or match["power"] or "0"
+        if value is None or len(exponent) > _MAX_EXPONENT_CHARS or abs(int(exponent)) > MAX_DIGITS:
+            return None
+        return value * Fraction(10) ** int(exponent)
+    top, bottom = read_run(match["top"] or match["numerator"]), read_run(match["bottom"] or match["denominator"])
+    whole = read_run(match["whole"] or "0")
+    return whole + top / bottom if whole is not None and top is not None and bottom else None
 
 
-def _scaled(value: Fraction | None, exponent: str | None, sign: int) -> Fraction | None:
-    if value is None or exponent is None:
-        return value and sign * value
-    if len(exponent.lstrip("+-0")) > len(str(MAX_DIGITS)):
-        return None
-    power = int(exponent)
-    return sign * value * Fraction(10) ** power if abs(power) <= MAX_DIGITS else None
+def _words_value(match: re.Match[str]) -> Fraction | None:
+    """Return "two hundred and five" or "three quarters"; "twenty-third" is no number: its part should be plural."""
+    total = group = 0
+    for word in re.findall("[a-z]+", match["words"].lower()):
+        if word in {"dozen", "hundred"}:
+            group *= _SCALES[word]
+        elif word in _SCALES:
+            total, group = (total + group * _SCALES[word] if group else total * _SCALES[word]), 0
+        else:
+            group += _SMALL.get(word, word in {"a", "an"})
+    value = Fraction(total + group)
+    if match["part"] is None:
+        return value
+    return None if bool(match["parts"]) == (value == 1) else value / _PARTS[match["part"].lower()]
 
 
 def read_run(run: str) -> Fraction | None:
@@ -384,49 +258,15 @@ def read_run(run: str) -> Fraction | None:
     if len(run) > MAX_DIGITS:
         return None
     bare = re.sub("[ '_]", "", run)
-    last = max(bare.rfind(","), bare.rfind("."))
-    if last < 0:
-        return Fraction(int(bare))
-    mark = bare[last]
-    other = "." if mark == "," else ","
-    if other not in bare and _is_grouped(bare, mark) and (mark == "," or bare.count(".") > 1):
-        return Fraction(int(bare.replace(mark, "")))
-    whole, decimals = bare[:last], bare[last + 1 :]
-    if mark in whole or (other in whole and not _is_grouped(whole, other)) or (other in whole and bare != run):
+    end = max(bare.rfind(","), bare.rfind("."))
+    whole, mark, decimals = bare[: max(end, 0)], bare[end : end + 1], bare[end + 1 :]
+    if end < 0 or _COMMAS.fullmatch(bare) or ("." in whole and _POINTS.fullmatch(bare)):
+        return Fraction(re.sub("[,.]", "", bare))
+    grouped = (_POINTS if mark == "," else _COMMAS).fullmatch(whole) is not None and bare == run
+    if not grouped and re.search("[,.]", whole):
         return None
-    return Fraction(f"{whole.replace(other, '') or '0'}.{decimals}")
+    return Fraction(f"{re.sub('[,.]', '', whole) or 0}.{decimals}")
 
 
-def _is_grouped(digits: str, mark: str) -> bool:
-    first, *groups = digits.split(mark)
-    if not groups or first in {"", "0"} or len(groups[-1]) != 3:
-        return False
-    sizes = {len(group) for group in groups[:-1]}
-    return (len(first) <= 3 and sizes <= {3}) or (mark == "," and len(first) <= 2 and sizes == {2})
-
-
-def _whole_quantity(text: str, end: int, value: Fraction | None, *, money: bool = False) -> tuple[Quantity | None, int]:
-    """Return the quantity of a number and the text after it, and its end."""
-    if text.startswith(" and a half", end) and value is not None:
-        value, end = value + Fraction(1, 2), end + len(" and a half")
-    ordinal = _ORDINAL.match(text, end)
-    if ordinal is not None:
-        end = ordinal.end()
-    value, end = _with_scale(text, end, value, money=money)
-    percent = _PERCENT.match(text, end)
-    if percent is not None:
-        end = percent.end()
-    odd = _POWER.match(text, end) or _OF_THE_CLOCK.match(text, end) or text[end : end + 1].isalpha()
-    if value is None or odd or _FORMULA_BEHIND.match(text, end):
-        return None, end
-    return Quantity(value, percent is not None), end
-
-
-def _with_scale(text: str, end: int, value: Fraction | None, *, money: bool) -> tuple[Fraction | None, int]:
-    """Return a value times the words and letters behind it: million, k, and of money m and b."""
-    while (found := _SCALE.match(text, end)) is not None:
-        value, end = value and value * SCALES[found[1].lower()], found.end()
-    short = _SHORT_SCALE.match(text, end) or (_MONEY_SCALE.match(text, end) if money else None)
-    if short is not None:
-        value, end = value and value * Fraction(10) ** _SHORT[short[1].lower()], short.end()
-    return value, end
+_COMMAS = re.compile(r"(?!0,)(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})")
+_POINTS = re.compile(r"(?!0\.)\d{1,3}(?:\.\d{3})+")

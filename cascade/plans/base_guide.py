@@ -21,7 +21,7 @@ from pydantic import Field
 from cascade.chat import ChatRequest, part_texts
 from cascade.errors import ProviderError, UsageError
 from cascade.logs.schema import GUIDE_ONLY
-from cascade.matching.same import agreement
+from cascade.matching.requests import agreement
 from cascade.plans import reply
 from cascade.plans import verdict as verdicts
 from cascade.plans.base import ModelUse, Plan, Strategy

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from cascade.errors import ProviderError, UsageError
-from cascade.matching.same import agreement
+from cascade.matching.requests import agreement
 from cascade.plans import reply
 from cascade.plans.base import ModelUse, Plan, Strategy
 from cascade.plans.config import StrategyConfig

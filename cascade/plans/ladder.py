@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from cascade.errors import ProviderError, UsageError
-from cascade.matching.same import agreement
+from cascade.matching.requests import agreement
 from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
 from cascade.plans.config import StrategyConfig
 from cascade.plans.form import Form, form_of

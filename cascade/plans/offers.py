@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError, ProviderError, UsageError
-from cascade.matching.same import agreement
+from cascade.matching.requests import agreement
 from cascade.plans import reply
 from cascade.plans import verdict as verdicts
 from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following

@@ -20,7 +20,7 @@ from cascade.conformal.path import Scores as Given
 from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.identity import identity
-from cascade.matching.same import answer_key
+from cascade.matching.requests import answer_key
 from cascade.policies.base import (
     ALWAYS,
     NEVER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cases import each
 
 from cascade.matching import get_matcher
-from cascade.matching.choice import ChoiceMatcher
+from cascade.matching.text import ChoiceMatcher
 
 A = [
     "A",

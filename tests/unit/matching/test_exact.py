@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from decimal import Decimal
 
 from cases import each
 
-from cascade.matching import exact_match, only_number
+from cascade.matching.text import ExactMatcher, only_number
 
 
 @each(
@@ -17,7 +16,7 @@ from cascade.matching import exact_match, only_number
         ("danube", ["Rhine", "the Danube"], True),
         ("$9", ["9"], True),
         ("9 eggs", ["9"], True),
-        ("9 eggs", (one for one in ("8", "9")), True),
+        ("9 eggs", ["8", "9"], True),
         ("1,200", ["1200"], True),
         ("1200.0", ["1,200"], True),
         ("−5", ["-5"], True),
@@ -33,11 +32,11 @@ from cascade.matching import exact_match, only_number
         ("35", ["3.5"], False),
         ("nine", ["9"], False),
         ("", ["Danube"], False),
-        ("Danube", [], False),
+        ("Danube", [], None),
     ],
 )
-def test_the_right_answer(answer: str, gold: Iterable[str], right: bool) -> None:
-    assert exact_match(answer, gold) is right
+def test_the_right_answer(answer: str, gold: list[str], right: bool | None) -> None:
+    assert ExactMatcher().matches(answer, gold) is right
 
 
 @each(

@@ -82,7 +82,6 @@ def test_a_function_is_found_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("function", r"needs the option function"),
         ("function:is_right", r'must be "module.attribute"'),
         ("function:my_rules.is_rihgt", r"cannot be found in my_rules; did you mean is_right"),
         ("function:no_such_module_x.f", r"there is no module no_such_module_x"),

@@ -10,7 +10,7 @@ import pytest
 from cases import each
 from steps import superlinear
 
-from cascade.matching import Matcher, get_matcher, maths, reading
+from cascade.matching import Matcher, get_matcher, maths, text
 from cascade.matching.judge import read_verdict
 from cascade.matching.maths import as_latex
 
@@ -71,12 +71,12 @@ def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
 
 @each("name", ["exact", "choice", "number"])
 @each(
-    "text", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
+    "mark", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
 )
-def test_marks_without_content_are_texts_like_others(name: str, text: str) -> None:
-    assert made(name).matches(text, [text]) is True
-    assert made(name).matches(text, [GOLD[name]]) is False
-    assert made(name).matches("Danube", [text]) in {False, None}
+def test_marks_without_content_are_texts_like_others(name: str, mark: str) -> None:
+    assert made(name).matches(mark, [mark]) is True
+    assert made(name).matches(mark, [GOLD[name]]) is False
+    assert made(name).matches("Danube", [mark]) in {False, None}
 
 
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
@@ -99,7 +99,7 @@ PIECES = [
 
 @pytest.mark.parametrize("name", ["exact", "choice", "number", "judge", "reply", "math"])
 def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
+    monkeypatch.setattr(text, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
     monkeypatch.setattr(maths, "MAX_FORMULA_CHARS", 10**9)
     work: Callable[[str], object]
     if name == "reply":
@@ -108,7 +108,7 @@ def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch
         work = as_latex
     else:
         matcher = made(name)
-        work = lambda text: matcher.matches(text, [GOLD[name]])  # noqa: E731
+        work = lambda piece: matcher.matches(piece, [GOLD[name]])  # noqa: E731
     assert {piece: slow for piece in PIECES if (slow := superlinear(work, piece))} == {}
 
 
@@ -126,5 +126,5 @@ def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch
 def test_the_check_itself_finds_quadratic_time(
     pattern: str, piece: str, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_RAISED", re.compile(pattern))
-    assert superlinear(lambda text: list(reading._RAISED.finditer(text)), piece) == ([pattern] if slow else [])
+    monkeypatch.setattr(text, "_RAISED", re.compile(pattern))
+    assert superlinear(lambda pieces: list(text._RAISED.finditer(pieces)), piece) == ([pattern] if slow else [])

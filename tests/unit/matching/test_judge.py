@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import pytest
 from cases import each
 
-from cascade.errors import UsageError
 from cascade.matching import QuestionMatcher, get_matcher, judge_rows
 from cascade.matching.judge import JudgeMatcher, messages_for, read_verdict
 from cascade.types import Message
@@ -134,10 +133,3 @@ def test_rows_are_judged_with_their_question() -> None:
     rows = [{"question": "Which river?", "answer": "Donau", "gold": ["Danube"], "correct": None}]
     assert [row["correct"] for row in judge_rows(rows, matcher)] == [True]
     assert '"question": "Which river?"' in judge.asked[0][1].content
-
-
-def test_a_judge_without_a_model_says_what_it_needs() -> None:
-    with pytest.raises(UsageError, match=r"needs the option ask"):
-        get_matcher("judge")
-    with pytest.raises(UsageError, match=r"ask='gpt' must be a function"):
-        get_matcher("judge:ask=gpt")

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -108,20 +107,30 @@ def test_main_thread_worker_threads_and_crowd_agree(matcher: MathMatcher) -> Non
     here = [matcher.matches(answer, [gold]) for answer, gold in cases]
     assert here == [True] * len(SAME) + [False] * len(DIFFERENT)
     for threads in (1, 8):
-        matcher._compare.cache_clear()  # type: ignore[attr-defined]
+        matcher._compare.cache_clear()
         with ThreadPoolExecutor(threads) as executor:
             there = list(executor.map(lambda case: matcher.matches(case[0], [case[1]]), cases))
         assert there == here
 
 
 @needs_math_verify
-def test_a_pathological_formula_costs_its_time_and_nothing_else() -> None:
+def test_a_pathological_formula_costs_its_time_once_and_nothing_else() -> None:
     with MathMatcher(timeout_s=0.5, workers=1) as matcher:
-        assert matcher.matches(PATHOLOGICAL, ["5"]) is None
+        assert [matcher.matches(PATHOLOGICAL, ["5"]) for _ in range(100)] == [None] * 100
+        assert matcher._compare.cache_info().misses == 1
         with ThreadPoolExecutor(1) as executor:
             assert executor.submit(matcher.matches, PATHOLOGICAL, ["6"]).result() is None
         matcher._pool._timeout_s = PATIENCE_S
         assert matcher.matches("1/2", ["0.50"]) is True  # a new worker is there
+
+
+@needs_math_verify
+@pytest.mark.long
+def test_an_alarm_does_not_end_a_worker_that_has_replied() -> None:
+    with MathMatcher(timeout_s=3, workers=1) as matcher:
+        assert matcher.matches("", ["5"]) is False
+        with pytest.raises(subprocess.TimeoutExpired):
+            matcher._pool.idle[0].process.wait(timeout=4)
 
 
 @needs_math_verify
@@ -161,7 +170,7 @@ def test_a_worker_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-abcdefghijklmnop")
     worker = Worker(PATIENCE_S)
     try:
-        environment = Path(f"/proc/{worker._process.pid}/environ")
+        environment = Path(f"/proc/{worker.process.pid}/environ")
         if not environment.exists():
             pytest.skip("this system does not show a process's environment")
         assert b"API_KEY" not in environment.read_bytes()
@@ -172,9 +181,8 @@ def test_a_worker_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_math_verify
 def test_a_worker_ends_with_its_input() -> None:
     worker = Worker(PATIENCE_S)
-    assert worker._process.stdin is not None
-    worker._process.stdin.close()
-    assert worker._process.wait(timeout=PATIENCE_S) == 0
+    worker.process.communicate(timeout=PATIENCE_S)  # it closes the input
+    assert worker.process.returncode == 0
     worker.kill()
 
 
@@ -192,136 +200,101 @@ def worker_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) ->
 
 def test_a_package_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_script(tmp_path, monkeypatch, 'print(\'{"missing": "No module named antlr4"}\')')
-    start = maths._start
-
-    def start_and_end() -> subprocess.Popen[str]:
-        process = start()
-        process.wait()  # on a busy machine it ends before it is asked anything
-        return process
-
-    monkeypatch.setattr(maths, "_start", start_and_end)
     with pytest.raises(MissingExtraError, match=r"No module named antlr4.*pip install"):
-        Pool(1, PATIENCE_S).ask({})
+        Pool(1, PATIENCE_S).ask("$5$", ("$5$",))
 
 
-@pytest.mark.parametrize("code", ["", "print('{}')"])
 def test_a_worker_that_does_not_start_is_an_error_not_a_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker_script(tmp_path, monkeypatch, code)
-    with pytest.raises(UsageError, match=r"worker of the matcher 'math'"):
-        Pool(1, PATIENCE_S).ask({})
+    worker_script(tmp_path, monkeypatch, "")
+    with pytest.raises(UsageError):
+        Pool(1, PATIENCE_S).ask("$5$", ("$5$",))
 
 
-def test_a_machine_that_starts_no_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maths.sys, "executable", "/no/such/python")
-    with pytest.raises(UsageError, match=r"cannot be started: No such file"):
-        Pool(1, PATIENCE_S).ask({})
-    monkeypatch.setattr(maths.sys, "executable", "")
-    with pytest.raises(UsageError, match=r"does not know its Python"):
-        Pool(1, PATIENCE_S).ask({})
+@pytest.mark.parametrize("executable", ["/no/such/python", ""])
+def test_a_machine_that_starts_no_process_is_an_error(monkeypatch: pytest.MonkeyPatch, executable: str) -> None:
+    monkeypatch.setattr(maths.sys, "executable", executable)
+    with pytest.raises(UsageError):
+        Pool(1, PATIENCE_S).ask("$5$", ("$5$",))
 
 
-SLOW = """
-import sys, json, time
-sys.stdin.readline(); print('{"ready": true}', flush=True)
-for line in sys.stdin:
-    print('{"half of a rep', end="", flush=True)
-    time.sleep(10_000)
-"""
-
-
-def test_half_a_reply_is_none_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker_script(tmp_path, monkeypatch, SLOW)
-    pool, asked = Pool(1, 0.3), list[Any]()
-    ask = pool.ask
-    monkeypatch.setattr(pool, "ask", lambda request: asked.append(request) or ask(request))
-    compare = maths._remembering(pool)
-    assert [compare("$x$", ("$5$",)) for _ in range(1_000)] == [None] * 1_000
-    assert len(asked) == 1  # the time was lost once
+def test_half_a_reply_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_script(
+        tmp_path, monkeypatch, "import sys; print('{}', flush=True); sys.stdin.readline(); print('{', end='')"
+    )
+    assert Pool(1, PATIENCE_S).ask("$5$", ("$5$",)) is None
 
 
 COUNTING = """
 import sys, json, os
-sys.stdin.readline(); print('{"ready": true}', flush=True)
+print('{}', flush=True)
 for line in sys.stdin:
-    print(json.dumps({"pid": os.getpid(), "echo": json.loads(line)["n"]}), flush=True)
+    print(json.dumps({"correct": [os.getpid(), json.loads(line)["answer"]]}), flush=True)
 """
 
 
-def test_a_crowd_gets_each_its_own_reply_from_few_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Yield a pool of at most two workers, which reply with their process and the answer."""
     worker_script(tmp_path, monkeypatch, COUNTING)
-    pool = Pool(2, 60)
-    try:
-        with ThreadPoolExecutor(16) as executor:
-            replies = list(executor.map(lambda n: pool.ask({"n": n}), range(300)))
-    finally:
-        pool.close()
-    assert [reply and reply["echo"] for reply in replies] == list(range(300))
-    assert len({reply["pid"] for reply in replies if reply}) <= 2
-    assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
-
-
-def test_a_timer_that_strikes_as_the_reply_comes_spoils_no_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker_script(tmp_path, monkeypatch, COUNTING)
-    pool = Pool(1, PATIENCE_S)
-    assert pool.ask({"n": 1})
-    pool._idle[0]._expired = True
-    late, next_one = pool.ask({"n": 2}), pool.ask({"n": 3})
+    pool = Pool(2, PATIENCE_S)
+    yield pool
     pool.close()
-    assert late
-    assert next_one
-    assert (late["echo"], next_one["echo"], late["pid"] != next_one["pid"]) == (2, 3, True)
 
 
-def test_a_worker_that_was_killed_from_outside_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker_script(tmp_path, monkeypatch, COUNTING)
-    pool = Pool(1, PATIENCE_S)
-    first = pool.ask({"n": 1})
-    process = pool._idle[0]._process
-    process.kill()
-    process.wait()
-    second = pool.ask({"n": 2})
-    pool.close()
-    assert first
-    assert second
-    assert (second["echo"], first["pid"] != second["pid"]) == (2, True)
+def test_a_crowd_gets_each_its_own_reply_from_few_workers(counting: Any) -> None:
+    with ThreadPoolExecutor(16) as executor:
+        replies = list(executor.map(lambda n: counting.ask(str(n), ()), range(300)))
+    assert [answer for _, answer in replies] == list(map(str, range(300)))
+    assert len({pid for pid, _ in replies}) <= 2
 
 
-def test_a_forked_child_uses_no_worker_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker_script(tmp_path, monkeypatch, COUNTING)
-    pool = Pool(1, PATIENCE_S)
-    assert pool.ask({"n": 1})
-    parents = pool._idle[0]
-    pool._in_child()
-    reply = pool.ask({"n": 2})
-    pool.close()
-    assert reply
-    assert reply["pid"] != parents._process.pid
-    assert parents.alive
+def test_a_worker_that_was_killed_from_outside_is_replaced(counting: Any) -> None:
+    pid, _ = counting.ask("1", ())
+    counting.idle[0].process.kill()
+    counting.idle[0].process.wait()
+    other, answer = counting.ask("2", ())
+    assert (other != pid, answer) == (True, "2")
+
+
+def test_an_interrupted_worker_is_not_asked_again(counting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting.ask("1", ())
+    process = counting.idle[0].process
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process.stdout, "readline", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        counting.ask("2", ())
+    assert process.poll() is not None
+    assert counting.ask("3", ())[1] == "3"
+
+
+def test_a_forked_child_uses_no_worker_of_its_parent(counting: Any) -> None:
+    pid, _ = counting.ask("1", ())
+    parents = counting.idle[0]
+    counting._in_child()
+    assert counting.ask("2", ())[0] != pid
+    assert parents.process.poll() is None
     parents.kill()
 
 
 @needs_math_verify
 # It collects garbage, and with it sockets that litellm left open in an earlier test.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
-def test_workers_end_with_the_matcher_closed_or_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker_script(tmp_path, monkeypatch, COUNTING)
-    pids = []
-    for forget in (False, True):
-        matcher = MathMatcher(60, 1)
-        reply = matcher._pool.ask({"n": 1})
-        assert reply
-        pids.append(reply["pid"])
-        if not forget:
-            matcher.close()
-        del matcher
-        gc.collect()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.usefixtures("counting")
+def test_workers_end_with_the_matcher_closed_or_forgotten(forget: bool) -> None:
+    matcher = MathMatcher(60, 1)
+    reply: Any = matcher._pool.ask("1", ())
+    if not forget:
+        matcher.close()
+    del matcher
+    gc.collect()
+    with pytest.raises(ProcessLookupError):
+        os.kill(reply[0], 0)
 
 
 def test_plain_notation_becomes_latex() -> None:

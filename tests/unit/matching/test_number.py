@@ -7,7 +7,7 @@ from fractions import Fraction
 from cases import each
 
 from cascade.matching import get_matcher
-from cascade.matching.number import NumberMatcher, only_quantity, read_run
+from cascade.matching.number import NumberMatcher, read_numbers, read_run
 
 F, LONG = Fraction, "0." + "0" * 300 + "1"
 
@@ -101,11 +101,6 @@ SAME = [
     ("Answer: 1,234 km.", "1234 km"),
     ("#### 12", "12"),
     ("5 or five", "5"),
-    # relations are part of it
-    ("<5", "< 5"),
-    ("≤5", "<= 5"),
-    ("at least five", ">= 5"),
-    ("fewer than 5", "Less than five"),
     ("about 5", "5"),
     ("- 5", "5"),  # an item of a list
 ]
@@ -130,7 +125,6 @@ DIFFERENT = [
     ("1.5 km", "1500 m"),
     ("5km", "5"),
     ("> 5", "5"),
-    ("5", "< 5"),
     ("at least 5", "5"),
     ("less than five", "5"),
     ("more than 5", "5"),
@@ -149,6 +143,9 @@ DIFFERENT = [
     ("1/0", "1"),
     ("1/3", "0.3333"),
     ("no one", "1"),
+    ("one or two", "2"),
+    ("half a million", "0.5"),
+    ("2 hundred thousand million", "200000"),
     ("twenty-third", "20"),
     ("two three", "5"),
     ("x = 5, y = 6", "6"),
@@ -178,7 +175,7 @@ DIFFERENT = [
         *((answer, [gold], True) for answer, gold in SAME),
         *((answer, [gold], False) for answer, gold in DIFFERENT),
         # an accepted answer without one number leaves the truth unknown
-        *(("5", gold, None) for gold in ([], [""], ["Danube"], ["3 or 4"], ["10:30"], ["1e999999"], ["B12"])),
+        *(("5", gold, None) for gold in ([], [""], ["Danube"], ["3 or 4"], ["10:30"], ["1e999999"], ["B12"], ["< 5"])),
         # the same text is right whatever it is
         *((f" {text}\n", [text], True) for text in ("3 or 4", "10:30", "1e999999", "Danube", "B12")),
         ("5", ["Danube", "4", "five"], True),
@@ -208,9 +205,7 @@ def test_a_tolerance_is_relative_or_absolute(options: str, answer: str, gold: st
 
 
 def test_values_are_exact() -> None:
-    third = only_quantity("1/3")
-    assert third is not None
-    assert third.value == F(1, 3)
+    assert [number.value for number in read_numbers("1/3") if number is not None] == [F(1, 3)]
 
 
 @each(

@@ -13,9 +13,8 @@ import pytest
 from cases import each
 
 from cascade.errors import MissingExtraError, UsageError
-from cascade.matching import exact_match, get_matcher, names, only_number
-from cascade.matching.number import NumberMatcher
-from cascade.matching.words import ExactMatcher
+from cascade.matching import get_matcher, names
+from cascade.matching.text import ExactMatcher
 
 
 class Mine:
@@ -64,58 +63,53 @@ def test_the_built_in_matchers_are_named() -> None:
     assert names()[: len(built_in)] == built_in
 
 
-def test_the_old_names_are_still_here() -> None:
-    assert exact_match("The Danube.", ["Danube"])
-    assert only_number("9 eggs") == 9
-
-
 def test_a_spec_names_a_matcher_and_its_options() -> None:
-    wrong = [
-        (spec, given, made)
-        for spec, given, made in [
-            ("exact", {}, ExactMatcher()),
-            (" exact ", {}, ExactMatcher()),
-            ("exact:", {}, ExactMatcher()),
-            ("number:rel=80%", {}, NumberMatcher(Fraction(4, 5))),
-            ("number", {"rel": 0.8}, NumberMatcher(Fraction(4, 5))),
-            ("number:rel=1e-3", {}, NumberMatcher(Fraction(1, 1000))),
-            ("number: rel = 1e-3 , abs=2 ", {}, NumberMatcher(Fraction(1, 1000), Fraction(2))),
-            ("number:rel=0.1", {"abs": 2}, NumberMatcher(Fraction(1, 10), Fraction(2))),
-        ]
-        if get_matcher(spec, **given) != made
+    tolerances: list[tuple[str, dict[str, Any], tuple[Fraction, Fraction]]] = [
+        ("number:rel=80%", {}, (Fraction(4, 5), Fraction(0))),
+        ("number", {"rel": 0.8}, (Fraction(4, 5), Fraction(0))),
+        ("number:1e-3", {}, (Fraction(1, 1000), Fraction(0))),
+        (" number : rel = 1e-3 , abs=2 ", {}, (Fraction(1, 1000), Fraction(2))),
+        ("number:rel=0.1", {"abs": 2}, (Fraction(1, 10), Fraction(2))),
     ]
-    assert wrong == []
+    for spec, options, tolerance in tolerances:
+        matcher: Any = get_matcher(spec, **options)
+        assert (matcher._rel, matcher._abs) == tolerance
+    assert isinstance(get_matcher("exact:"), ExactMatcher)
 
 
 @each(
-    "spec, given, message",
+    "spec, options, wrong",
     [
-        ("exakt", {}, r"no matcher 'exakt'; did you mean exact\? Known: choice, code, exact"),
-        ("", {}, r"no matcher ''; known: choice"),
-        ("label:names=a", {}, r"no option 'names'; known: labels"),
-        ("number:re=1", {}, r"no option 're'; did you mean rel\?"),
-        ("exact:strict=yes", {}, r"no option 'strict'; it takes none"),
-        ("label:0.8", {}, r"'0.8' is not an option; write name=value; known: labels"),
-        ("number:rel=high", {}, r"rel='high' is not a number"),
-        ("number:rel=1e999999999", {}, r"rel='1e999999999' is out of range"),
-        ("number:rel=1/0", {}, r"is not a number"),
-        ("number", {"rel": True}, r"rel=True is not a number"),
-        ("number", {"rel": float("nan")}, r"rel=nan is not a number"),
-        ("number:rel=0.8", {"rel": 0.8}, r"rel is given twice"),
-        ("number:rel=0.8,rel=0.9", {}, r"rel is given twice"),
-        ("number:rel=-1", {}, r"rel='-1' must not be negative"),
-        ("json:lists=maybe", {}, r"lists='maybe' must be one of ordered, unordered"),
-        ("number:abs=y,rel=x,tol=1", {}, r"(?s)no option 'tol'.*abs='y' is not a number.*rel='x' is not a number"),
-        ("choice:letters=AAB", {}, r"the letters of the options, each once"),
-        ("choice:letters=1-4", {}, r"the letters of the options"),
-        ("math:timeout_s=0", {}, r"timeout_s='0' must be above 0"),
-        ("math:workers=1.5", {}, r"workers='1.5' must be a whole number"),
-        ("math:workers=1000", {}, r"whole number from 1 to 64"),
+        ("exakt", {}, ["exakt", "exact"]),
+        ("", {}, ["choice"]),
+        ("label:names=a", {}, ["names"]),
+        ("number:re=1", {}, ["re"]),
+        ("exact:strict=yes", {}, ["ExactMatcher"]),
+        ("number:rel=high", {}, ["rel"]),
+        ("number:rel=1e999999999", {}, ["rel"]),
+        ("number:rel=1/0", {}, ["rel"]),
+        ("number", {"rel": True}, ["rel"]),
+        ("number", {"rel": float("nan")}, ["rel"]),
+        ("number:rel=0.8", {"rel": 0.8}, ["rel"]),
+        ("number:rel=0.8,rel=0.9", {}, ["rel"]),
+        ("number:rel=-1", {}, ["rel"]),
+        ("json:lists=maybe", {}, ["lists"]),
+        ("number:abs=y,rel=x,tol=1,rel=z", {}, ["abs", "rel", "tol", "twice"]),
+        ("choice:letters=AAB", {}, ["letters"]),
+        ("choice:letters=1-4", {}, ["letters"]),
+        ("math:timeout_s=0", {}, ["timeout_s"]),
+        ("math:workers=1.5", {}, ["workers"]),
+        ("math:workers=1000", {}, ["workers"]),
+        ("judge", {}, ["ask"]),
+        ("judge:ask=gpt", {}, ["ask"]),
+        ("function", {}, ["function"]),
     ],
 )
-def test_a_mistake_is_one_error_that_says_what_would_work(spec: str, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        get_matcher(spec, **given)
+def test_mistakes_are_one_error_that_names_each(spec: str, options: dict[str, Any], wrong: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        get_matcher(spec, **options)
+    lines = str(caught.value).partition("cannot be made:")[2] or str(caught.value)
+    assert [name for name in wrong if name not in lines] == []
 
 
 @pytest.mark.usefixtures("installed")
@@ -130,7 +124,7 @@ def test_an_installed_matcher_is_named_and_made_with_its_options() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_built_in_matcher_is_not_replaced() -> None:
-    assert get_matcher("exact") == ExactMatcher()
+    assert isinstance(get_matcher("exact"), ExactMatcher)
 
 
 @pytest.mark.usefixtures("installed")

@@ -38,16 +38,16 @@ def default_for(request: ChatRequest | None) -> DefaultComparator:
     'json'
     """
     if request is None:
-        return _chosen("text")
+        return _default("text")
     if request.tools:
-        return _chosen("tool_calls", None if request.wants_json else _WORDS)
+        return _default("tool_calls", None if request.wants_json else _WORDS)
     if request.labels:
-        return _chosen("label")
-    return _chosen("json") if request.wants_json else _chosen("text", _FREE_TEXT)
+        return _default("label")
+    return _default("json") if request.wants_json else _default("text", _FREE_TEXT)
 
 
 @cache
-def _chosen(name: str, warning: str | None = None) -> DefaultComparator:
+def _default(name: str, warning: str | None = None) -> DefaultComparator:
     from cascade.matching.registry import get_comparator  # most programs compare texts in one way
 
     comparator: Any = get_comparator(name)
@@ -69,9 +69,9 @@ class RequestMatcher:
             "tool_calls, json, label or another."
         )
 
-    def same(self, one: str, other: str, request: ChatRequest | None = None) -> bool | None:
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:
         """Return whether two outputs are the same answer to the request."""
-        return default_for(request).comparator.same(one, other, request)
+        return default_for(request).comparator.same(output, other, request)
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return a key that is equal for outputs that are the same."""
@@ -89,10 +89,9 @@ def default_of(requests: Iterable[ChatRequest | None]) -> tuple[str, tuple[str, 
     >>> default_of([None, ChatRequest([{"role": "user", "content": "Hi"}], tools)])[0]
     'request'
     """
-    forms = {(one.name, one.warning) for one in map(default_for, requests)}
-    names = {name for name, _ in forms} or {default_for(None).name}
-    chosen = next(iter(names)) if len(names) == 1 else REQUEST
-    return chosen, tuple(sorted(said for _, said in forms if said is not None))
+    forms = {(form.name, form.warning) for form in map(default_for, requests)} or {(default_for(None).name, None)}
+    names = {name for name, _ in forms}
+    return names.pop() if len(names) == 1 else REQUEST, tuple(sorted(text for _, text in forms if text is not None))
 
 
 def answer_key(answer: str, request: ChatRequest | None) -> str:
@@ -105,7 +104,7 @@ def answer_key(answer: str, request: ChatRequest | None) -> str:
     >>> answer_key("The Danube.", None)
     'danube'
     """
-    return normalize_answer(answer) if request is None else _remembered(answer, request)
+    return normalize_answer(answer) if request is None else _request_key(answer, request)
 
 
 def agreement(answer: str, earlier: Sequence[str], request: ChatRequest | None = None) -> float | None:
@@ -117,5 +116,5 @@ def agreement(answer: str, earlier: Sequence[str], request: ChatRequest | None =
 
 
 @lru_cache(maxsize=1_024)
-def _remembered(answer: str, request: ChatRequest) -> str:
+def _request_key(answer: str, request: ChatRequest) -> str:
     return default_for(request).comparator.key(answer, request)

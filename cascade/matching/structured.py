@@ -1,0 +1,235 @@
+"""JSON values, compared leaf by leaf and independent of their spelling, and tool calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from pydantic import validate_call
+
+from cascade.chat import ChatRequest, function_of
+from cascade.matching.base import KeyedComparator, accepted
+from cascade.text import normalize_answer
+
+NOT_JSON = object()
+"""The result of `read_json` for a text that is not JSON."""
+_decode = json.JSONDecoder().decode
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text, in a code fence or not; `NOT_JSON` for any other."""
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
+        bare = bare[bare.index("\n") :].removesuffix("```").strip()
+    try:
+        return _decode(bare)
+    except (ValueError, RecursionError):
+        return NOT_JSON
+
+
+spelled = repr
+"""Spells a value in one form: 1 is neither "1" nor true, and the names of an object are sorted. Quicker than JSON."""
+
+
+class JsonForm(NamedTuple):
+    """How JSON values are converted to one form.
+
+    `ignored` are names of fields that do not count; `ordered`: the order of lists matters, unless a schema says that it
+    does not.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    ordered: bool = True
+
+    def of(self, value: Any, schema: Any = None) -> Any:
+        """Return a value in this form: whole numbers as such, defaults of the schema filled in, sets sorted.
+
+        >>> JsonForm().of({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
+        {'a': 1, 'unit': 'C'}
+        """
+        rules = schema if isinstance(schema, dict) else {}
+        if isinstance(value, dict):
+            properties = rules.get("properties")
+            inside = properties if isinstance(properties, dict) else {}
+            defaults = {name: rule["default"] for name, rule in inside.items() if "default" in rule}
+            filled = defaults | value
+            return {name: self.of(filled[name], inside.get(name)) for name in sorted(filled.keys() - self.ignored)}
+        if isinstance(value, list):
+            items = [self.of(item, rules.get("items")) for item in value]
+            return items if self.ordered and rules.get("uniqueItems") is not True else sorted(items, key=spelled)
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class JsonMatcher(KeyedComparator):
+    """An answer is right if it is the same JSON value: 5.0 is 5; blanks and the order of keys do not matter.
+
+    Text is compared unchanged. If the request has a JSON schema, a missing property has its default, and the order of a
+    list does not matter if its items are unique (`uniqueItems`).
+
+    Args:
+        ignore: names of fields that do not count, at any depth, joined by "+".
+        lists: "unordered" if the order of a list's items does not matter.
+
+    >>> JsonMatcher().matches('{"b": 1.0, "a": "x"}', ['{"a": "x", "b": 1}'])
+    True
+    >>> JsonMatcher(ignore="note").matches('{"a": 1, "note": "sure"}', ['{"a": 1}'])
+    True
+    """
+
+    @validate_call
+    def __init__(self, ignore: str = "", lists: Literal["ordered", "unordered"] = "ordered") -> None:
+        self._form = JsonForm(frozenset(ignore.split("+")) - {""}, lists == "ordered")
+
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
+        """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON."""
+        spellings = {self._spelled(text, None) for text in accepted(gold)} - {None}
+        return self._spelled(answer, None) in spellings if spellings else None
+
+    def key(self, output: str, request: ChatRequest | None = None) -> str:
+        """Return the value in one spelling; an output that is not JSON is the same only as one with the same words."""
+        return self._spelled(output, request) or f"text {normalize_answer(output)}"
+
+    def _spelled(self, text: str, request: ChatRequest | None) -> str | None:
+        value = read_json(text)
+        try:
+            schema = None if request is None else request.json_schema
+            return None if value is NOT_JSON else spelled(self._form.of(value, schema))
+        except RecursionError:
+            return None
+
+
+# --- tool calls ---
+
+
+class ToolCall(NamedTuple):
+    """A tool call: the tool's name, a dot in it as "_", and its arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+_FORM, _JSON = JsonForm(), JsonMatcher()
+_MAX_CALLS = 64
+
+
+class ToolCallsMatcher(KeyedComparator):
+    """An answer is right if it calls the same tools with the same arguments, compared as JSON.
+
+    An accepted answer is a JSON list of calls, `[{"name": …, "arguments": {…}}]` (an empty list: no tool should be
+    called), or an object with the accepted values of each argument, `{"name": {"argument": [value, …]}}`, as in the
+    Berkeley Function Calling Leaderboard; an empty text among the values means that the argument may be left out.
+
+    For two outputs of a request, a missing argument has the default of the tool's schema, and answers without a call
+    are the same in any wording, unless the request wants JSON.
+
+    Args:
+        order: "kept" if the order of the calls matters.
+        words: "compared" if the words of an answer without a call matter.
+
+    >>> matcher = ToolCallsMatcher()
+    >>> matcher.matches('[{"name": "add", "arguments": {"a": 1.0}}]', ['[{"arguments": {"a": 1}, "name": "add"}]'])
+    True
+    >>> matcher.matches('[{"name": "add", "arguments": {"a": 1}}]', ['{"add": {"a": [1, "1"], "b": [0, ""]}}'])
+    True
+    """
+
+    @validate_call
+    def __init__(
+        self, order: Literal["any", "kept"] = "any", words: Literal["ignored", "compared"] = "ignored"
+    ) -> None:
+        self._any_order, self._words = order == "any", words == "compared"
+
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
+        """Return whether the answer makes one of the accepted sets of calls; unknown if none can be read."""
+        calls = read_calls(answer)
+        verdicts = {self._agrees(calls, read_json(text)) for text in accepted(gold)} - {None}
+        return True in verdicts if verdicts else None
+
+    def key(self, output: str, request: ChatRequest | None = None) -> str:
+        """Return the calls in one spelling: `[]` for an answer without a call, its words if it cannot be read."""
+        calls = read_calls(output)
+        try:
+            spelling = None if calls is None else self._spelled(calls, {} if request is None else _schemas(request))
+        except RecursionError:
+            spelling = None
+        if spelling:
+            return f"[{','.join(spelling)}]"
+        if request is not None and request.wants_json:
+            return _JSON.key(output, request)
+        return "[]" if spelling is not None and not self._words else f"text {normalize_answer(output)}"
+
+    def _agrees(self, calls: list[ToolCall] | None, gold: Any) -> bool | None:
+        if isinstance(gold, dict):
+            values = [(_name(name), choices) for name, choices in gold.items() if isinstance(choices, dict)]
+            return calls is not None and len(calls) == len(values) <= _MAX_CALLS and self._assigned(calls, values)
+        wanted = _calls(gold) if isinstance(gold, list) else None
+        return None if wanted is None else self._spelled(calls or [], {}) == self._spelled(wanted, {})
+
+    def _spelled(self, calls: Sequence[ToolCall], schemas: Mapping[str, Any]) -> list[str]:
+        spellings = [spelled((name, _FORM.of(arguments, schemas.get(name)))) for name, arguments in calls]
+        return sorted(spellings) if self._any_order else spellings
+
+    def _assigned(self, calls: Sequence[ToolCall], values: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
+        """Whether calls and accepted calls can be matched one to one; a message has few calls."""
+        return not calls or any(
+            calls[0].name in {name, _NUMBERED.sub("", name)}
+            and _fit(calls[0].arguments, choices)
+            and self._assigned(calls[1:], [*values[:index], *values[index + 1 :]])
+            for index, (name, choices) in enumerate(values if self._any_order else values[:1])
+        )
+
+
+@lru_cache(maxsize=512)
+def _schemas(request: ChatRequest) -> Mapping[str, Any]:
+    """Return the schema of each tool's arguments, by the tool's name."""
+    functions = [function_of(tool) for tool in request.tools]
+    return {_name(str(function.get("name"))): function.get("parameters") for function in functions}
+
+
+def read_calls(text: str) -> list[ToolCall] | None:
+    """Return the calls of an answer, empty for an answer in words; None if a call cannot be read."""
+    value = read_json(text)
+    return _calls(value if isinstance(value, list) else [value]) if isinstance(value, list | dict) else []
+
+
+def _calls(values: list[Any]) -> list[ToolCall] | None:
+    calls = []
+    for value in values:
+        name, arguments = (value.get("name"), value.get("arguments", {})) if isinstance(value, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return None
+        calls.append(ToolCall(_name(name), arguments))
+    return calls
+
+
+def _name(name: str) -> str:
+    return name.replace(".", "_")
+
+
+_NUMBERED = re.compile(r"[ _]\d+$")
+"""The leaderboard's suffix of the name of a tool that should be called several times."""
+
+
+def _fit(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether arguments are among the accepted values, with no unknown and no missing argument."""
+    listed = {name: choices if isinstance(choices, list) else [choices] for name, choices in values.items()}
+    return arguments.keys() <= listed.keys() and all(
+        any(_alike(arguments[name], choice) for choice in choices) if name in arguments else "" in choices
+        for name, choices in listed.items()
+    )
+
+
+_NO_LETTERS = str.maketrans(dict.fromkeys(" ,./-_*^", ""))
+
+
+def _alike(value: Any, choice: Any) -> bool:
+    """Whether two values are the same: texts by their letters and digits only, as in the leaderboard."""
+    if isinstance(value, str) and isinstance(choice, str):
+        return value.casefold().translate(_NO_LETTERS) == choice.casefold().translate(_NO_LETTERS)
+    if isinstance(value, list) and isinstance(choice, list):
+        return len(value) == len(choice) and all(map(_alike, value, choice))
+    nested = isinstance(value, dict) and isinstance(choice, dict) and _fit(value, choice)
+    return nested or spelled(_FORM.of(value)) == spelled(_FORM.of(choice))
