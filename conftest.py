@@ -2,16 +2,10 @@
 
 import gc
 import os
-from importlib.util import find_spec
 
 os.environ["CASCADE_TRACES"] = "off"
-# Threads of scikit-learn and torch that wait would spin: beside other tests on the same cores, a hundred times slower.
+# Threads of numpy and torch that wait would spin: beside other tests on the same cores, a hundred times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-if find_spec("torch") is None:  # of the extra `train`: without it these modules cannot even be imported
-    collect_ignore_glob = [
-        "cascade/training/networks/*.py",
-    ]
 
 gc.disable()  # what is collected here stays to the end: a third of the time went into looking through it
 

@@ -12,8 +12,6 @@ from types import TracebackType
 from cascade.errors import MissingExtraError
 
 ROOT = Path(__file__).parents[1]
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "tensordict": "torchrl"}
-"""The distribution that brings a package, where it has another name."""
 
 
 def extras() -> Mapping[str, frozenset[str]]:
@@ -29,8 +27,7 @@ def advice(package: str) -> str | None:
     'This benchmark needs mapie. In the clone: pip install -c constraints.txt -e ".[dev]"'
     """
     name = package.partition(".")[0]
-    wanted = DISTRIBUTIONS.get(name, name)
-    extra = next((extra for extra, listed in extras().items() if wanted in listed), None)
+    extra = next((extra for extra, listed in extras().items() if name in listed), None)
     install = f'pip install -c constraints.txt -e ".[{extra}]"'
     return None if extra is None else f"This benchmark needs {name}. In the clone: {install}"
 

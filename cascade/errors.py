@@ -149,7 +149,6 @@ EXTRAS: Mapping[str, str] = {
     "orjson": "server",
     "psycopg": "sql",
     "pyarrow": "parquet",
-    "scikit-learn": "fit",
     "starlette": "server",
     "torch": "train",
     "uvicorn": "server",
@@ -178,8 +177,8 @@ def distribution() -> str:
 def install_command(extra: str) -> str:
     """Return the shell command that installs an extra, for an installation from a clone or from an index.
 
-    >>> install_command("fit")
-    'pip install "certified-cascade[fit]"'
+    >>> install_command("parquet")
+    'pip install "certified-cascade[parquet]"'
     """
     return f'pip install "{distribution()}[{extra}]"'
 

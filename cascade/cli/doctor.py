@@ -41,7 +41,6 @@ _PACKAGES = {
     "litellm": "provider litellm",
     "xllamacpp": "local models",
     "pyarrow": "Parquet, and so the demo log,",
-    "scikit-learn": "boosted trees of cascade fit",
     "psycopg": "traces in PostgreSQL",
 }
 

@@ -59,7 +59,7 @@ def test_the_core_is_the_same_project_without_litellm() -> None:
     assert [litellm] == core["optional-dependencies"]["litellm"]
     assert core.pop("name") == "certified-cascade-core"
     assert core["optional-dependencies"].pop("all") == [
-        "certified-cascade-core[litellm,local,fit,train,sql,math,server,otel]"
+        "certified-cascade-core[litellm,local,parquet,train,sql,math,server,otel]"
     ]
     same = {name: value for name, value in FULL.items() if name not in {"name", "dependencies"}}
     same["optional-dependencies"] = {k: v for k, v in FULL["optional-dependencies"].items() if k != "all"}
@@ -71,10 +71,7 @@ def test_all_has_every_extra_that_a_user_may_want() -> None:
     (everything,) = extras["all"]
     named = set(everything.partition("[")[2].rstrip("]").split(","))
     assert {one for extra in named for one in extras[extra]} == {
-        one
-        for extra, found in extras.items()
-        if extra not in {"all", "dev", "dev-pages", "dev-train", "docs"}
-        for one in found
+        one for extra, found in extras.items() if extra not in {"all", "dev", "dev-pages", "docs"} for one in found
     }
 
 
