@@ -27,6 +27,7 @@ from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted
 from cascade.table import Log, Node, Reference
+from unit.fitting.random_logs import random_log
 
 REGRET = Promise("regret", 0.05, 0.9)
 
@@ -96,6 +97,23 @@ def test_a_score_that_is_rounded_otherwise_when_it_is_served_decides_alike() -> 
     rounded = replace(log, signals={"self_check": log.signals["self_check"].astype(np.float32).astype(np.float64)})
     kappa = done.certified[""].point.kappa
     assert done.policy.walks(log).stop(kappa).tolist() == done.policy.walks(rounded).stop(kappa).tolist()
+
+
+def test_every_threshold_up_to_the_one_served_passes_also_where_the_risk_is_not_monotone() -> None:
+    """What the proof needs of a threshold between two scores (design/path.md)."""
+    promise, rises = Promise("regret", 0.3, 0.9), 0
+    for seed in range(20):
+        log = random_log(seed, n=80, whole=True)
+        walked = Threshold("reply_mean_logprob", -1.0).walks(log)
+        path, jumps = path_of(walked, promise, None), promise.rules.jumps(walked)
+        found = certify(path, promise)
+        assert found is not None
+        stricter = np.sort([point.kappa for point in path.points if point.kappa < found.point.kappa][1:])
+        between = (stricter[1:] + stricter[:-1]) / 2
+        kappas = np.sort(np.concatenate([stricter, between, [found.point.kappa]]))
+        assert jumps.total(kappas).max() <= most_units(log.n, promise, 0.1)
+        rises += bool((np.diff(path.loss) < 0).any())
+    assert rises > 10
 
 
 def test_ties_are_broken_by_what_the_log_has_and_never_reorder_scores() -> None:
