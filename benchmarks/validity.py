@@ -30,7 +30,7 @@ from cascade.conformal.certify import certify
 from cascade.conformal.path import UNITS, Point, Scores
 from cascade.conformal.promise import Promise
 from cascade.fitting.divide import drawn
-from cascade.fitting.fit import path_of, points_of
+from cascade.fitting.fit import FitSettings, fit, path_of, points_of
 from cascade.fitting.menu import run_tests, simple_members
 from cascade.policies.policy import Policy, ranked
 from cascade.policies.simple import Depth, named_policy
@@ -43,6 +43,8 @@ ERRORS = 3.0
 LEARNS = 0.4
 """Requests that put points in order, as a share of those that certify."""
 LONGEST = 6
+HARD = "hard"
+"""The segment whose certificate is judged, on its own requests."""
 Served = tuple[Policy, Point]
 Way = Callable[[Log, Promise, np.random.Generator], "Served | None"]
 
@@ -126,6 +128,12 @@ def hardest(risk: float) -> Log:
                    reference=reference)  # fmt: skip
 
 
+def in_segments(log: Log) -> Log:
+    """Return a log in two segments, of which one has the requests that the first model doubts."""
+    doubtful = log.signals["reply_mean_logprob"][:, 0] < np.median(log.signals["reply_mean_logprob"][:, 0])
+    return replace(log, segments=tuple(np.where(doubtful, HARD, "easy").tolist()))
+
+
 def compared(log: Log) -> Log:
     """Return a log whose truth is the reference's output: an answer is right if it equals the last one."""
     return replace(log, right=(log.answer == log.answer[:, -1:]).astype(np.float64))
@@ -182,6 +190,23 @@ def grouped(log: Log, promise: Promise, rng: np.random.Generator) -> Served | No
     return menu(drawn(log, int(rng.integers(1 << 30))), promise, rng)
 
 
+def fitted(
+    log: Log, promise: Promise, rng: np.random.Generator, *, name: str = "", settings: FitSettings | None = None
+) -> Served | None:
+    """`fit` itself, with all that learns: what it serves under the certificate of a name."""
+    names, how = tuple(map(str, range(log.n))), settings or FitSettings()
+    fresh = replace(log, ids=names, groups=names)  # each draw is a request of its own
+    done = fit(fresh, promise, replace(how, seed=int(rng.integers(1 << 30))))
+    proven = done.certified.get(name)
+    return None if proven is None else (done.policy, proven.point)
+
+
+def strict_level(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
+    """The stricter of two levels: its policy is chosen for the other one."""
+    risks = {"low": 2 * promise.risk, "high": promise.risk}
+    return fitted(log, replace(promise, risk=risks["low"]), rng, name="high", settings=FitSettings(levels=risks))
+
+
 def as_seen(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
     """The cheapest threshold that loses no more than promised on these requests."""
     del rng
@@ -199,13 +224,17 @@ def sure(kind: str, risk: float) -> Promise:
 
 
 class Case(NamedTuple):
-    """A row to measure: its name, its way, its promise, its population, and whether groups are drawn."""
+    """A row to measure: its name, its way, its promise, its population, and whether groups are drawn.
+
+    A row that fits anew each time has only a tenth of the calibrations.
+    """
 
     name: str
     way: Way
     promise: Promise
     log: Log
     n: int
+    tenth: bool = False
 
     @property
     def groups(self) -> bool:
@@ -228,6 +257,10 @@ def cases() -> Iterator[Case]:
             yield Case("agreement", menu, sure("agreement", risk), compared(log), n)
             yield Case("preference, half judged", judged, replace(sure("preference", risk), rate=0.5), compared(log), n)
             yield Case("naive: regret as seen", as_seen, sure("regret", risk), pair, n)
+        ladder, part = population("scores"), partial(fitted, name=HARD, settings=FitSettings(by_segment=True))
+        yield Case("regret, fit", fitted, sure("regret", risk), ladder, 4 * n, tenth=True)
+        yield Case("regret, a level", strict_level, sure("regret", risk), ladder, 4 * n, tenth=True)
+        yield Case("regret, a segment", part, sure("regret", risk), in_segments(ladder), 4 * n, tenth=True)
         talks = population("conversations")
         yield Case("regret, conversations", grouped, sure("regret", risk), talks, n)
         yield Case("naive: every turn certifies", menu, sure("regret", risk), talks, n)
@@ -243,13 +276,14 @@ class Judge:
     def __init__(self, log: Log, promise: Promise, *, groups: bool) -> None:
         self._log, self._promise, self._known = log, promise, dict[str, tuple[Any, ...]]()
         _, member = np.unique(np.array(log.groups), return_inverse=True)
-        self._weight = 1.0 / np.bincount(member)[member] if groups else np.ones(log.n)
+        judged = np.array([name in {None, HARD} for name in log.segments])
+        self._weight = 1.0 / np.bincount(member)[member] if groups else judged.astype(np.float64)
 
     def risk(self, served: Served) -> float:
         """Return the share of fresh requests that is lost."""
         policy, point = served
         key = f"{policy.kind} {policy.settings()} {policy.nodes}"
-        if key not in self._known:
+        if key not in self._known or policy.tensors():
             walked = policy.walks(self._log)
             self._known[key] = walked, self._promise.rules.at_stop(walked), self._promise.rules.jumps(walked)
         walked, at_stop, jumps = self._known[key]
@@ -263,6 +297,7 @@ class Judge:
 
 def measure(case: Case, calibrations: int) -> Row:
     """Calibrate so often."""
+    calibrations //= 10 if case.tenth else 1
     judge = Judge(case.log, case.promise, groups=case.groups)
     rng, risks, certified = np.random.default_rng([7, case.n]), np.zeros(calibrations), 0
     starts = np.flatnonzero(np.append(True, np.array(case.log.groups)[1:] != np.array(case.log.groups)[:-1]))
