@@ -19,11 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cascade.conformal.monitor import Monitor
-from cascade.modes.certify import Outcome, Proof, Turns, grid, most_lenient
+from cascade.modes.certify import Proof, Stops, Turns, grid, most_lenient
 from cascade.modes.draws import look_level
-from cascade.modes.state import CascadeState, Draw, InForce
-from cascade.modes.store import missed
+from cascade.modes.state import CascadeState, Draw, InForce, audits_each, in_order, missed
 
 DELTA, LEVEL, AUDIT = 0.1, 0.05, 0.1
 LOOKS, CONVERSATIONS, AUDITS, OPEN = 4, 200, 300, 20
@@ -156,10 +154,10 @@ def look(world: World, rng: np.random.Generator, number: int) -> InForce | None:
         differs &= loses | (days > rng.uniform(0, ROW_DAYS, u.size))
     turns = Turns(np.arange(u.size), np.repeat(np.arange(len(seen)), [len(one) for one in seen]))
 
-    def served(kappa: float) -> Outcome:
+    def served(kappa: float) -> Stops:
         asks = u >= kappa
         cost = np.where(asks, world.base + world.guide, world.base).astype(np.int64)
-        return Outcome(differs & ~asks, cost, asks)
+        return Stops(differs & ~asks, cost, asks)
 
     level = look_level(DELTA, number)
     proof = Proof.best(world.alpha, level, len(seen), lengths)
@@ -167,12 +165,12 @@ def look(world: World, rng: np.random.Generator, number: int) -> InForce | None:
     if found is None:
         return None
     decided = found.replay.since <= 0
-    paid = np.where(decided, found.outcome.cost, world.guide)
+    paid = np.where(decided, found.stops.cost, world.guide)
     audits = AUDIT * np.where(decided, world.base + world.guide - paid, 0.0)
     if (world.guide - paid - audits).mean() <= 0:
         return None
     longest = int(max(*lengths, *turns.lengths))
-    return InForce(str(found.kappa), number, world.alpha, level, len(seen), "exact", longest=longest)
+    return InForce(str(found.kappa), number, world.alpha, level, len(seen), "exact", turns=audits_each(AUDIT, longest))
 
 
 def _chances(turns: list[Turn], u: Floats) -> Floats:
@@ -219,10 +217,8 @@ class Alarm(NamedTuple):
 
 def alarm_of(world: World, held: InForce, rng: np.random.Generator) -> Alarm | None:
     """Audit and judge day by day, and count as a server does; return when the monitor alarms."""
-    level, turns = look_level(LEVEL, held.look), held.audits_each(AUDIT)
-    monitor = Monitor.start(risk=world.alpha, level=level, turns=turns)
-    state = CascadeState("cascade").promoted(held, monitor, "me", "now")
-    waiting: deque[tuple[Draw, bool, float]] = deque()
+    state = CascadeState("cascade").promoted(held, LEVEL, "me", "now")
+    waiting: list[tuple[Draw, bool, float]] = []
     labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, held, rng)
     audits, misses = Counter[str](), Counter[str]()
     while number < AUDITS or waiting:
@@ -230,20 +226,19 @@ def alarm_of(world: World, held: InForce, rng: np.random.Generator) -> Alarm | N
         for _ in range(AUDITS_A_DAY if number < AUDITS else 0):
             name, differs = next(stream)
             (loses,), (after,) = labels.drawn(rng, 1)
-            row = Draw("", "", name, "", "fit", "audit", AUDIT, day * DAY_S, "complete", differs=differs)
+            row = Draw("", "", name, "", "audit", AUDIT, day * DAY_S, outcome="complete", differs=differs)
             waiting.append((row, bool(loses), day + float(after)))
         number += AUDITS_A_DAY
-        while waiting:
-            row, loses, told = waiting[0]
-            row = row._replace(lost=loses if told <= day else None)
-            against = missed(row, {}, late=row.drawn_s + LABEL_DAYS * DAY_S <= day * DAY_S)
-            if against is None:
-                break
-            waiting.popleft()
-            name = row.conversation
-            state = state.audited(against, "now", (audits[name], misses[name]))
-            audits[name] += 1
-            misses[name] += against
+        due = (day - LABEL_DAYS) * DAY_S
+        judged = [row._replace(lost=loses if told <= day else None) for row, loses, told in waiting]
+        counted = in_order(
+            *(state, judged, lambda row, due=due: missed(row, {}, late=row.drawn_s <= due)),
+            *(lambda row: (audits[row.conversation], misses[row.conversation]), "now"),
+        )
+        for row, state in counted:
+            audits[row.conversation] += 1
+            misses[row.conversation] += bool(row.lost)
+            waiting.pop(0)
             if state.mode != "enforce":
                 return Alarm(audits.total(), day)
     return None

@@ -23,7 +23,6 @@ from typing import Any
 from cascade import Orchestrator
 from cascade.cli.demo import fit_requests
 from cascade.config import load, modes_url
-from cascade.conformal.monitor import Monitor
 from cascade.demo import requests as demonstration
 from cascade.demo.requests import (
     ALPHA,
@@ -77,11 +76,10 @@ async def fill(folder: Path, replay: Replay) -> None:
     (certificate,) = fitted.certificates
     name, at = "shop-mail", now_iso()
     modes.begin(name)
-    number = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), 0.1, lambda *_: None).look
+    look = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), 0.1, lambda *_: None)
     page = {"certifying_conversations": certificate.n, "losses": certificate.losses}
     held = InForce(certificate.id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
-    monitor = Monitor.start(risk=ALPHA)
-    modes.close_look(name, number, page, {}, lambda one: one.promoted(held, monitor, "tools/pages_demo.py", at))
+    modes.close_look(look, page, {}, lambda one: one.promoted(held, 0.1, "tools/pages_demo.py", at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
             alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
@@ -93,11 +91,11 @@ async def fill(folder: Path, replay: Replay) -> None:
                 answer, outright = await cascade.aask(_question(one)), await guide.aask(_question(one))
                 store.append(_rows(answer, outright, trace, when, audit=audit))
                 if audit:
-                    row = Draw(trace, name, str(number), "1", "fit", "audit", AUDITED, when.timestamp())
+                    row = Draw(trace, name, str(number), "1", "audit", AUDITED, when.timestamp())
                     row = row._replace(certificate=held.certificate)
                     modes.draw(row)
                     cost = sum(call.cost_nano_usd or 0 for call in outright.calls) if len(answer.steps) == 1 else 0
-                    modes.settle_audit(row, team_of(answer) != team_of(outright), None, cost)
+                    modes.settle(row, None, cost, differs=team_of(answer) != team_of(outright))
         await guide.aclose()
     modes.close()
 

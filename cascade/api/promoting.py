@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -19,14 +18,12 @@ from cascade.api.judging import reviews_of
 from cascade.api.output import Result, plain_text
 from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.config.schema import ModesConfig
-from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
-from cascade.modes.draws import look_level
-from cascade.modes.look import Asked, Found, Rows, look_at, too_few, unseen
+from cascade.modes.look import DrawnRows, LookResult, LookSettings, look_at, unseen
 from cascade.modes.people import check_terms
-from cascade.modes.plan import Plan, plan_of
-from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Opened
+from cascade.modes.plan import Plan, plan_of, too_few
+from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 
 LEASE_S = 300.0
@@ -50,8 +47,8 @@ class Promotion(Result):
 
     def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
         """Yield the parts of the printed result, for a terminal `width` columns wide."""
-        for said in _said(self):
-            yield Text(plain_text(said))
+        for sentence in _sentences(self):
+            yield Text(plain_text(sentence))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -76,7 +73,7 @@ class PromotionPlan(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
-        return {"cascade": self.cascade, **self.plan.to_dict()}
+        return {"cascade": self.cascade, **self.plan._asdict()}
 
 
 def promote(
@@ -134,7 +131,7 @@ def _looking(config: CascadeConfig | str | Path, cascade: str | None) -> Iterato
 class _Looking:
     """A cascade that may be looked at: its configuration, and where its modes are kept."""
 
-    settings: CascadeConfig
+    config: CascadeConfig
     modes: ModesConfig
     store: ModeStore
     name: str
@@ -142,99 +139,92 @@ class _Looking:
     @property
     def is_open(self) -> bool:
         """Whether an unfinished look is open; its level is already spent."""
-        return any(one.verdict == "open" for one in self.store.looks(self.name))
+        return any(look.verdict == "open" for look in self.store.looks(self.name))
 
     @cached_property
-    def asked(self) -> Asked:
-        """The request for a look."""
-        modes = self.modes
-        reviews = None if modes.promise != BY_PEOPLE else reviews_of(self.settings)
-        check_terms(reviews, modes.comparator)
-        return Asked(modes, self.settings, reviews)
+    def settings(self) -> LookSettings:
+        """What a look is for."""
+        reviews = None if self.modes.promise != BY_PEOPLE else reviews_of(self.config)
+        check_terms(reviews, self.modes.comparator)
+        return LookSettings(self.modes, self.config, reviews)
 
     @contextmanager
     def leased(self) -> Iterator[None]:
         """Hold the right to look while the block runs. Raises UsageError if another process has it."""
         owner, now_s = secrets.token_hex(16), _now_s()
-        if not self.store.lease(self.name, owner, now_s, now_s + LEASE_S):
-            left_s = max(0.0, self.store.leased_until(self.name) - now_s)
-            again = f"Try again once it is done, in {left_s:.0f} s at most."
-            raise UsageError(f"Another process is looking at {self.name}. {again}")
+        self.store.change(self.name, lambda state: state.leased(owner, now_s, now_s + LEASE_S))
         try:
             yield
         finally:
-            self.store.release(self.name, owner)
+            self.store.change(self.name, lambda state: state.released(owner))
 
     def promoted(self, by: str) -> Promotion:
         """Evaluate the certifying rows once, and put the policy in force if it may serve."""
-        modes, store, name, asked = self.modes, self.store, self.name, self.asked
+        modes, store, name, settings = self.modes, self.store, self.name, self.settings
         store.expire(name, _now_s() - LOST_S)
-        opened = store.open_look(name, by, _now_s(), modes.delta, lambda *counts: too_few(asked, *counts))
-        found = self._found(opened)
-        page = {**found.page, "spent": store.state(name).spent}
-        held, at = found.in_force, now_iso()
-        files = {file: base64.b64encode(data).decode("ascii") for file, data in found.files.items()}
+        look = store.open_look(name, by, _now_s(), modes.delta, lambda *begun: too_few(modes.risk, *begun))
+        result = self._result(look, settings)
+        page, at = {**result.page, "spent": store.state(name).spent}, now_iso()
 
         def put_in_force(state: CascadeState) -> CascadeState:
-            if held is None or state.era != opened.era:
+            if result.in_force is None or state.era != look.era:
                 return state
-            level = look_level(modes.level, opened.look)
-            turns = held.audits_each(modes.audit)
-            monitor = Monitor.start(risk=held.risk, level=level, turns=turns)
-            return state.promoted(held, monitor, by, at)
+            return state.promoted(result.in_force, modes.level, by, at)
 
-        if not store.close_look(name, opened.look, page, files, put_in_force):
-            raise UsageError(
-                f"Another process closed look {opened.look} of {name} first: see the page /ui of the server."
-            )
-        return Promotion(name, store.looks(name)[opened.look - 1].verdict == "promoted", page)
+        promoted = store.close_look(look, page, result.files, put_in_force)
+        if promoted is None:
+            raise UsageError(f"Another process closed look {look.look} of {name} first: see the page /ui.")
+        return Promotion(name, promoted, page)
 
-    def _found(self, opened: Opened) -> Found:
-        """Look at the rows of an open look."""
-        why = None
-        if opened.tries > _MOST_TRIES:
+    def _result(self, look: Look, settings: LookSettings) -> LookResult:
+        """Look at the rows of an open look, and at those to fit that were drawn before it began."""
+        drawn, why = self.store.draws(self.name, look=look.look), None
+        if look.tries > _MOST_TRIES:
             why = f"{_MOST_TRIES} processes began this look, and each ended before it was done"
-        elif opened.era != self.store.state(self.name).era:
+        elif look.era != self.store.state(self.name).era:
             why = "a certificate was withdrawn since it began, so its rows certify nothing"
         if why is not None:
-            return unseen(self.asked, opened, why)
+            return unseen(look, settings, drawn, why)
         fit = [
-            one
-            for one in self.store.draws(self.name)
-            if one.era == opened.era and one.drawn_s <= opened.opened_s
-            if one.role == "fit" or (one.look is not None and one.look < opened.look)
+            draw
+            for draw in self.store.draws(self.name)
+            if draw.era == look.era and draw.drawn_s <= look.opened_s
+            if (draw.role != "certify" if draw.look is None else draw.look < look.look)
         ]
-        return look_at(self._rows([*fit, *opened.certifying]), opened, self.asked)
+        return look_at(self._rows([*fit, *drawn]), look, settings)
 
     def planned(self) -> PromotionPlan:
         """Return the plan of the next look; where people judge, the fitting rows tell how many answers are unjudged."""
         state = self.store.state(self.name)
         unjudged = None
         if self.modes.promise == BY_PEOPLE:
-            settled = [one for one in self.store.draws(self.name) if one.era == state.era and one.outcome != "pending"]
-            unjudged = self._rows([one for one in settled if one.role == "fit" or one.look is not None]).unjudged()
+            settled = [
+                draw for draw in self.store.draws(self.name) if draw.era == state.era and draw.outcome != "pending"
+            ]
+            fit = [draw for draw in settled if draw.role != "certify" or draw.look is not None]
+            unjudged = self._rows(fit).unjudged()
         return PromotionPlan(self.name, plan_of(state, self.store.counts(self.name), self.modes, unjudged))
 
-    def _rows(self, drawn: list[Draw]) -> Rows:
+    def _rows(self, drawn: list[Draw]) -> DrawnRows:
         """Read the traces of drawn requests."""
-        url = traces_url(self.settings.traces)
+        url = traces_url(self.config.traces)
         assert url is not None  # noqa: S101 - `modes_url` has looked
-        models = [self.settings.models[place].model for place in self.settings.strategy.places]
+        models = [self.config.models[name].model for name in self.config.strategy.places]
         with Store.open(url, read_only=True) as traces:
-            return Rows(traces.read({"walk": "null"}), drawn, models, self.asked)
+            return DrawnRows(traces.read({"walk": "null"}), drawn, models, self.settings)
 
 
 def _now_s() -> float:
     return datetime.now(UTC).timestamp()
 
 
-def _said(found: Promotion) -> Iterator[str]:
-    page, look = found.page, found.page["look"]
+def _sentences(promotion: Promotion) -> Iterator[str]:
+    page, look = promotion.page, promotion.page["look"]
     if "fit_rows" in page:
-        fit, certify, missing = page["fit_rows"], page["certifying_conversations"], page["missing"]
         yield (
-            f"{found.cascade}, look {look}: {fit} rows fit the policy, and {certify} conversations certify it. "
-            f"{missing} of their {page['requests']} requests have no outcome and count as losses."
+            f"{promotion.cascade}, look {look}: {page['fit_rows']} rows fit the policy, and "
+            f"{page['certifying_conversations']} conversations certify it. {page['missing']} of their "
+            f"{page['requests']} requests have no outcome and count as losses."
         )
     yield (
         f"level: this look may spend {page['level']:.3g} of the {1 - page['confidence']:.3g} of all looks; "
@@ -255,7 +245,7 @@ def _said(found: Promotion) -> Iterator[str]:
             f"{page['served_by_cheaper']:.0%}, with {page['audit']:.0%} of the "
             f"requests audited; the guide alone costs {page['guide_usd']:.3g} USD."
         )
-    if found.promoted:
+    if promotion.promoted:
         yield f"promoted, certificate {page['certificate']}: it serves from now on."
     else:
         yield f"not promoted: {page.get('why', 'a certificate was withdrawn meanwhile')}."

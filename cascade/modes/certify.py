@@ -1,8 +1,8 @@
-"""Test on whole conversations that at most a share α of the requests differs, as the server will serve them.
+"""Test on whole conversations that at most a share r of the requests differs, as the server will serve them.
 
 The served rule: a turn is kept where the policy stops before the guide; from then on the guide answers the
-conversation. So a conversation of T turns has at most one lost turn, D = 0 or 1, and at most a share α of the requests
-is lost if E[D − αT] ≤ 0. D may fall where a threshold becomes laxer, since another turn is then kept first. So the
+conversation. So a conversation of T turns has at most one lost turn, D = 0 or 1, and at most a share r of the requests
+is lost if E[D − rT] ≤ 0. D may fall where a threshold becomes laxer, since another turn is then kept first. So the
 thresholds are fixed on other requests and tested from strict to lenient, each at the whole level, until the first one
 that fails.
 
@@ -37,7 +37,7 @@ def grid(levels: Floats) -> list[float]:
     return [*midways[at].tolist(), math.inf]
 
 
-class Outcome(NamedTuple):
+class Stops(NamedTuple):
     """What a policy does on each request of a table at a threshold.
 
     Attributes:
@@ -67,8 +67,8 @@ class Turns(NamedTuple):
         """The number of turns of each conversation."""
         return np.bincount(self.of)
 
-    def served(self, at: Outcome) -> Replay:
-        """Replay the conversations as they would be served at a threshold, given its outcome on each row.
+    def served(self, at: Stops) -> Replay:
+        """Replay the conversations as they would be served at a threshold, given what the policy does on each row.
 
         A turn without a record is kept and lost: the server would have had to decide on it.
         """
@@ -94,26 +94,26 @@ class Replay(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """A test that at most a share α of the requests is lost, fixed before the conversations are seen.
+    """A test that at most a share r of the requests is lost, fixed before the conversations are seen.
 
     Guarantee: if more is lost, it passes with probability at most `level`, for independent conversations of any length.
 
     Attributes:
-        alpha, level: of the promise.
-        stake: λ of the bet on each conversation, whose capital is multiplied by 1 + λ(αT − D); None for the exact
+        risk, level: of the promise.
+        stake: λ of the bet on each conversation, whose capital is multiplied by 1 + λ(rT − D); None for the exact
             test on D alone, as if each conversation had one turn, which promises no less.
     """
 
-    alpha: float
+    risk: float
     level: float
     stake: float | None = None
 
     @classmethod
-    def best(cls, alpha: float, level: float, count: int, lengths: Sequence[int] | Ints) -> Proof:
+    def best(cls, risk: float, level: float, count: int, lengths: Sequence[int] | Ints) -> Proof:
         """Return the test that allows most losses in `count` conversations, if they are as long as these others."""
         turns = np.asarray(lengths, dtype=np.float64)
-        bets = [cls(alpha, level, stake / (1 - alpha)) for stake in _STAKES] if turns.size and turns.max() > 1 else []
-        return max([cls(alpha, level), *bets], key=lambda one: one.allowed(turns, count))
+        bets = [cls(risk, level, stake / (1 - risk)) for stake in _STAKES] if turns.size and turns.max() > 1 else []
+        return max([cls(risk, level), *bets], key=lambda one: one.allowed(turns, count))
 
     def allowed(self, lengths: Sequence[int] | Ints | Floats, count: int | None = None) -> int:
         """Return about how many conversations may be lost: exactly, if all have the same length; −1 for none at all.
@@ -125,40 +125,40 @@ class Proof(NamedTuple):
         turns = np.asarray(lengths, dtype=np.float64)
         count = turns.size if count is None else count
         if self.stake is None:
-            most = most_losses(count, self.alpha, self.level)
+            most = most_losses(count, self.risk, self.level)
             return -1 if most is None else most
-        won = np.log1p(self.stake * self.alpha * turns)
-        fall = won - np.log1p(self.stake * (self.alpha * turns - 1))
+        won = np.log1p(self.stake * self.risk * turns)
+        fall = won - np.log1p(self.stake * (self.risk * turns - 1))
         return max(-1, math.floor((count * float(won.mean()) + math.log(self.level)) / float(fall.mean())))
 
     def passes(self, lost: Bools, lengths: Ints) -> bool:
         """Return whether the test finds that the promise holds."""
         if self.stake is None:
-            most = most_losses(lost.size, self.alpha, self.level)
+            most = most_losses(lost.size, self.risk, self.level)
             return most is not None and int(np.count_nonzero(lost)) <= most
-        return float(np.log1p(self.stake * (self.alpha * lengths - lost)).sum()) >= -math.log(self.level)
+        return float(np.log1p(self.stake * (self.risk * lengths - lost)).sum()) >= -math.log(self.level)
 
 
 class Lenient(NamedTuple):
-    """The most lenient threshold that passes, with its outcome on each row and the replay of the conversations."""
+    """The most lenient threshold that passes, with the stops on each row and the replay of the conversations."""
 
     kappa: float
-    outcome: Outcome
+    stops: Stops
     replay: Replay
 
 
 def most_lenient(
-    proof: Proof, turns: Turns, thresholds: Sequence[float], served: Callable[[float], Outcome]
+    proof: Proof, turns: Turns, thresholds: Sequence[float], served: Callable[[float], Stops]
 ) -> Lenient | None:
     """Test thresholds from strict to lenient until one fails; return the last that passes, None if the first fails.
 
-    `served` returns the outcome on each row at a threshold.
+    `served` returns what a policy does on each row at a threshold.
     """
     found = None
     for kappa in thresholds:
-        outcome = served(kappa)
-        replay = turns.served(outcome)
+        stops = served(kappa)
+        replay = turns.served(stops)
         if not proof.passes(replay.lost, turns.lengths):
             break
-        found = Lenient(kappa, outcome, replay)
+        found = Lenient(kappa, stops, replay)
     return found

@@ -12,14 +12,14 @@ import hmac
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-Role = Literal["fit", "certify"]
+Role = Literal["fit", "certify", "audit"]
 _BETWEEN = b"\x1f"
 
 
-def place(secret: bytes, purpose: str, *names: str) -> float:
+def uniform(secret: bytes, purpose: str, *names: str) -> float:
     """Return a pseudorandom number in [0, 1) that depends only on the names; draws for two purposes are independent."""
-    said = _BETWEEN.join([purpose.encode(), *(name.encode("utf-8", "replace") for name in names)])
-    return int.from_bytes(hmac.new(secret, said, hashlib.sha256).digest()[:8], "big") / 2**64
+    message = _BETWEEN.join([purpose.encode(), *(name.encode("utf-8", "replace") for name in names)])
+    return int.from_bytes(hmac.new(secret, message, hashlib.sha256).digest()[:8], "big") / 2**64
 
 
 def is_drawn(secret: bytes, rate: float, *names: str) -> bool:
@@ -28,7 +28,7 @@ def is_drawn(secret: bytes, rate: float, *names: str) -> bool:
     >>> is_drawn(b"secret", 1.0, "conversation"), is_drawn(b"secret", 0.0, "conversation", "turn 1")
     (True, False)
     """
-    return place(secret, "draw", *names) < rate
+    return uniform(secret, "draw", *names) < rate
 
 
 def conversation_of(group: str | None, request: str) -> str:
@@ -41,12 +41,12 @@ def conversation_of(group: str | None, request: str) -> str:
 
 def goes_on(messages: Sequence[Mapping[str, Any]], examples: int = 0) -> bool:
     """Return whether a request has an earlier reply, not counting those among its first messages, the `examples`."""
-    return any(one.get("role") == "assistant" for one in messages[examples:])
+    return any(message.get("role") == "assistant" for message in messages[examples:])
 
 
 def role_of(secret: bytes, conversation: str, certify: float) -> Role:
     """Return the role of all observed turns of a conversation; `certify` is the share of conversations that certify."""
-    return "certify" if place(secret, "role", conversation) < certify else "fit"
+    return "certify" if uniform(secret, "role", conversation) < certify else "fit"
 
 
 def look_level(level: float, look: int) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cascade.episodes.episode import Row
 from cascade.episodes.reading import Judgements
 from cascade.errors import UsageError
-from cascade.modes.state import BY_PEOPLE, Draw, pair_name
+from cascade.modes.state import BY_PEOPLE, Draw
 from cascade.review.pairs import Compared, place_of
 from cascade.review.reviews import Reviews
 
@@ -34,9 +34,9 @@ def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool 
 
 
 def losses_of(reviews: Reviews | None) -> dict[str, bool]:
-    """Return the reviewers' judgements, by the names of the pairs (`pair_name`)."""
+    """Return the reviewers' judgements, by the names of the pairs (`PairId.name`)."""
     judged = {} if reviews is None else reviews.losses(BY_PEOPLE)
-    return {pair_name(*pair): lost for pair, lost in judged.items()}
+    return {pair.name: lost for pair, lost in judged.items()}
 
 
 def check_terms(reviews: Reviews | None, comparator: str | None) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import NamedTuple
 
 from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import most_losses, needed_without_loss
-from cascade.modes.state import BY_PEOPLE, CascadeState, Counts
+from cascade.modes.state import BY_PEOPLE, CascadeState, Counts, Look
 
 LEAST_FIT = 50
 """The fewest rows that a policy is fitted on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What the next look takes, as far as counts tell.
 
     Attributes:
@@ -50,10 +48,6 @@ class Plan:
             f"{self.have} and {self.fit}, which takes {more}{labels}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
-        return asdict(self)
-
 
 def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: float | None = None) -> Plan:
     """Return the plan of a cascade's next look.
@@ -74,23 +68,31 @@ def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: f
     certify = rate * modes.certify * (counts.conversations / counts.certify if counts.certify else 1.0)
     waits = [(needed - counts.conversations, certify), (LEAST_FIT - counts.fit, rate * (1 - modes.certify))]
     return Plan(
-        state.looks + 1,
-        counts.conversations,
-        needed,
-        counts.fit,
+        *(state.looks + 1, counts.conversations, needed, counts.fit),
         max(math.ceil(max(0, missing) / share) for missing, share in waits) if rate else None,
         math.ceil(unjudged * needed),
         math.floor(modes.risk * needed / 2),
     )
 
 
-def conversations_for(alpha: float, level: float) -> int:
+def conversations_for(risk: float, level: float) -> int:
     """Return about how many conversations certify though half of the promised share of them loses.
 
     >>> conversations_for(0.1, 0.05)
     116
     """
-    count = needed_without_loss(alpha, level)
-    while (most_losses(count, alpha, level) or 0) < alpha * count / 2:
+    count = needed_without_loss(risk, level)
+    while (most_losses(count, risk, level) or 0) < risk * count / 2:
         count += max(1, count // 20)
     return count
+
+
+def too_few(risk: float, look: Look, counts: Counts) -> str | None:
+    """Return why a look cannot succeed, judged by the counts; None if it may succeed."""
+    needed = needed_without_loss(risk, look.level)
+    if counts.conversations < needed:
+        return (
+            f"look {look.look} needs at least {needed} certifying conversations, none of them different from the "
+            f"guide's; there are {counts.conversations}"
+        )
+    return f"a fit needs at least {LEAST_FIT} rows, and there are {counts.fit}" if counts.fit < LEAST_FIT else None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -18,11 +19,14 @@ from cascade.errors import UsageError
 from cascade.modes.draws import Role, look_level
 
 Mode = Literal["observe", "enforce", "fallback"]
-Source = Literal["observe", "audit"]
 Outcome = Literal["pending", "complete", "missing"]
 Verdict = Literal["open", "promoted", "refused"]
+Signs: TypeAlias = Mapping[str, tuple[str, ...]]
+"""What replies report of models: the values of each sign, such as "small answers from the build"."""
 BY_PEOPLE: Final = "regret"
 """The promise that people's judgements decide."""
+FORMAT = 1
+"""The version of the state and of the tables beside it. Another version is refused."""
 _CHANGES = 100
 """The maximum number of changes kept, the latest ones."""
 _SIGNS = 50
@@ -45,39 +49,27 @@ class Change(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """The names and builds that replies report of their models.
+class Lease(NamedTuple):
+    """The right of one process to look at a cascade, until a time in seconds since 1970."""
 
-    Attributes:
-        models: by model the names in its replies.
-        builds: by model the fingerprints in its replies.
-    """
-
-    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def updated(self, model: str, echoed: str | None, build: str | None, *, when: str) -> str | None:
-        """Return a message if a reply shows that a model has changed, else None."""
-        for known, now, what in ((self.models, echoed, "as"), (self.builds, build, "from the build")):
-            before = known.get(model)
-            if before and now is not None and now not in before:
-                return f"{model} now answers {what} {now}, and {when} {what} {', '.join(before)}"
-        return None
-
-    def knows(self, model: str, echoed: str | None, build: str | None) -> bool:
-        """Whether the name and build in a reply are already known."""
-        both = ((self.models, echoed), (self.builds, build))
-        return all(now is None or now in known.get(model, ()) for known, now in both)
-
-    def joined(self, model: str, echoed: str | None, build: str | None) -> Signs:
-        """Return these signs with those of a reply added."""
-        return Signs(_joined(self.models, model, echoed), _joined(self.builds, model, build))
+    owner: str
+    until_s: float
 
 
-def _joined(known: Mapping[str, tuple[str, ...]], model: str, now: str | None) -> Mapping[str, tuple[str, ...]]:
-    before = known.get(model, ())
-    return known if now is None or now in before else {**known, model: (*before, now)[-_SIGNS:]}
+def signs_of(model: str, echoed: str | None, build: str | None) -> dict[str, str]:
+    """Return what a reply reports of its model: the name and the build, as far as it does."""
+    signs = {f"{model} answers as": echoed, f"{model} answers from the build": build}
+    return {sign: value for sign, value in signs.items() if value is not None}
+
+
+def _differing(signs: Signs, reply: Mapping[str, str], when: str) -> str | None:
+    """Return how a reply shows that a model has changed; None if it does not."""
+    changes = (
+        f"{sign} {value} now, and {when} {', '.join(signs[sign])}"
+        for sign, value in reply.items()
+        if sign in signs and value not in signs[sign]
+    )
+    return next(changes, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +83,9 @@ class InForce:
         level: the probability, of that of all looks, at which it was tested.
         n: conversations that certified it.
         comparator: by which answers are the same.
-        models: by model the names in its replies; another name voids the certificate.
-        builds: by model the fingerprints in its replies; another one voids it too.
+        signs: what the replies reported that certified it; any other value voids it.
         promise: its kind, "agreement" or "regret".
-        longest: the number of turns of the longest conversation that was observed.
+        turns: how many audits of one conversation count, at most.
     """
 
     certificate: str
@@ -103,15 +94,9 @@ class InForce:
     level: float
     n: int
     comparator: str
-    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    signs: Signs = field(default_factory=dict)
     promise: str = "agreement"
-    longest: int = 1
-
-    def audits_each(self, rate: float) -> int:
-        """Return how many turns of a conversation are audited at a rate, hardly ever more."""
-        audits = rate * self.longest
-        return max(1, min(self.longest, math.ceil(audits + 2 * math.sqrt(audits))))
+    turns: int = 1
 
     @property
     def by_people(self) -> bool:
@@ -122,12 +107,14 @@ class InForce:
     def broken(self) -> str:
         """The event whose share is at most `risk`, in words."""
         if self.by_people:
-            return "answered wrongly where the guide is right, or differently with nobody to judge it,"
-        return "served otherwise than the guide would"
+            return "answered wrongly where the guide is right, or differently with nobody to judge it"
+        return f"served otherwise than the guide would answer, by the comparator {self.comparator}"
 
-    def updated(self, model: str, echoed: str | None, build: str | None) -> str | None:
-        """Return how a reply shows that a model has changed since the certificate was made; None if it does not."""
-        return Signs(self.models, self.builds).updated(model, echoed, build, when="while it was certified")
+
+def audits_each(rate: float, longest: int) -> int:
+    """Return how many turns of a conversation are audited at a rate, hardly ever more; it has at most `longest`."""
+    audits = rate * longest
+    return max(1, min(longest, math.ceil(audits + 2 * math.sqrt(audits))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +128,7 @@ class CascadeState:
         killed: whether the kill switch sends every request to the guide, whatever the mode.
         looks: looks at certifying rows so far, refused ones counted.
         spent: the part of delta that they have spent, each by the delta of its time.
+        lease: who may look at the moment.
         rate: the share of requests that is drawn while observing, as it was last set; None before.
         rate_set_s: when that was, in seconds since 1970.
         in_force: the certificate in force; the last one in "fallback".
@@ -149,7 +137,7 @@ class CascadeState:
         changes: the latest changes, the oldest first.
         era: how often a certificate was withdrawn, or a model changed while the guide served. Rows that were drawn in
             an earlier era neither fit nor certify, since the models may have changed.
-        signs: the names and builds that replies have reported, in any era.
+        signs: what replies have reported, in any era.
     """
 
     cascade: str
@@ -158,6 +146,7 @@ class CascadeState:
     killed: bool = False
     looks: int = 0
     spent: float = 0.0
+    lease: Lease | None = None
     rate: float | None = None
     rate_set_s: float = 0.0
     in_force: InForce | None = None
@@ -165,7 +154,7 @@ class CascadeState:
     alarm: str | None = None
     changes: tuple[Change, ...] = ()
     era: int = 0
-    signs: Signs = field(default_factory=Signs)
+    signs: Signs = field(default_factory=dict)
 
     @property
     def serves_policy(self) -> bool:
@@ -176,6 +165,21 @@ class CascadeState:
         """Return the part of delta that the next look may spend."""
         return look_level(delta, self.looks + 1)
 
+    def leased(self, owner: str, now_s: float, until_s: float) -> CascadeState:
+        """Return the state in which a process may look. Raises UsageError if another one may at the moment.
+
+        A lease ends by itself, so that a killed process does not block others for longer. `owner` is a unique name.
+        """
+        lease = self.lease
+        if lease is not None and lease.owner != owner and lease.until_s > now_s:
+            again = f"Try again once it is done, in {lease.until_s - now_s:.0f} s at most."
+            raise UsageError(f"Another process is looking at {self.cascade}. {again}")
+        return replace(self, lease=Lease(owner, until_s))
+
+    def released(self, owner: str) -> CascadeState:
+        """Return the state without the lease of this owner; unchanged if another one has it by now."""
+        return self if self.lease is None or self.lease.owner != owner else replace(self, lease=None)
+
     def looked(self, delta: float) -> CascadeState:
         """Return the state after one more look has begun.
 
@@ -185,13 +189,18 @@ class CascadeState:
 
     def changed(self, mode: Mode, by: str, why: str, at: str, **others: Any) -> CascadeState:
         """Return the state with a new (or the same) mode, and a record of the change."""
-        made = (*self.changes, Change(at, by, mode, why))[-_CHANGES:]
-        return replace(self, mode=mode, changes=made, **others)
+        changes = (*self.changes, Change(at, by, mode, why))[-_CHANGES:]
+        return replace(self, mode=mode, changes=changes, **others)
 
-    def promoted(self, held: InForce, monitor: Monitor, by: str, at: str) -> CascadeState:
-        """Return the state in which a new certificate is in force."""
-        why = f"look {held.look} issued the certificate {held.certificate}"
-        return self.changed("enforce", by, why, at, in_force=held, monitor=monitor, alarm=None)
+    def promoted(self, certificate: InForce, level: float, by: str, at: str) -> CascadeState:
+        """Return the state in which a new certificate is in force.
+
+        `level` is the probability that any alarm of all certificates is false; each look may spend a part of it.
+        """
+        false_alarm = look_level(level, certificate.look)
+        monitor = Monitor.start(risk=certificate.risk, level=false_alarm, turns=certificate.turns)
+        why = f"look {certificate.look} issued the certificate {certificate.certificate}"
+        return self.changed("enforce", by, why, at, in_force=certificate, monitor=monitor, alarm=None)
 
     def audited(self, missed: bool, at: str, before: tuple[int, int] = (0, 0)) -> CascadeState:
         """Return the state after one more audit of the certificate in force; an alarm ends its service.
@@ -200,36 +209,41 @@ class CascadeState:
         """
         if self.monitor is None or self.in_force is None or self.mode != "enforce":
             return self
-        after = self.monitor.update(missed, before)
+        after, risk = self.monitor.update(missed, before), self.in_force.risk
         if not after.alarmed:
             return replace(self, monitor=after)
-        risk = self.in_force.risk
-        said = (
-            f"audits found {after.misses} of {after.audits} requests {self.in_force.broken.rstrip(',')}, and at most "
-            f"{risk:.0%} were promised"
+        alarm = (
+            f"audits found {after.misses} of {after.audits} requests {self.in_force.broken}, and at most {risk:.0%} "
+            f"were promised"
         )
         if after.misses <= risk * after.audits:  # the traffic changed after many audits without fault
-            said += (
+            alarm += (
                 f": the share of all audits is within that, but so many of the latest differ that the evidence is "
                 f"{after.e_value:.3g}"
             )
-        return self.withdrawn(said, "audits", at, monitor=after)
+        return self.withdrawn(alarm, "audits", at, monitor=after)
 
-    def replied(self, model: str, echoed: str | None, build: str | None, at: str) -> CascadeState:
-        """Return the state after a reply of a model, which may have changed.
+    def replied(self, reply: Mapping[str, str], at: str) -> CascadeState:
+        """Return the state after a reply of a model, which may have changed; `self` if the reply shows nothing new.
 
         Under a certificate the guide serves from then on. Without one a new era begins: a certificate from requests
         before and after the change would not hold now.
+
+        Args:
+            reply: what it reports (`signs_of`).
+            at: the time.
         """
-        joined = replace(self, signs=self.signs.joined(model, echoed, build))
+        earlier = {sign: self.signs.get(sign, ()) for sign in reply}
+        new = {s: (*earlier[s], value)[-_SIGNS:] for s, value in reply.items() if value not in earlier[s]}
+        state = replace(self, signs={**self.signs, **new}) if new else self
         if self.mode == "enforce" and self.in_force is not None:
-            told = self.in_force.updated(model, echoed, build)
-            return joined if told is None else joined.withdrawn(told, "a reply", at)
-        told = self.signs.updated(model, echoed, build, when="before")
-        if told is None:
-            return joined
-        why = f"{told}: requests that were observed before neither fit nor certify"
-        return joined.changed(self.mode, "a reply", why, at, era=self.era + 1)
+            change = _differing(self.in_force.signs, reply, "while it was certified")
+            return state if change is None else state.withdrawn(change, "a reply", at)
+        change = _differing(self.signs, reply, "before")
+        if change is None:
+            return state
+        why = f"{change}: requests that were observed before neither fit nor certify"
+        return state.changed(self.mode, "a reply", why, at, era=self.era + 1)
 
     def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
         """Return the state in which the certificate is withdrawn, and the guide serves."""
@@ -252,14 +266,21 @@ class CascadeState:
 
     def dumps(self) -> str:
         """Return the state as JSON, without `version`, which the store keeps separately."""
-        document = asdict(self)
+        document = {**asdict(self), "format": FORMAT}
         del document["version"]
         return json.dumps(document)
 
     @classmethod
     def loads(cls, text: str, version: int) -> CascadeState:
-        """Return the state from the text of `dumps`."""
-        return _READER.validate_python({**json.loads(text), "version": version})
+        """Return the state from the text of `dumps`. Raises UsageError for a state of another format."""
+        document = json.loads(text)
+        number = document.pop("format", 0)
+        if number != FORMAT:
+            raise UsageError(
+                f"The store of the modes has the format {number}, and this version of cascade reads {FORMAT}. "
+                f"Name a new store in modes.store: the cascade then observes, and promotes anew."
+            )
+        return _READER.validate_python({**document, "version": version})
 
 
 _READER = TypeAdapter(CascadeState)
@@ -273,21 +294,19 @@ class Draw(NamedTuple):
         cascade: the cascade's name.
         conversation: the name of its conversation; all turns of an observed one are drawn.
         turn: its name within the conversation.
-        role: whether it may fit or certify.
-        source: "observe", or "audit" while a policy serves.
+        role: whether it may "fit" or "certify"; or "audit": the policy served, and pages show what came of it.
         rate: the probability with which it was drawn.
         drawn_s: when, in seconds since 1970.
+        era: the cascade's, when it was drawn.
+        certificate: of an audit, the id of the certificate that it is about.
         outcome: "missing" if a call made only for the record failed or the client left; that counts as a loss.
         why: why it is missing.
         look: the look that saw it as a certifying row.
-        certificate: of an audit, the id of the certificate that it is about.
         differs: of an audit, whether what was served differs from the guide's.
-        counted: whether the e-process has had it.
-        e_value: the evidence after it.
+        e_value: the evidence after it; None until it is counted.
         off_path_nano_usd: the cost of the calls made only for the row; None if unknown.
-        era: the cascade's, when it was drawn.
         lost: the judgement by people: whether the differing answer is wrong and the guide's right. None without one.
-        pair: the name under which its two answers are judged (`pair_name`); None if they do not differ.
+        pair: the name under which its two answers are judged (`PairId.name`); None if they do not differ.
     """
 
     trace_id: str
@@ -295,65 +314,92 @@ class Draw(NamedTuple):
     conversation: str
     turn: str
     role: Role
-    source: Source
     rate: float
     drawn_s: float
+    era: int = 0
+    certificate: str | None = None
     outcome: Outcome = "pending"
     why: str | None = None
     look: int | None = None
-    certificate: str | None = None
     differs: bool | None = None
-    counted: bool = False
     e_value: float | None = None
     off_path_nano_usd: int | None = None
-    era: int = 0
     lost: bool | None = None
     pair: str | None = None
 
 
-def pair_name(question: str, output: str, reference: str) -> str:
-    """Return the name under which two answers to a question are judged, from their digests (`review.pairs.PairId`)."""
-    return f"{question}/{output}/{reference}"
+def missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
+    """Return whether an audit counts against a promise that people judge; None while they may still judge it.
 
-
-class Opened(NamedTuple):
-    """A look that has begun, for the process that holds the lease.
-
-    Attributes:
-        look: k, from 1.
-        level: the part of delta that it may spend.
-        certifying: the rows of whole conversations that no earlier look has seen, in the order of the draws.
-        opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
-        tries: how many processes have begun it; all but the last were interrupted.
-        era: the cascade's when it began.
+    Args:
+        row: the audit.
+        losses: the reviewers' judgements, by the pair's name.
+        late: whether the time for judgements is over.
     """
+    if not row.differs:
+        return row.differs
+    verdicts = [lost for lost in (row.lost, losses.get(row.pair or "")) if lost is not None]
+    return any(verdicts) if verdicts else True if late else None
 
-    look: int
-    level: float
-    certifying: list[Draw]
-    opened_s: float
-    tries: int
-    era: int
+
+def in_order(
+    state: CascadeState,
+    waiting: Iterable[Draw],
+    loses: Callable[[Draw], bool | None],
+    earlier: Callable[[Draw], tuple[int, int]],
+    at: str,
+) -> Iterator[tuple[Draw, CascadeState]]:
+    """Yield each audit that can be counted, as it is counted, and the state after it.
+
+    An audit waits until all that were drawn before it are counted. So neither whether nor when it counts depends on its
+    result. One of which nobody can know whether it differs is passed over: a failure of the guide is no evidence.
+
+    Args:
+        state: the state.
+        waiting: audits of the certificate in force, in the order in which they were drawn.
+        loses: whether an audit counts against the promise; None while that is unknown.
+        earlier: the audits of the same conversation that were counted before, and how many of them were missed.
+        at: the time.
+    """
+    for row in waiting:
+        if row.outcome != "pending" and row.differs is None:
+            continue
+        lost = loses(row) if row.outcome != "pending" and state.mode == "enforce" else None
+        if lost is None:
+            return
+        state = state.audited(lost, at, earlier(row))
+        yield row._replace(lost=lost, e_value=None if state.monitor is None else state.monitor.e_value), state
 
 
 class Look(NamedTuple):
-    """One look at certifying rows, with its arithmetic.
+    """One look at certifying rows.
 
     Attributes:
         cascade: the cascade's name.
         look: k, from 1.
-        at: when it began, UTC, ISO 8601.
         by: who asked for it.
+        opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
+        level: the part of delta that it may spend.
+        era: the cascade's when it began.
+        tries: how many processes have begun it; all but the last were interrupted.
         verdict: "open" while it runs. One that broke off has spent its share, and is taken up again.
         page: the result, as plain JSON values (`modes.look.Found`).
     """
 
     cascade: str
     look: int
-    at: str
     by: str
+    opened_s: float
+    level: float
+    era: int
+    tries: int = 1
     verdict: Verdict = "open"
     page: Mapping[str, Any] = {}
+
+    @property
+    def at(self) -> str:
+        """When it began, UTC, ISO 8601."""
+        return datetime.fromtimestamp(self.opened_s, UTC).isoformat(timespec="seconds")
 
 
 class Counts(NamedTuple):
@@ -361,11 +407,10 @@ class Counts(NamedTuple):
 
     Attributes:
         pending, complete, missing: rows by their outcome.
-        fit: settled rows of this era that may fit: those drawn for it, and those that a look has seen.
+        fit: settled rows of this era that may fit: those that do not certify, and those that a look has seen.
         certify: settled rows of this era that may still certify.
         conversations: their conversations, each with all of its turns.
-        audits, differing: audits of the latest certificate that the e-process counted, and those that differ.
-        unknown: its audits of which nobody can know whether they differ, as where the guide failed; never counted.
+        unknown: audits of the latest certificate of which nobody can know whether they differ; never counted.
         requests: how many requests there were, by the rates of the draws, to the nearest whole number.
         first_s: when the first row was drawn; None without any.
         off_path_nano_usd: the known cost of calls made only for the rows.
@@ -378,10 +423,8 @@ class Counts(NamedTuple):
     fit: int = 0
     certify: int = 0
     conversations: int = 0
-    audits: int = 0
-    differing: int = 0
     unknown: int = 0
-    requests: float = 0.0
+    requests: int = 0
     first_s: float | None = None
     off_path_nano_usd: int = 0
     priced: int = 0

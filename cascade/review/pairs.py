@@ -48,6 +48,11 @@ class PairId(NamedTuple):
     output: str
     reference: str
 
+    @property
+    def name(self) -> str:
+        """The three in one text."""
+        return "/".join(self)
+
 
 class Pair(NamedTuple):
     """A servable output and the reference's output.

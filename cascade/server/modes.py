@@ -8,7 +8,6 @@ and its missing outcome counts as a loss.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,11 +31,11 @@ from cascade.identity import identity
 from cascade.matching import default_for, get_comparator
 from cascade.modes import draws
 from cascade.modes.people import harmless, losses_of
-from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, pair_name
+from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, InForce, signs_of
 from cascade.modes.store import ModeStore, now_iso
 from cascade.money import nano_usd
 from cascade.orchestrator import Orchestrator
-from cascade.review.pairs import digest_of
+from cascade.review.pairs import PairId, digest_of
 from cascade.safety import redact
 from cascade.server.asking import Asked
 from cascade.server.catalog import Catalog, Route
@@ -56,7 +56,7 @@ _MODES = ("observe", "enforce", "fallback", "killed", "unknown")
 _AGAIN_S = 2.0
 """Seconds for which requests do not use a failed store, so that a host that drops packets blocks few threads."""
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
-"""The longest pause between two tries to write an outcome to a failed store; the pause doubles each time."""
+"""The shortest and the longest pause between two tries to write an outcome to a failed store; it doubles each time."""
 
 
 @dataclass
@@ -66,10 +66,10 @@ class Turn:
     Attributes:
         asked: the request, with who answers it.
         mode: the mode, for its response's header.
-        row: its record, if it is drawn.
-        audits: whether the policy decides and the remaining steps run after the response.
         trace_id: the id of its episode.
         key: the key whose budget pays its calls.
+        row: its record, if it is drawn.
+        audits: whether the policy decides and the remaining steps run after the response.
         answer: the answer.
     """
 
@@ -102,17 +102,17 @@ class Modes:
     """
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, store: ModeStore | None = None) -> None:
-        settings, url = orchestrator.runtime.config.modes, modes_url(orchestrator.runtime.config)
+        runtime = orchestrator.runtime
+        settings, url = runtime.config.modes, modes_url(runtime.config)
         assert settings is not None  # noqa: S101 - the caller looked
-        if not orchestrator.runtime.strategy.ends_with_reference:
+        if not runtime.strategy.ends_with_reference:
             raise ConfigError(
                 ["modes: they need a ladder whose last model is the guide; use strategy: {kind: ladder, models: […]}"]
             )
-        if orchestrator.runtime.levels:
+        if runtime.levels:
             raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
-        self.server = orchestrator.runtime.config.server
-        self._policy = orchestrator.runtime.config.policy
+        self.server, self._policy = runtime.config.server, runtime.config.policy
         self.cascade, self._catalog, self._orchestrator = catalog.name, catalog, orchestrator
         self.store = store or ModeStore.open(url or "")
         self.state, self._secret = self.store.begin(self.cascade)
@@ -152,37 +152,42 @@ class Modes:
 
     async def _planned(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
         """Return who serves. If the mode is unknown, the guide serves, so that no promise can break."""
+        turn = Turn(asked._replace(route=Route(model=self._catalog.guide)), "unknown", trace_id, key)
         if self.reach.may_ask():
             try:
-                turn = await self._decided(asked, trace_id, key, headers)
+                turn = await self._decided(asked, turn, headers)
             except StoreError as error:
                 self.reach.lost(error)
             else:
                 self.reach.found()
-                return turn
-        return Turn(asked._replace(route=Route(model=self._catalog.guide)), "unknown", trace_id, key)
+        return turn
 
-    async def _decided(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
+    async def _decided(self, asked: Asked, guide: Turn, headers: Mapping[str, str]) -> Turn:
+        """Return who serves; `guide` is the turn that the guide answers."""
         state, settings = await self.refreshed(), self.settings
-        group, number = headers.get("x-cascade-group"), headers.get("x-cascade-turn") or trace_id
-        later = draws.goes_on(asked.request.messages, settings.examples)
-        conversation = draws.conversation_of(group, trace_id)
-        guide = asked._replace(route=Route(model=self._catalog.guide))
         if state.killed:
-            return Turn(guide, "killed", trace_id, key)
-        turn, rate = Turn(guide, state.mode, trace_id, key), settings.audit
-        if state.serves_policy:
+            return replace(guide, mode="killed")
+        group, number = headers.get("x-cascade-group"), headers.get("x-cascade-turn") or guide.trace_id
+        later = draws.goes_on(asked.request.messages, settings.examples)
+        conversation = draws.conversation_of(group, guide.trace_id)
+        turn = replace(guide, mode=state.mode, audits=state.serves_policy)
+        if turn.audits:
             if (later and group is None) or await self._cheaply_written(conversation):
                 self.counted["guide after a cheap turn"] += 1  # nothing can differ
-                turn = Turn(guide, "enforce", trace_id, key, audits=True)
             else:
-                turn = Turn(asked, "enforce", trace_id, key, audits=True)
+                turn = replace(turn, asked=asked)
+            rate = settings.audit
             drawn = draws.is_drawn(self._secret, rate, conversation, number)
         else:
             rate = settings.share if state.rate is None or settings.per_day is None else state.rate
             drawn = await self._is_observed(conversation, rate, later=later, named=group is not None)
         if drawn:
-            await self._drawn(turn, conversation, number, rate, state)
+            role = "audit" if turn.audits else draws.role_of(self._secret, conversation, settings.certify)
+            certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
+            now_s = datetime.now(UTC).timestamp()
+            row = Draw(turn.trace_id, self.cascade, conversation, number, role, rate, now_s, state.era, certificate)
+            if await self._in_thread(self.store.draw, row):  # else the client has asked again, and its first try counts
+                turn.row = row
         return turn
 
     async def _is_observed(self, conversation: str, rate: float, *, later: bool, named: bool) -> bool:
@@ -202,24 +207,6 @@ class Modes:
         """Whether a cheaper model has answered a turn of a conversation."""
         return conversation in self._unsaved or await self._in_thread(self.store.cheaply_written, conversation)
 
-    async def _drawn(self, turn: Turn, conversation: str, number: str, rate: float, state: CascadeState) -> None:
-        """Record a drawn request, before any call is made for it. Audits never certify: pages show their outcomes."""
-        held = state.in_force if turn.audits else None
-        row = Draw(
-            turn.trace_id,
-            self.cascade,
-            conversation,
-            number,
-            "fit" if turn.audits else draws.role_of(self._secret, conversation, self.settings.certify),
-            "audit" if turn.audits else "observe",
-            rate,
-            datetime.now(UTC).timestamp(),
-            certificate=None if held is None else held.certificate,
-            era=state.era,
-        )
-        if await self._in_thread(self.store.draw, row):  # else the client has asked again, and its first try counts
-            turn.row = row
-
     async def answered(self, turn: Turn, answer: Answer) -> None:
         """Record, before an answer is sent, which model wrote it, and whether a model seems to have changed."""
         turn.answer = answer
@@ -234,25 +221,19 @@ class Modes:
 
     async def _wrote(self, conversation: str) -> None:
         """Record that a cheaper model answers; while the store is unreachable, in this process's memory."""
-        told = self._unsaved | {conversation}
-        try:
-            await self._in_thread(self.store.wrote, told)
-        except StoreError:
-            self._unsaved |= told
-            raise
-        self._unsaved -= told
+        self._unsaved |= {conversation}
+        saved = set(self._unsaved)
+        await self._in_thread(self.store.wrote, saved)
+        self._unsaved -= saved
 
     async def _noticed(self, calls: Iterable[Call]) -> None:
-        """Note the names and builds that replies report of their models. Only new ones are written to the store."""
+        """Note what replies report of their models. Only what is new is written to the store."""
         for call in calls:
-            if call.completion is None:
-                continue
-            said = call.request.model, call.completion.model, call.completion.fingerprint
-            held = self.state.in_force
-            told = self.state.mode == "enforce" and held is not None and held.updated(*said)
-            if told or not self.state.signs.knows(*said):
-                decide = methodcaller("replied", *said, now_iso())
-                self._take(await self._in_thread(self.store.change, self.cascade, decide))
+            if call.completion is not None:
+                reply = signs_of(call.request.model, call.completion.model, call.completion.fingerprint)
+                if self.state.replied(reply, "") is not self.state:
+                    decide = methodcaller("replied", reply, now_iso())
+                    self._take(await self._in_thread(self.store.change, self.cascade, decide))
 
     # --- after the response ---
 
@@ -271,34 +252,38 @@ class Modes:
                 async with self._room:
                     await self._complete(turn, row, failed)
             except asyncio.CancelledError:  # in any state: no process completes the row, and its difference is unknown
-                await self._settle(row, "the server stopped", None, differs=None)
+                await self._settle(row, "the server stopped", None)
         except CascadeError as error:
             logger.warning("modes: the outcome of the drawn request %s could not be stored: %s", row.trace_id, error)
 
     async def _complete(self, turn: Turn, row: Draw, failed: str | None) -> None:
         if turn.answer is None:
-            await self._settle(row, failed or "it was not answered", None, differs=None)
+            await self._settle(row, failed or "it was not answered", None)
             return
         if turn.passed:
             await self._settle(row, None, 0, differs=False)
             return
-        whole, why, request, lost = None, None, turn.asked.request, lost_traces(self._orchestrator)
+        whole, why, lost = None, None, lost_traces(self._orchestrator)
         try:
             whole = await whole_of(
-                self._orchestrator, request, turn.answer, audit=turn.audits, trace_id=row.trace_id, key=turn.key
+                *(self._orchestrator, turn.asked.request, turn.answer),
+                audit=turn.audits,
+                trace_id=row.trace_id,
+                key=turn.key,
             )
-            bad = [f"the call of {call.request.model} failed: {call.error}" for call in whole.calls if call.error]
-            why = bad[0] if bad else None
+            why = next(
+                (f"the call of {call.request.model} failed: {call.error}" for call in whole.calls if call.error), None
+            )
         except CascadeError as error:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
             why = "its trace was lost"
+        differs, pair = self._compared(turn.answer, whole) if turn.audits else (None, None)
         cost = None if whole is None else _cost(whole, turn.answer)
-        differs = self._differs(turn.answer, whole)
-        await self._settle(row, why, cost, differs=differs, pair=self._pair(turn.answer, whole))
+        await self._settle(row, why, cost, differs=differs, pair=pair)
         if whole is not None:
             await self._noticed(whole.calls)
-        if row.source == "observe" and self.settings.per_day is not None:
+        if not turn.audits and self.settings.per_day is not None:
             await self._set_rate()
 
     async def _written(self, lost: int) -> bool:
@@ -319,20 +304,18 @@ class Modes:
         return lost_traces(orchestrator) == lost
 
     async def _settle(
-        self, row: Draw, why: str | None, cost: int | None, *, differs: bool | None, pair: str | None = None
+        self, row: Draw, why: str | None, cost: int | None, *, differs: bool | None = None, pair: str | None = None
     ) -> None:
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
         if why is not None:
             logger.warning("modes: the drawn request %s has no outcome: %s", row.trace_id, redact(why))
-        if row.source == "observe":
-            await self._lasting(self.store.settle, row.trace_id, why, cost)
-            return
-        self._take(await self._lasting(self.store.settle_audit, row, differs, why, cost, pair))
-        if self.state.in_force is not None and self.state.in_force.by_people:
+        settle = partial(self.store.settle, row, why, cost, differs=differs, pair=pair)
+        self._take(await self._lasting(settle))
+        if row.role == "audit" and self.state.in_force is not None and self.state.in_force.by_people:
             await self.count(self.state)
 
     async def count(self, state: CascadeState) -> None:
-        """Let the e-process count the audits that need not wait, with the judgements so far where it rests on them."""
+        """Count the audits that need not wait, with the judgements so far where people judge."""
         if state.in_force is None or state.mode != "enforce":
             return
         config, label_s = self._orchestrator.runtime.config, self.settings.label_days * _DAY_S
@@ -355,33 +338,22 @@ class Modes:
         await self.count(self.state)
         return None
 
-    def _differs(self, served: Answer, whole: Answer | None) -> bool | None:
-        """Whether the answer served differs from the guide's output; None if that is unknown."""
-        if served.served is not None and served.served[0].model == self._catalog.guide:
-            return False
-        given = self._given(whole)
-        if given is None:
-            return None
-        if served.text is None:
-            return True
-        held = self.state.in_force
-        name = default_for(served.question.chat).name if held is None else held.comparator
-        return not same(get_comparator(name), served.text, given, served.question.chat)
+    def _compared(self, served: Answer, whole: Answer | None) -> tuple[bool | None, str | None]:
+        """Return whether the served answer differs from the guide's, and the name under which the two are judged.
 
-    def _given(self, whole: Answer | None) -> str | None:
-        """Return the guide's output; None if it is unknown. The answer of its fallback is not its output."""
-        guide = self._catalog.guide
+        None where that is unknown: the answer of the guide's fallback is not its output.
+        """
+        guide, asked, certificate = self._catalog.guide, served.question, self.state.in_force
+        if served.served is not None and served.served[0].model == guide:
+            return False, None
         if whole is None or any(call.error and call.request.model == guide for call in whole.calls):
-            return None
-        steps = whole.steps
-        return next((one.text for step in steps for one in step.candidates if one.source == guide), None)
-
-    def _pair(self, served: Answer, whole: Answer | None) -> str | None:
-        """Return the name under which the served answer and the guide's are judged."""
-        given, asked = self._given(whole), served.question
-        if given is None or served.text is None:
-            return None
-        return pair_name(identity(asked.text, asked.context), digest_of(served.text), digest_of(given))
+            return None, None
+        output = next((each.text for step in whole.steps for each in step.candidates if each.source == guide), None)
+        if output is None or served.text is None:
+            return None if output is None else True, None
+        name = default_for(asked.chat).name if certificate is None else certificate.comparator
+        pair = PairId(identity(asked.text, asked.context), digest_of(served.text), digest_of(output))
+        return not same(get_comparator(name), served.text, output, asked.chat), pair.name
 
     async def completed(self, trace_id: str, timeout_s: float) -> bool:
         """Wait until a drawn request's trace is complete, if this process completes it; return whether it is."""
@@ -409,86 +381,83 @@ class Modes:
     async def refreshed(self) -> CascadeState:
         """Return the current state, with the policy in force loaded."""
         self._take(await self._in_thread(self.store.state, self.cascade, self.state))
-        state = self.state
-        if state.serves_policy and state.in_force is not None and self._loaded != state.in_force.look:
+        certificate = self.state.in_force
+        if self.state.serves_policy and certificate is not None and self._loaded != certificate.look:
             async with self._loading:
-                if self._loaded != state.in_force.look:
-                    await self._load(state, state.in_force.look)
+                if self._loaded != certificate.look:
+                    await self._load(certificate)
         return self.state
 
     def _take(self, state: CascadeState) -> None:
         if state.mode != self.state.mode:
-            say = logger.error if state.mode == "fallback" else logger.info
+            log = logger.error if state.mode == "fallback" else logger.info
             who = "the policy" if state.serves_policy else "the guide"
-            say("cascade %s: %s serves from now on. %s", self.cascade, who, state.changes[-1].why)
+            log("cascade %s: %s serves from now on. %s", self.cascade, who, state.changes[-1].why)
         if state.version >= self.state.version:
             self.state = state
 
-    async def _load(self, state: CascadeState, look: int) -> None:
-        """Put the policy that a look certified in service; if its certificate does not hold here, the guide serves."""
-        folder = Path(self._folder.name) / str(look)
-        files = await self._in_thread(self.store.files, self.cascade, look)
+    async def _load(self, certificate: InForce) -> None:
+        """Put the policy of a certificate in service; if the certificate does not hold here, the guide serves."""
+        folder = Path(self._folder.name) / str(certificate.look)
         folder.mkdir(exist_ok=True)
-        for name, text in files.items():
-            (folder / Path(name).name).write_bytes(base64.b64decode(text))
+        for name, data in (await self._in_thread(self.store.files, self.cascade, certificate.look)).items():
+            (folder / Path(name).name).write_bytes(data)
         try:
             await asyncio.to_thread(self._orchestrator.reload_policy, folder)
             service = self._orchestrator.service
-            void = [said for _, reasons in (() if service is None else service.holding) for said in reasons]
+            void = [why for _, reasons in (() if service is None else service.holding) for why in reasons]
         except CascadeError as error:
             void = [str(error)]
+
+        def withdrawn(state: CascadeState, at: str) -> CascadeState:
+            unchanged = state.mode == "enforce" and state.in_force == certificate
+            why = f"the certificate does not hold here: {void[0]}"
+            return state.withdrawn(why, "the server", at) if unchanged else state
+
         if void:
-            await self._withdraw(state, f"the certificate does not hold here: {void[0]}", "the server")
-        self._loaded = look
-
-    async def _withdraw(self, state: CascadeState, why: str, by: str) -> None:
-        held, at = state.in_force, now_iso()
-
-        def decide(one: CascadeState) -> CascadeState:
-            same_one = one.mode == "enforce" and one.in_force == held
-            return one.withdrawn(why, by, at) if same_one else one
-
-        self._take(await self._in_thread(self.store.change, self.cascade, decide))
+            await self.changed(withdrawn)
+        self._loaded = certificate.look
 
     async def _set_rate(self) -> None:
         """Set the rate of observing from the rest of the day's budget, once a minute."""
         now = datetime.now(UTC)
-        if now.timestamp() - self.state.rate_set_s < _RATE_S or self.settings.per_day is None:
+        set_s = now.timestamp()
+        if set_s - self.state.rate_set_s < _RATE_S or self.settings.per_day is None:
             return
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         day = await self._in_thread(self.store.counts, self.cascade, midnight.timestamp())
         all_rows = await self._in_thread(self.store.counts, self.cascade)
-        seen_s = max(now.timestamp() - (all_rows.first_s or now.timestamp()), 60.0)
+        seen_s = max(set_s - (all_rows.first_s or set_s), 60.0)
         left_s = (midnight + timedelta(days=1) - now).total_seconds()
         cost = all_rows.row_nano_usd
         left = nano_usd(self.settings.per_day) - day.off_path_nano_usd - round(day.pending * (cost or 0.0))
         rate = draws.affordable_rate(self.settings.share, left, cost, all_rows.requests * left_s / seen_s)
-        set_s = now.timestamp()
-        change: Callable[[CascadeState], CascadeState] = lambda one: replace(one, rate=rate, rate_set_s=set_s)  # noqa: E731
-        self._take(await self._in_thread(self.store.change, self.cascade, change))
+        await self.changed(lambda state, _: replace(state, rate=rate, rate_set_s=set_s))
 
     async def changed(self, decide: Callable[[CascadeState, str], CascadeState]) -> None:
-        """Change the state as requested by a person. Raises UsageError if that is impossible."""
+        """Change the state, given it and the time. Raises UsageError if that is impossible."""
         at = now_iso()
-        self._take(await self._in_thread(self.store.change, self.cascade, lambda one: decide(one, at)))
+        self._take(await self._in_thread(self.store.change, self.cascade, lambda state: decide(state, at)))
 
-    def configuration(self) -> str:
-        """Return the configuration as JSON, for another process with the same store of modes."""
+    def configuration(self) -> Path:
+        """Return a file with the configuration, for another process with the same store of modes. It has no key."""
         config = self._orchestrator.runtime.config.model_copy(update={"policy": self._policy})
-        return json.dumps(config.model_dump(mode="json", exclude_unset=True))
+        path = Path(self._folder.name) / "cascade.json"
+        path.write_text(json.dumps(config.model_dump(mode="json", exclude_unset=True)), "utf-8")
+        return path
 
-    async def _in_thread(self, act: Callable[..., _T], *given: Any) -> _T:
+    async def _in_thread(self, act: Callable[..., _T], *values: Any) -> _T:
         """Ask the store in a thread; cancelling the caller does not undo it."""
         if not self.store.blocks:
-            return act(*given)
-        return await asyncio.shield(asyncio.to_thread(act, *given))
+            return act(*values)
+        return await asyncio.shield(asyncio.to_thread(act, *values))
 
-    async def _lasting(self, act: Callable[..., _T], *given: Any) -> _T:
+    async def _lasting(self, act: Callable[[], _T]) -> _T:
         """Ask the store until it answers: a late outcome counts like any other. Raises StoreError once it stops."""
         pause_s = _PAUSE_S
         while True:
             try:
-                return await self._in_thread(act, *given)
+                return await self._in_thread(act)
             except StoreError as error:
                 self.reach.lost(error)
                 if self._stopping:
@@ -498,22 +467,22 @@ class Modes:
 
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
-        state, monitor = self.state, self.state.monitor
+        state = self.state
         mode = "unknown" if self.reach.is_lost else "killed" if state.killed else state.mode
         lines = ["# HELP cascade_mode 1 for the mode that the cascade is in.", "# TYPE cascade_mode gauge"]
-        lines += [f'cascade_mode{{mode="{one}"}} {int(one == mode)}' for one in _MODES]
+        lines += [f'cascade_mode{{mode="{name}"}} {int(name == mode)}' for name in _MODES]
         lines += ["# HELP cascade_turns_total Requests by mode, drawn rows by outcome."]
         lines += ["# TYPE cascade_turns_total counter"]
         lines += [f'cascade_turns_total{{what="{what}"}} {count}' for what, count in sorted(self.counted.items())]
-        if monitor is not None:
+        if state.monitor is not None:
             lines += ["# HELP cascade_evidence The e-process of the certificate.", "# TYPE cascade_evidence gauge"]
-            lines += [f"cascade_evidence {monitor.e_value:g}"]
+            lines += [f"cascade_evidence {state.monitor.e_value:g}"]
         return "\n".join(lines) + "\n"
 
 
 def _cost(whole: Answer, served: Answer) -> int | None:
     """Return the cost of the calls made only for the record, in nano-dollars; None if it is unknown."""
-    asked = {call.request.model for call in served.calls}
-    costs = [call.cost_nano_usd for call in whole.calls if call.request.model not in asked]
+    models = {call.request.model for call in served.calls}
+    costs = [call.cost_nano_usd for call in whole.calls if call.request.model not in models]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None

@@ -1,7 +1,7 @@
 """Runs looks in processes of their own: those that a person asks for, and those that the server starts.
 
-One process at a time looks at a cascade, whichever replica started it (`ModeStore.lease`). It uses only the store, so
-killing the replica loses nothing: any replica resumes the look on its next turn.
+One process at a time looks at a cascade, whichever replica started it (`CascadeState.leased`). It uses only the store,
+so killing the replica loses nothing: any replica resumes the look on its next turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade.errors import CascadeError
@@ -31,34 +32,26 @@ EVERY_S = 15.0
 _GROWTH = 1.1
 """A server tries again once a tenth more rows are settled than at its last try."""
 _NICE = 10
-_MOST_SAID = 1_000
+_LONGEST_MESSAGE = 1_000
 
 
-async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
+async def run_promote(configuration: Path, *arguments: str) -> dict[str, Any]:
     """Run `cascade promote` in a process of its own, and return its result.
 
     Args:
-        configuration: as JSON; it goes to the process's standard input.
+        configuration: the file.
         arguments: of the command, beside the configuration.
 
     Raises:
         Refused: (409) it could not look; with its message.
     """
-    command = [sys.executable, "-m", "cascade", "promote", "/dev/stdin", "--json", *arguments]
+    command = [sys.executable, "-m", "cascade", "promote", str(configuration), "--json", *arguments]
     pipe = asyncio.subprocess.PIPE
-    read_end, write_end = os.pipe()  # with uvloop a pipe of asyncio's is a socket, and /dev/stdin cannot be opened
-    try:
-        process = await asyncio.create_subprocess_exec(*command, stdin=read_end, stdout=pipe, stderr=pipe)
-    except BaseException:
-        os.close(write_end)
-        raise
-    finally:
-        os.close(read_end)
+    process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     with suppress(AttributeError, OSError):  # requests have priority; Windows has no nice
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
     try:
-        fed = asyncio.to_thread(_feed, write_end, configuration.encode())  # names of variables, never a key
-        (out, err), _ = await asyncio.gather(process.communicate(), fed)
+        out, err = await process.communicate()
     finally:
         if process.returncode is None:  # the server stops
             process.kill()
@@ -66,19 +59,9 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
     try:
         page: dict[str, Any] = json.loads(out)
     except ValueError:
-        said = err.decode("utf-8", "replace").strip().removeprefix("error:").strip()
-        raise Refused(409, said[-_MOST_SAID:] or "The look ended without a result.", code="no_promotion") from None
+        message = err.decode("utf-8", "replace").strip().removeprefix("error:").strip()[-_LONGEST_MESSAGE:]
+        raise Refused(409, message or "The look ended without a result.", code="no_promotion") from None
     return page
-
-
-def _now_s() -> float:
-    return datetime.now(UTC).timestamp()
-
-
-def _feed(pipe: int, data: bytes) -> None:
-    """Write to a pipe, and close it. The process may have ended already."""
-    with suppress(BrokenPipeError), os.fdopen(pipe, "wb") as end:
-        end.write(data)
 
 
 class Promoter:
@@ -123,32 +106,35 @@ class Promoter:
         state = await asyncio.to_thread(modes.store.state, modes.cascade, modes.state)
         await asyncio.to_thread(modes.store.expire, modes.cascade, _now_s() - LOST_S)
         await modes.count(state)
-        if modes.settings.promote == "manual" or not await asyncio.to_thread(self._is_due, state):
-            return None
-        if await self._is_leased():
+        if modes.settings.promote == "manual" or _is_leased(state) or not await asyncio.to_thread(self._is_due, state):
             return None
         try:
             page = await run_promote(
                 modes.configuration(), "--cascade", modes.cascade, "--if-ready", "--by", "the server"
             )
         except Refused:
-            if await self._is_leased():  # another replica was faster
+            if _is_leased(await asyncio.to_thread(modes.store.state, modes.cascade)):  # another replica was faster
                 return None
             raise
         counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
         self._tried = state.era, counts.fit + counts.certify
         return page
 
-    async def _is_leased(self) -> bool:
-        return await asyncio.to_thread(self._modes.store.leased_until, self._modes.cascade) > _now_s()
-
     def _is_due(self, state: CascadeState) -> bool:
         """Whether a look was interrupted, or the next one has enough rows, and more than at the last try."""
         store, name = self._modes.store, self._modes.cascade
-        if any(one.verdict == "open" for one in store.looks(name)):
+        if any(look.verdict == "open" for look in store.looks(name)):
             return True
         counts, (era, rows) = store.counts(name), self._tried
         if state.killed or state.mode == "enforce":
             return False
         more = era != state.era or counts.fit + counts.certify >= max(rows + 1, rows * _GROWTH)
         return more and plan_of(state, counts, self._modes.settings, unjudged=0.0).is_ready
+
+
+def _now_s() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+def _is_leased(state: CascadeState) -> bool:
+    return state.lease is not None and state.lease.until_s > _now_s()

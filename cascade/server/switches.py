@@ -29,8 +29,7 @@ def cascade_routes(modes: Modes) -> list[Route]:
     """Return the paths."""
 
     async def listed(_: Request) -> Response:
-        data = {"object": "list", "data": [await shown(modes)]}
-        return Response(encoded(data), media_type="application/json")
+        return _json({"object": "list", "data": [await shown(modes)]})
 
     def switch(act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def acted(request: Request) -> Response:
@@ -39,8 +38,7 @@ def cascade_routes(modes: Modes) -> list[Route]:
             if request.path_params["name"] != modes.cascade:
                 raise Refused(404, f"There is one cascade here: {modes.cascade}.", code="cascade_not_found")
             body = await read_object(request.receive, request.headers.get("content-type", ""), modes.server)
-            said = await act(modes, body, key or "the admin page")
-            return Response(encoded(said), media_type="application/json")
+            return _json(await act(modes, body, key or "the admin page"))
 
         return acted
 
@@ -49,13 +47,13 @@ def cascade_routes(modes: Modes) -> list[Route]:
     return [Route("/v1/cascades", listed), *switches]
 
 
-_AUDITS = {"audits", "differing", "unknown"}
+def _json(document: Mapping[str, Any]) -> Response:
+    return Response(encoded(document), media_type="application/json")
 
 
 async def shown(modes: Modes) -> dict[str, Any]:
     """Return the state of the cascade as plain JSON values."""
-    state = await modes.refreshed()
-    return await asyncio.to_thread(_document, modes, state)
+    return await asyncio.to_thread(_document, modes, await modes.refreshed())
 
 
 def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
@@ -63,8 +61,7 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
 
     store, settings = modes.store, modes.settings
     counts, monitor, held = store.counts(modes.cascade), state.monitor, state.in_force
-    counted = [] if held is None else store.draws(modes.cascade, newest=_NEWEST, counted_for=held.certificate)
-    audits = [{"trace_id": one.trace_id, "differs": one.differs, "e_value": one.e_value} for one in counted]
+    audits = [] if held is None else store.draws(modes.cascade, newest=_NEWEST, counted_for=held.certificate)
     return {
         "name": modes.cascade,
         "mode": state.mode,
@@ -83,28 +80,26 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
             "alarm_at": 1 / monitor.level,
             "alarmed_after": monitor.alarmed_after,
         },
-        "audits": audits,
-        "rows": {
-            name: value for name, value in counts._asdict().items() if name not in {"audits", "differing", "unknown"}
-        },
+        "audits": [{"trace_id": row.trace_id, "differs": row.differs, "e_value": row.e_value} for row in audits],
+        "rows": {name: value for name, value in counts._asdict().items() if name != "unknown"},
         "looks": [
-            {"look": one.look, "at": one.at, "by": one.by, "verdict": one.verdict, **one.page}
-            for one in store.looks(modes.cascade)
+            {"look": look.look, "at": look.at, "by": look.by, "verdict": look.verdict, **look.page}
+            for look in store.looks(modes.cascade)
         ],
         "promote": settings.promote,
-        "plan": plan_of(state, counts, settings).to_dict(),
+        "plan": plan_of(state, counts, settings)._asdict(),
         "risk": settings.risk,
         "confidence": settings.confidence,
         "spent": state.spent,
-        "changes": [one._asdict() for one in state.changes],
+        "changes": [change._asdict() for change in state.changes],
     }
 
 
 async def _set_mode(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
-    wanted, why = body.get("mode"), _why(body)
-    if wanted not in {"observe", "enforce", "fallback"}:
+    mode, why = body.get("mode"), _why(body)
+    if mode not in {"observe", "enforce", "fallback"}:
         raise Refused(400, "mode must be observe, enforce or fallback.", param="mode")
-    await modes.changed(lambda state, at: state.set_mode(wanted, by, why, at))
+    await modes.changed(lambda state, at: state.set_mode(mode, by, why, at))
     return await shown(modes)
 
 

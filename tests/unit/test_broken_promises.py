@@ -17,13 +17,12 @@ import pytest
 from cascade.config.schema import ModesConfig
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import spent
-from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.modes.draws import look_level
-from cascade.modes.look import Asked, Observed, Rows, look_at
-from cascade.modes.state import Draw, InForce, Opened
+from cascade.modes.look import DrawnRows, LookSettings, Observed, look_at
+from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
 from cascade.policies.directory import PolicyDirectory
 from cascade.studies.study import clairvoyant
@@ -78,30 +77,30 @@ def level(done: Fit) -> float:
     return done.level
 
 
-class _Observed(Rows):
+class _Observed(DrawnRows):
     """Drawn requests whose answers are known without a trace."""
 
-    def __init__(self, known: Log) -> None:
-        self._known, self.models, self.builds = known, {}, {}
+    def __init__(self, known: Log, drawn: Sequence[Draw]) -> None:
+        self._known, self._rows, self.drawn = known, (), drawn
 
     def observed(self) -> Observed:
-        n = self._known.n
-        return Observed(self._known, self._known.ids, np.arange(n, dtype=np.float64), np.full(n, np.nan), "exact")
+        row = {name: number for number, name in enumerate(self._known.ids)}
+        return Observed(self._known, row, np.full(self._known.n, np.nan), "exact")
 
 
 def promoted(observed: Log, certifying: Callable[[str], bool], folder: Path) -> PolicyDirectory | None:
     """Look as `cascade promote` does; return the policy that serves from then on, None if nothing is promoted."""
+    look = Look("cascade", 1, "me", 0.0, look_level(DELTA, 1), 0)
     draws = [
-        Draw(name, "cascade", group, name, "certify", "observe", 1.0, float(turn))
+        Draw(name, "cascade", group, name, "certify", 1.0, float(turn), look=1 if certifying(group) else None)
         for turn, (name, group) in enumerate(zip(observed.ids, observed.groups, strict=True))
-        if certifying(group)
     ]
-    opened = Opened(1, look_level(DELTA, 1), draws, opened_s=0.0, tries=1, era=0)
-    found = look_at(_Observed(observed), opened, Asked(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9)))
-    if not found.promoted:
+    settings = LookSettings(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9))
+    result = look_at(_Observed(observed, draws), look, settings)
+    if result.in_force is None:
         return None
     folder.mkdir()
-    for name, data in found.files.items():
+    for name, data in result.files.items():
         (folder / name).write_bytes(data)
     return PolicyDirectory.read(folder)
 
@@ -111,29 +110,18 @@ class Service:
 
     def __init__(self, folder: Path, alpha: float, turns: int) -> None:
         self._store, self._count = ModeStore.open(f"sqlite:///{folder}/modes.db"), 0
-        held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact")
-        monitor = Monitor.start(risk=alpha, level=ALARM, turns=turns)
+        held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact", turns=turns)
         self._store.begin("cascade", b"of this test")
-        self._store.change("cascade", lambda state: state.promoted(held, monitor, "me", "2026-11-26T00:00:00Z"))
+        self._store.change("cascade", lambda state: state.promoted(held, 2 * ALARM, "me", "2026-11-26T00:00:00Z"))
 
     def audited(self, conversation: str, differ: Bools) -> bool:
         """Serve a conversation whose turns differ from the guide or do not; return whether it ends the service."""
         state = None
         for turn, one in enumerate(differ):
             self._count += 1
-            row = Draw(
-                f"t{self._count}",
-                "cascade",
-                conversation,
-                str(turn),
-                "fit",
-                "audit",
-                1.0,
-                float(self._count),
-                certificate="c",
-            )
+            row = Draw(f"t{self._count}", "cascade", conversation, str(turn), "audit", 1.0, float(self._count), 0, "c")
             self._store.draw(row)
-            state = self._store.settle_audit(row, bool(one))
+            state = self._store.settle(row, differs=bool(one))
         return state is not None and state.mode != "enforce"
 
     def close(self) -> None:

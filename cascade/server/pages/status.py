@@ -13,7 +13,7 @@ from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
 from cascade.modes.plan import plan_of
-from cascade.modes.state import CascadeState, Counts, InForce, Look
+from cascade.modes.state import CascadeState, Counts, Look
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
 from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Seen, saving, seen
@@ -110,7 +110,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     standing = _standing(config)
     observed = frozenset[str]() if standing is None else standing.observed
     requests, cut = _requests(config, guide, now - timedelta(days=DAYS), observed)
-    promises = _in_service(orchestrator) if standing is None else _in_force(config, standing, guide)
+    promises = _in_service(orchestrator) if standing is None else _in_force(config, standing)
     alarm = orchestrator.runtime.alarm if standing is None else standing.state.alarm
     return {
         "mode": "enforce" if standing is None and promises else "no promise" if standing is None else _mode(standing),
@@ -191,7 +191,7 @@ def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monit
     )
 
 
-def _in_force(config: CascadeConfig, standing: Standing, guide: str) -> list[Promise]:
+def _in_force(config: CascadeConfig, standing: Standing) -> list[Promise]:
     """Return the certificate in force of a cascade with modes, if there is one."""
     state, modes = standing.state, config.modes
     held, monitor = state.in_force, state.monitor
@@ -201,7 +201,7 @@ def _in_force(config: CascadeConfig, standing: Standing, guide: str) -> list[Pro
     problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
     promise = Promise(
         f"Look {held.look}",
-        f"At most {percent(held.risk)} of the requests that the policy may answer are {_broken(held, guide)}. "
+        f"At most {percent(held.risk)} of the requests that the policy may answer are {held.broken}. "
         f"All certificates ever issued hold together with probability at least {percent(modes.confidence)}.",
         held.certificate,
         held.n,
@@ -216,15 +216,6 @@ def _in_force(config: CascadeConfig, standing: Standing, guide: str) -> list[Pro
     return [promise]
 
 
-def _broken(held: InForce, guide: str) -> str:
-    """Return the event that the promise bounds, in words."""
-    if held.by_people:
-        return (
-            f"answered wrongly where {guide} is right, as people judge; answers equal by {held.comparator} lose nothing"
-        )
-    return f"served otherwise than {guide} would answer, by the comparator {held.comparator}"
-
-
 # --- who serves, and what to do next ---
 
 
@@ -236,7 +227,7 @@ def _standing(config: CascadeConfig) -> Standing | None:
     store = ModeStore.open(url)
     try:
         drawn = store.draws(name, newest=_NEWEST)
-        observed = frozenset([one.trace_id for one in drawn if one.source == "observe"])
+        observed = frozenset([one.trace_id for one in drawn if one.role != "audit"])
         return Standing(store.state(name), store.counts(name), store.looks(name), observed)
     except UsageError:  # it has not been served yet
         return Standing(CascadeState(name), Counts(), [], frozenset())

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from cascade.modes.certify import Outcome, Proof, Turns, grid
+from cascade.modes.certify import Proof, Stops, Turns, grid
 
 
-def outcome(rng: np.random.Generator, n: int) -> Outcome:
+def outcome(rng: np.random.Generator, n: int) -> Stops:
     """Return what a policy does on n requests: it loses only where it stops before the guide."""
     asks = rng.random(n) < 0.6
-    return Outcome(~asks & (rng.random(n) < 0.5), np.ones(n, dtype=np.int64), asks)
+    return Stops(~asks & (rng.random(n) < 0.5), np.ones(n, dtype=np.int64), asks)
 
 
 @pytest.mark.parametrize("seed", range(20))

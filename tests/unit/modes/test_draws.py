@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.modes.draws import affordable_rate, conversation_of, goes_on, is_drawn, look_level, place, role_of
+from cascade.modes.draws import affordable_rate, conversation_of, goes_on, is_drawn, look_level, role_of, uniform
 from cascade.modes.state import CascadeState
 
 SECRET = b"of the server"
@@ -26,7 +26,7 @@ def test_who_is_drawn_at_a_lower_rate_is_drawn_at_a_higher_one() -> None:
 def test_roles_are_drawn_apart_from_the_draw() -> None:
     drawn = [name for name in NAMES if is_drawn(SECRET, 0.5, name)]
     assert abs(sum(role_of(SECRET, name, 0.5) == "certify" for name in drawn) / len(drawn) - 0.5) < 0.05
-    assert place(SECRET, "draw", "a", "b") != place(SECRET, "draw", "ab", "")
+    assert uniform(SECRET, "draw", "a", "b") != uniform(SECRET, "draw", "ab", "")
 
 
 def test_all_looks_together_spend_a_level_once() -> None:

@@ -21,11 +21,11 @@ from cascade.budget.database import Database
 from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import StoreError
 from cascade.errors import UsageError
-from cascade.modes.state import CascadeState, Draw, InForce
+from cascade.modes.state import CascadeState, Draw, InForce, signs_of
 from cascade.modes.store import ModeStore
 
 NAME = "support"
-HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", {"small": ("small-1",)})
+HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", {"small answers as": ("small-1",)})
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -45,12 +45,12 @@ def opened(request: Any, tmp_path: Path) -> Iterator[Callable[[], ModeStore]]:
 
 
 def row(number: int, **columns: Any) -> Draw:
-    told = {"conversation": f"c{number}", "turn": "1", "role": "certify", "source": "observe", "rate": 0.5}
+    told = {"conversation": f"c{number}", "turn": "1", "role": "certify", "rate": 0.5}
     return Draw(**{"trace_id": f"t{number}", "cascade": NAME, "drawn_s": float(number), **told, **columns})
 
 
 def promoted(state: CascadeState) -> CascadeState:
-    return state.promoted(HELD, Monitor.start(risk=0.1), "me", "now")
+    return state.promoted(HELD, 0.1, "me", "now")
 
 
 def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: Callable[[], ModeStore]) -> None:
@@ -62,7 +62,6 @@ def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: C
     assert other.state(NAME, after) is after
     assert (after.mode, after.in_force, after.serves_policy) == ("enforce", HELD, True)
     assert opened().begin(NAME) == (after, secret)
-    assert opened().names() == [NAME]
 
 
 def test_what_is_refused_changes_nothing(opened: Callable[[], ModeStore]) -> None:
@@ -93,9 +92,9 @@ def test_a_drawn_row_stays_whatever_becomes_of_it(opened: Callable[[], ModeStore
     store.begin(NAME)
     assert [store.draw(row(number)) for number in (1, 2, 3)] == [True] * 3
     assert not store.draw(row(9, conversation="c1"))  # the client asked again
-    assert store.settle("t1", None, 70)
-    assert store.settle("t2", "the client left", None)
-    assert not store.settle("t1", "late", 5)
+    store.settle(row(1), None, 70)
+    store.settle(row(2), "the client left", None)
+    store.settle(row(1), "late", 5)
     assert store.expire(NAME, 100.0) == 1
     found = store.draws(NAME)
     assert [(one.trace_id, one.outcome, one.off_path_nano_usd) for one in found] == [
@@ -112,20 +111,20 @@ def test_a_look_is_counted_first_and_its_rows_never_certify_again(opened: Callab
     for one in (row(1), row(2, conversation="c1", turn="2"), row(3), row(4, role="fit"), row(5)):
         store.draw(one)
     for name in ("t1", "t2", "t3", "t4"):
-        store.settle(name, None, 1)
+        store.settle(row(int(name[1:])), None, 1)
     first = store.open_look(NAME, "me", 9.0, 0.1, never)
-    assert (first.look, [one.trace_id for one in first.certifying]) == (1, ["t1", "t2", "t3"])
+    assert (first.look, [one.trace_id for one in store.draws(NAME, look=1)]) == (1, ["t1", "t2", "t3"])
     assert opened().state(NAME).looks == 1
-    assert store.close_look(NAME, 1, {"why": "nothing"})
+    assert store.close_look(first, {"why": "nothing"}) is False
     second = store.open_look(NAME, "me", 9.0, 0.1, never)
-    assert (second.look, second.certifying) == (2, [])  # t2 was looked at with its conversation
-    store.close_look(NAME, 2, {})
-    store.settle("t5", "lost", None)
+    assert (second.look, store.draws(NAME, look=2)) == (2, [])  # t2 was looked at with its conversation
+    store.close_look(second, {})
+    store.settle(row(5), "lost", None)
     third = store.open_look(NAME, "me", 9.0, 0.1, never)
-    assert (third.look, [one.outcome for one in third.certifying]) == (3, ["missing"])
-    assert store.close_look(NAME, 3, {"saving": 5}, {"policy.json": "e30="}, promoted)
+    assert (third.look, [one.outcome for one in store.draws(NAME, look=3)]) == (3, ["missing"])
+    assert store.close_look(third, {"saving": 5}, {"policy.json": b"{}"}, promoted)
     assert [one.verdict for one in store.looks(NAME)] == ["refused", "refused", "promoted"]
-    assert (store.looks(NAME)[-1].page, store.files(NAME, 3)) == ({"saving": 5}, {"policy.json": "e30="})
+    assert (store.looks(NAME)[-1].page, store.files(NAME, 3)) == ({"saving": 5}, {"policy.json": b"{}"})
     assert store.counts(NAME)[3:6] == (5, 0, 0)
 
 
@@ -138,16 +137,17 @@ def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(opened:
     store.begin(NAME)
     for number in (1, 2):
         store.draw(row(number))
-        store.settle(f"t{number}", None, 1)
+        store.settle(row(number), None, 1)
     begun = store.open_look(NAME, "me", 9.0, 0.1, never)
     store.draw(row(3))
-    store.settle("t3", None, 1)
+    store.settle(row(3), None, 1)
     other = opened()
     again = other.open_look(NAME, "you", 99.0, 0.1, lambda *_: "a look that is open needs no more rows")
     assert again == begun._replace(tries=2)
+    assert [one.trace_id for one in other.draws(NAME, look=1)] == ["t1", "t2"]
     assert other.state(NAME).looks == 1
-    assert other.close_look(NAME, 1, {"who": "you"}, {}, promoted)
-    assert not store.close_look(NAME, 1, {"who": "me"})  # it comes late, and changes nothing
+    assert other.close_look(again, {"who": "you"}, {}, promoted)
+    assert store.close_look(begun, {"who": "me"}) is None  # it comes late, and changes nothing
     assert (store.state(NAME).mode, store.looks(NAME)[0].page) == ("enforce", {"who": "you"})
     assert store.looks(NAME)[0].verdict == "promoted"
 
@@ -157,33 +157,42 @@ def test_a_look_in_vain_counts_nothing_and_takes_no_row(opened: Callable[[], Mod
     store.begin(NAME)
     for one in (row(1), row(2, role="fit"), row(3, conversation="c1", turn="2")):
         store.draw(one)
-        store.settle(one.trace_id, None, 1)
+        store.settle(one, None, 1)
     with pytest.raises(UsageError, match="was not looked at: too few"):
         store.open_look(NAME, "me", 9.0, 0.1, lambda *given: told.append(given) or "too few")
-    assert told == [(1, 0.05, 1, 1)]
+    ((look, counts),) = told
+    assert (look.look, look.level, counts.fit, counts.conversations) == (1, 0.05, 1, 1)
     assert (store.state(NAME).looks, store.looks(NAME), store.counts(NAME).certify) == (0, [], 2)
+
+
+def leases(store: ModeStore, owner: str, now_s: float, until_s: float) -> bool:
+    try:
+        return store.change(NAME, lambda state: state.leased(owner, now_s, until_s)).lease == (owner, until_s)
+    except UsageError:
+        return False
 
 
 def test_one_replica_holds_the_lease_until_it_ends_or_is_given_back(opened: Callable[[], ModeStore]) -> None:
     one, other = opened(), opened()
-    assert one.lease(NAME, "one", 10.0, 20.0)
-    assert not other.lease(NAME, "other", 19.0, 29.0)
-    assert one.lease(NAME, "one", 19.0, 30.0)
-    assert other.leased_until(NAME) == 30.0
-    assert other.lease(NAME, "other", 30.0, 40.0)  # the first was killed
-    one.release(NAME, "one")
-    assert one.leased_until(NAME) == 40.0
-    other.release(NAME, "other")
-    assert (one.leased_until(NAME), one.lease(NAME, "one", 0.0, 1.0)) == (0.0, True)
+    one.begin(NAME)
+    assert leases(one, "one", 10.0, 20.0)
+    assert not leases(other, "other", 19.0, 29.0)
+    assert leases(one, "one", 19.0, 30.0)
+    assert other.state(NAME).lease == ("one", 30.0)
+    assert leases(other, "other", 30.0, 40.0)  # the first was killed
+    assert one.change(NAME, lambda state: state.released("one")).lease == ("other", 40.0)
+    assert other.change(NAME, lambda state: state.released("other")).lease is None
+    assert leases(one, "one", 0.0, 1.0)
 
 
 def test_of_replicas_that_race_one_holds_the_lease(opened: Callable[[], ModeStore]) -> None:
     stores, won = [opened() for _ in range(4)], list[int]()
+    stores[0].begin(NAME)
     start = threading.Barrier(len(stores))
 
     def race(number: int) -> None:
         start.wait()
-        if stores[number].lease(NAME, str(number), 1.0, 2.0):
+        if leases(stores[number], str(number), 1.0, 2.0):
             won.append(number)
 
     at_once(*(partial(race, number) for number in range(len(stores))))
@@ -195,13 +204,14 @@ def test_rows_from_before_an_alarm_neither_fit_nor_certify(opened: Callable[[], 
     store.begin(NAME)
     for number, role in enumerate(("fit", "certify")):
         store.draw(row(number, role=role))
-        store.settle(f"t{number}", None, 1)
+        store.settle(row(number), None, 1)
     store.change(NAME, promoted)
     after = store.change(NAME, lambda one: one.withdrawn("another build", "a reply", "now"))
     assert (after.era, store.counts(NAME)[3:6]) == (1, (0, 0, 0))
     store.draw(row(7, era=after.era))
-    store.settle("t7", None, 1)
-    assert [one.trace_id for one in store.open_look(NAME, "me", 9.0, 0.1, never).certifying] == ["t7"]
+    store.settle(row(7), None, 1)
+    store.open_look(NAME, "me", 9.0, 0.1, never)
+    assert [one.trace_id for one in store.draws(NAME, look=1)] == ["t7"]
 
 
 def test_audits_alarm_once(opened: Callable[[], ModeStore]) -> None:
@@ -209,18 +219,20 @@ def test_audits_alarm_once(opened: Callable[[], ModeStore]) -> None:
     store.begin(NAME)
     store.change(NAME, promoted)
     for number in range(30):
-        audit = row(number, source="audit", certificate="c1")
+        audit = row(number, role="audit", certificate="c1")
         store.draw(audit)
-        state = store.settle_audit(audit, differs=True)
+        state = store.settle(audit, differs=True)
         if state.mode == "fallback":
             break
     assert (state.alarm or "").startswith(f"audits found {number + 1} of {number + 1} requests")
-    late = row(99, source="audit", certificate="c1")
+    late = row(99, role="audit", certificate="c1")
     store.draw(late)
-    assert store.settle_audit(late, differs=True).monitor == state.monitor
+    assert store.settle(late, differs=True).monitor == state.monitor
     with pytest.raises(UsageError, match="it was withdrawn"):
         store.change(NAME, lambda one: one.set_mode("enforce", "me", "", "now"))
-    assert store.counts(NAME).audits == store.counts(NAME).differing == number + 1
+    assert state.monitor is not None
+    assert state.monitor.audits == state.monitor.misses == number + 1
+    assert len(store.draws(NAME, counted_for="c1")) == number + 1
 
 
 def test_an_alarm_after_many_good_audits_says_that_the_latest_raised_it() -> None:
@@ -239,9 +251,9 @@ def test_what_is_unknown_is_no_evidence_and_what_was_counted_stays_to_be_seen(op
     store.begin(NAME)
     store.change(NAME, promoted)
     for number, differs in enumerate((True, None, None, False)):
-        audit = row(number, source="audit", certificate="c1")
+        audit = row(number, role="audit", certificate="c1")
         store.draw(audit)
-        state = store.settle_audit(audit, differs, None if differs is not None else "the guide is down")
+        state = store.settle(audit, None if differs is not None else "the guide is down", differs=differs)
     assert state.monitor is not None
     assert (state.monitor.audits, state.monitor.misses) == (2, 1)
     for number in range(10, 15):
@@ -255,13 +267,13 @@ def test_a_model_that_changes_begins_a_new_era_and_one_that_was_known_does_not(o
     store.begin(NAME)
 
     def replied(*said: str | None) -> CascadeState:
-        return store.change(NAME, lambda one: one.replied(*said, "now"))  # type: ignore[arg-type]
+        return store.change(NAME, lambda one: one.replied(signs_of(*said), "now"))  # type: ignore[arg-type]
 
     assert replied("small", "small-1", "fp_1").era == replied("large", "large-1", None).era == 0
     assert replied("small", "small-1", None) == replied("small", "small-1", "fp_1")
     after = replied("small", "small-1", "fp_2")
     assert (after.era, after.mode, after.changes[-1].by) == (1, "observe", "a reply")
-    assert after.changes[-1].why.startswith("small now answers from the build fp_2, and before from the build fp_1")
+    assert after.changes[-1].why.startswith("small answers from the build fp_2 now, and before fp_1")
     assert replied("small", "small-1", "fp_1") == replied("small", "small-1", "fp_2") == after
     assert opened().state(NAME) == after
     assert store.change(NAME, promoted).mode == "enforce"
@@ -299,11 +311,11 @@ def test_turns_of_a_conversation_are_one_bet(
 ) -> None:
     store, monitor = opened(), Monitor.start(risk=0.1, turns=turns)
     store.begin(NAME)
-    store.change(NAME, lambda one: one.promoted(HELD, monitor, "me", "now"))
+    store.change(NAME, lambda one: one.promoted(replace(HELD, turns=turns), 0.1, "me", "now"))
     for turn in range(3):
-        audit = row(turn, conversation="c", turn=str(turn), source="audit", certificate="c1")
+        audit = row(turn, conversation="c", turn=str(turn), role="audit", certificate="c1")
         store.draw(audit)
-        state = store.settle_audit(audit, differs=turn > 0)
+        state = store.settle(audit, differs=turn > 0)
     assert state.monitor is not None
     assert (state.monitor.audits, state.monitor.misses) == counted
     for turn in range(turns):
@@ -315,7 +327,7 @@ def test_turns_of_a_conversation_are_one_bet(
     ("other", "settled"),
     [
         ({}, False),
-        ({"source": "audit", "role": "fit", "certificate": "c1"}, True),
+        ({"role": "audit", "certificate": "c1"}, True),
         ({"era": 1}, True),
     ],
     ids=["pending", "audited", "of another era"],
@@ -328,17 +340,18 @@ def test_a_conversation_certifies_as_a_whole_or_not_at_all(
     for one in (row(1), row(2, conversation="c1", turn="2", **other), row(3)):
         store.draw(one)
     for name in ("t1", "t3", "t2")[: 2 + settled]:
-        store.settle(name, None, 1)
+        store.settle(row(int(name[1:])), None, 1)
     assert store.counts(NAME)[4:6] == (1, 1)
-    assert [one.trace_id for one in store.open_look(NAME, "me", 9.0, 0.1, never).certifying] == ["t3"]
+    store.open_look(NAME, "me", 9.0, 0.1, never)
+    assert [one.trace_id for one in store.draws(NAME, look=1)] == ["t3"]
 
 
 def test_a_store_of_another_format_is_refused(opened: Callable[[], ModeStore], monkeypatch: pytest.MonkeyPatch) -> None:
     opened().begin(NAME)
-    assert opened().names() == [NAME]
-    monkeypatch.setattr("cascade.modes.store.FORMAT", 2)
-    with pytest.raises(UsageError, match="has the format 1"):
-        opened()
+    monkeypatch.setattr("cascade.modes.state.FORMAT", 2)
+    for refused in (opened().begin, opened().state):
+        with pytest.raises(UsageError, match="has the format 1"):
+            refused(NAME)
 
 
 def test_audits_count_in_the_order_in_which_they_were_drawn_whoever_settles_first(
@@ -347,12 +360,12 @@ def test_audits_count_in_the_order_in_which_they_were_drawn_whoever_settles_firs
     store, settled, chance = opened(), dict[int, bool | None](), Random(0)
     store.begin(NAME)
     store.change(NAME, promoted)
-    audits = [row(number, source="audit", certificate="c1") for number in range(40)]
+    audits = [row(number, role="audit", certificate="c1") for number in range(40)]
     for audit in audits:
         store.draw(audit)
     for number in chance.sample(range(40), 40):
         settled[number] = chance.choice([True, *[False] * 17, None, None])
-        state = store.settle_audit(audits[number], settled[number])
+        state = store.settle(audits[number], differs=settled[number])
         ready = [settled[at] for at in takewhile(settled.__contains__, range(40))]
         expected = promoted(CascadeState(NAME)).monitor
         assert expected is not None
@@ -369,9 +382,9 @@ def test_an_audit_whose_process_was_killed_holds_the_others_up_until_it_counts_a
     store.begin(NAME)
     store.change(NAME, promoted)
     for number in range(30):
-        store.draw(row(number, source="audit", certificate="c1"))
+        store.draw(row(number, role="audit", certificate="c1"))
     for number in range(1, 30):
-        state = store.settle_audit(row(number, source="audit", certificate="c1"), differs=True)
+        state = store.settle(row(number, role="audit", certificate="c1"), differs=True)
         assert (state.monitor.audits if state.monitor else None, state.mode) == (0, "enforce")
     assert store.expire(NAME, 0.5) == 1
     state = store.count(NAME, 0.0, 0.0, {})
@@ -384,13 +397,13 @@ def test_hundreds_of_audits_under_way_raise_no_alarm_where_the_slow_ones_agree()
     store.begin(NAME)
     store.change(NAME, promoted)
     for batch in range(4):
-        audits = [row(batch * 200 + at, source="audit", certificate="c1") for at in range(200)]
+        audits = [row(batch * 200 + at, role="audit", certificate="c1") for at in range(200)]
         for audit in audits:
             store.draw(audit)
         for slow in (False, True):
             for at, audit in enumerate(audits):
                 if (at % 2 == 1) is slow:
-                    state = store.settle_audit(audit, differs=at % 10 == 0)
+                    state = store.settle(audit, differs=at % 10 == 0)
     assert state.monitor is not None
     assert (state.mode, state.monitor.audits, state.monitor.misses) == ("enforce", 800, 80)
 
@@ -403,7 +416,7 @@ def test_conversations_that_a_cheap_model_has_answered_or_that_are_observed_are_
     assert [opened().cheaply_written(f"group:{name}") for name in "ab"] == [True, False]
     store.begin(NAME)
     store.draw(row(1))
-    store.draw(row(2, source="audit", certificate="c"))
+    store.draw(row(2, role="audit", certificate="c"))
     assert [opened().observes(NAME, name) for name in ("c1", "c2", "c3")] == [True, False, False]
 
 
@@ -428,12 +441,19 @@ def test_memory_forgets_and_is_safe_between_threads() -> None:
     store.close()
 
 
-def test_another_name_or_build_of_a_model_is_a_sign_and_an_unknown_one_is_not() -> None:
-    held = replace(HELD, builds={"small": ("fp_1",)})
-    assert held.updated("small", "small-2", "fp_1") == (
-        "small now answers as small-2, and while it was certified as small-1"
-    )
-    assert "from the build fp_2" in (held.updated("small", "small-1", "fp_2") or "")
-    assert held.updated("small", "small-1", "fp_1") is None
-    assert held.updated("small", None, None) is None
-    assert held.updated("large", "anything", "fp_9") is None
+@pytest.mark.parametrize(
+    ("reply", "mode"),
+    [
+        (("small", "small-2", "fp_1"), "fallback"),
+        (("small", "small-1", "fp_2"), "fallback"),
+        (("small", "small-1", "fp_1"), "enforce"),
+        (("small", None, None), "enforce"),
+        (("large", "anything", "fp_9"), "enforce"),
+    ],
+)
+def test_another_name_or_build_of_a_model_is_a_sign_and_an_unknown_one_is_not(
+    reply: tuple[str, str | None, str | None], mode: str
+) -> None:
+    held = replace(HELD, signs={"small answers as": ("small-1",), "small answers from the build": ("fp_1",)})
+    state = CascadeState(NAME).promoted(held, 0.1, "me", "now")
+    assert state.replied(signs_of(*reply), "now").mode == mode

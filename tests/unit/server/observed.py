@@ -106,7 +106,9 @@ def state_of(folder: Path) -> CascadeState:
 def outcomes(folder: Path) -> list[tuple[str, str, bool | None]]:
     store = store_of(folder)
     try:
-        return [(one.source, one.outcome, one.differs) for one in store.draws("cascade")]
+        return [
+            ("audit" if one.role == "audit" else "observe", one.outcome, one.differs) for one in store.draws("cascade")
+        ]
     finally:
         store.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import shutil
 import sqlite3
@@ -152,11 +151,11 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
     assert found.promoted, str(found)
     assert found.page["requests"] == 2 * found.page["certifying_conversations"]
     assert (found.page["losses"], found.page["served_by_cheaper"]) == (0, 0.5)
-    assert state_of(tmp_path).in_force.longest == 2
+    assert state_of(tmp_path).in_force.turns == 2
     store, policy = store_of(tmp_path), tmp_path / "policy"
     policy.mkdir()
-    for name, text in store.files("cascade", 1).items():
-        (policy / name).write_bytes(base64.b64decode(text))
+    for name, data in store.files("cascade", 1).items():
+        (policy / name).write_bytes(data)
     store.close()
     assert verify(policy, f"sqlite:///{tmp_path}/traces.db").ok
     async with serving(tmp_path, Wavering()) as client:

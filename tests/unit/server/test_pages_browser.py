@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cascade.conformal.monitor import Monitor
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider
@@ -53,14 +52,14 @@ def filled(folder: Path) -> None:
             served.chat([{"role": "user", "content": f"question {number} <script>alert(1)</script>"}])
     modes = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
     modes.begin("cascade")
-    held, monitor = InForce("c1", 1, 0.1, 0.05, 100, "text"), Monitor.start(risk=0.1)
-    modes.change("cascade", lambda one: one.promoted(held, monitor, "ann", "2026-11-20T10:00:00+00:00"))
+    held = InForce("c1", 1, 0.1, 0.05, 100, "text")
+    modes.change("cascade", lambda one: one.promoted(held, 0.1, "ann", "2026-11-20T10:00:00+00:00"))
     for number in range(5):
-        row = Draw(f"t{number}", "cascade", f"c{number}", "1", "certify", "audit", 0.1, float(number), certificate="c1")
+        row = Draw(f"t{number}", "cascade", f"c{number}", "1", "audit", 0.1, float(number), certificate="c1")
         modes.draw(row)
-        modes.settle_audit(row, differs=number == 3)
-    number = modes.open_look("cascade", "ann", 0.0, 0.1, lambda *_: None).look
-    modes.close_look("cascade", number, {"why": "no saving", "losses": 3})
+        modes.settle(row, differs=number == 3)
+    look = modes.open_look("cascade", "ann", 0.0, 0.1, lambda *_: None)
+    modes.close_look(look, {"why": "no saving", "losses": 3})
     modes.close()
 
 

@@ -109,16 +109,17 @@ async def test_no_process_is_begun_where_no_look_is_due(
     own = Promoter(full)
     assert (await own.turn(), await own.turn()) == ({"promoted": False}, None)  # no row came since
     assert begun == [("--cascade", "cascade", "--if-ready", "--by", "the server")]
-    full.store.lease("cascade", "another replica", 0.0, 1e12)
+    await full.changed(lambda state, _: state.leased("another replica", 0.0, 1e12))
     assert await Promoter(full).turn() is None
-    full.store.release("cascade", "another replica")
+    await full.changed(lambda state, _: state.released("another replica"))
     await full.changed(lambda state, at: state.switched(True, "me", "", at))
     assert await Promoter(full).turn() is None  # the kill switch is on
     await stopped(empty, full)
 
 
 def test_the_process_reads_its_configuration_in_the_loop_of_a_server(tmp_path: Path) -> None:
-    config = json.dumps({**CONFIG, **settings(tmp_path)} | {"server": {"name": "x" * 100}})
+    config = tmp_path / "cascade.json"
+    config.write_text(json.dumps({**CONFIG, **settings(tmp_path)} | {"server": {"name": "x" * 100}}), "utf-8")
     with pytest.raises(Refused, match="There is no record of a cascade 'xxx"):
         uvloop.run(promoter.run_promote(config))  # asyncio's own loop runs it in the tests above
 
